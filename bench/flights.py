@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pyspark_jetstream.mapping import SubjectMapping
+from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.publish import Publishes, framed
-from pyspark_jetstream.write import MessageBuilder
+from pyspark_jetstream.publish.lanes.asynclane import framed
+from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["DATA", "MAPPING", "PARTITIONS", "Flights"]
 

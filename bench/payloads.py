@@ -15,15 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Messages
-from pyspark_jetstream.publish import Publishes, frame, framed
-from pyspark_jetstream.write import MessageBuilder
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.publish.lanes.asynclane import framed
+from pyspark_jetstream.publish.lanes.frames import Publishes, frame
+from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]
 
 SUBJECTS: Final = 1_000
 
-WINDOW_BYTES: Final = parse_sink({}).max_in_flight_bytes
+WINDOW_BYTES: Final = parse_sink({}).window.max_in_flight_bytes
 """Bytes of a publisher without a PubAck; the sink's default."""
 
 _FLOW: Final = 500

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_jetstream.readstream import Offset
+from pyspark_jetstream.readstream.offsets import Offset
 
 from .installation import compiled_installation
 from .others.alone import AloneSource

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.options import parse_sink
 
 from .flights import PARTITIONS, Flights
@@ -17,7 +19,7 @@ from .others.child import Children, Outcome
 __all__ = ["FILTERED", "GROUP", "STREAMS", "WINDOW", "Lane", "Layout", "Streams"]
 
 GROUP: Final = "bench"
-WINDOW: Final = parse_sink({}).max_in_flight
+WINDOW: Final = parse_sink({}).window.max_in_flight
 """Publishes without a PubAck; the sink's default."""
 
 

@@ -16,20 +16,19 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Messages, Priorities
-from pyspark_jetstream.publish import (
-    OUTCOMES,
-    Origin,
-    Publisher,
-    SinkOptions,
-    Snapshot,
-    Supply,
-    Telemetry,
-    WriteContext,
-)
-from pyspark_jetstream.write import MessageBuilder
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priorities
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.metrics import OUTCOMES, Snapshot
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.publisher import Publisher
+from pyspark_jetstream.publish.rowthread import Supply
+from pyspark_jetstream.publish.telemetry import Origin, Telemetry
+from pyspark_jetstream.write.rows import MessageBuilder
 
 __all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
 
@@ -78,8 +77,10 @@ def empty(url: str, name: str = _STREAM, **config: Any) -> Iterator[JetStream]:
 
 
 def sink(url: str, **changes: Any) -> SinkOptions:
-    """Options of a write with a PubAck for each row."""
-    return replace(parse_sink({"servers": url, "publishMode": "async"}), **changes)
+    """Options of a write with a PubAck for each row, with other values, also of its window."""
+    options = parse_sink({"servers": url, "publishMode": "async"})
+    window = {name: changes.pop(name) for name in {*changes} if hasattr(options.window, name)}
+    return replace(options, window=replace(options.window, **window), **changes)
 
 
 def batch(subjects: Sequence[str], data: bytes = bytes(SIZE)) -> pa.RecordBatch:

@@ -32,12 +32,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from checking import Expected, by_subject, by_subject_without, span
+from screen import Screen
 
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.operations import PartitionPlan, numbering, partition_stream
-from pyspark_jetstream.operations.console.screen import Screen
+from pyspark_jetstream.operations.partitioning import partition_stream
+from pyspark_jetstream.operations.partitionplan import PartitionPlan, numbering
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

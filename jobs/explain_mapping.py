@@ -1,9 +1,8 @@
 """Shows where a mapping sends subjects, as `pyspark-jetstream explain-mapping` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.explanation import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("explain-mapping"))

@@ -1,9 +1,8 @@
 """Shows streams, consumers and a query's checkpoint, as `pyspark-jetstream inspect` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.overview import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("inspect"))

@@ -1,9 +1,8 @@
 """Serves the metrics of reads and writes to Prometheus, as `pyspark-jetstream metrics` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.exporter import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("metrics"))

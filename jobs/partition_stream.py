@@ -1,9 +1,8 @@
 """Makes partitions of a stream that exists, as `pyspark-jetstream partition` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.partitions import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("partition"))

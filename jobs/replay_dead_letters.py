@@ -1,9 +1,8 @@
 """Publishes dead letters as the rows they were, as `pyspark-jetstream replay` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.replay import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("replay"))

@@ -1,9 +1,8 @@
 """Copies a snapshot of a stream or a bucket, as `pyspark-jetstream backfill snapshot` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.snapshotbackfill import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("backfill snapshot"))

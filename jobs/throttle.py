@@ -1,9 +1,8 @@
 """Pauses what Spark publishes, or holds it to a rate, as `pyspark-jetstream throttle` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.throttle import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("throttle"))

@@ -1,9 +1,8 @@
 """Takes the pin from whoever holds it at a query's consumers, as `pyspark-jetstream unpin` does."""
 
-import shlex
 import sys
 
-from pyspark_jetstream.operations.console.unpinning import main
+from pyspark_jetstream.operations.console.commands import job
 
 if __name__ == "__main__":
-    sys.exit(main(program=shlex.join(["python", sys.argv[0]])))
+    sys.exit(job("unpin"))

@@ -140,7 +140,7 @@ class JetStreamDataSource(DataSource):
         try:
             return self._stream_reader(schema)
         except OptionError as error:
-            from .readstream.refused import RefusedReader
+            from .readstream.driver import RefusedReader
 
             return RefusedReader(error)
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from .client.options import CONNECTION_OPTIONS
+from .client.options import CONNECTION_OPTIONS, METRICS_OPTIONS
 from .errors import OptionError
 from .fetch.options import READ_OPTIONS
 from .option import Kind, Option, all_of, typed
@@ -47,6 +47,7 @@ def all_options() -> tuple[Option, ...]:
         *BATCH_OPTIONS,
         *STREAM_OPTIONS,
         *SINK_OPTIONS,
+        *METRICS_OPTIONS,
     )
 
 
@@ -78,7 +79,7 @@ def parse_read(options: Mapping[str, str]) -> Reads:
 
 
 def _of_stream(options: Mapping[str, str]) -> SourceOptions:
-    rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *STREAM_OPTIONS)
+    rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *STREAM_OPTIONS, *METRICS_OPTIONS)
     return source_options(typed(options, "stream", rows))
 
 

@@ -1,6 +1,6 @@
 """
 Names that options have elsewhere, and what each is here: Kafka's source and clients, NATS clients,
-and the Scala connector for NATS.
+the Scala connector for NATS, and earlier versions of this source.
 
 Who comes from there writes them first, and the name that is spelled most alike would mislead. Case
 and the characters between words do not count; what only a prefix sets apart (`kafka.`, `nats.`) is
@@ -124,10 +124,23 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      "it is 'publishMode' here, which says how rows go out"),
     ("sink", "max.in.flight.requests.per.connection maxPending maxPubAcksInflight",
      "it is 'maxInFlight' here"),
-    ("sink", "dedupWindow dedupeWindow deduplicationWindow", "it is 'duplicateWindow' here"),
+    ("sink", "duplicateWindow dedupWindow dedupeWindow deduplicationWindow",
+     "it is duplicate_window, in nanoseconds, in the JSON of 'streamConfig'"),
+    ("sink", "queueBytes throttleBufferBytes maxInFlightBytes buffer.memory"
+     " queue.buffering.max.kbytes",
+     "it is 'bufferMemory' here, for all rows that a task holds"),
+    ("sink", "limiter minInFlight initialInFlight",
+     "the window finds its size by itself; 'maxInFlight' is the most it may have"),
+    ("sink", "overloadWindow", "push-back counts for one second; leave it out"),
+    ("sink", "throttle", "it is 'throttleSubject' here; none for no throttle"),
+    ("sink", "throttleMode", "it is 'throttleMaxWait' here; 0 to fail fast"),
     ("sink", "msgId messageId", "it is a column here, msg_id"),
     ("sink", "stream.subjects", "it is 'streamSubjects' here, with 'createStream'"),
-    ("sink", "num.replicas storage.replicas", "it is 'replicas' here, with 'createStream'"),
+    ("sink", "replicas num.replicas storage.replicas",
+     "it is num_replicas in the JSON of 'streamConfig', with 'createStream'"),
+    ("sink", "retention allowDirect allowBatched allowAtomic",
+     "it is a field of the JSON of 'streamConfig': retention, allow_direct, allow_batched,"
+     " allow_atomic"),
     ("sink", "define.stream js.define.stream", "it is 'createStream' here"),
 )  # fmt: skip
 """Where a name is used, how it is written elsewhere, and what is said of it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -48,6 +48,7 @@ __all__ = [
     "secret_file",
     "servers",
     "size",
+    "stream_filters",
     "stream_name",
     "stream_subjects",
     "subject_filter",
@@ -182,13 +183,17 @@ def inline_or_file(value: str) -> str:
 
 def stream_subjects(value: str) -> tuple[str, ...]:
     """The filters of a comma list, each with at most one `{partition}` token."""
-    subject_filters = tuple(word.strip() for word in text(value).split(","))
-    for filter_ in subject_filters:
+    return stream_filters([word.strip() for word in text(value).split(",")])
+
+
+def stream_filters(filters: Sequence[str]) -> tuple[str, ...]:
+    """Filters of a stream, each with at most one `{partition}` token."""
+    for filter_ in filters:
         if "{partition}" in filter_:
             partition_subject(filter_)
         else:
             subjects.check_filter(filter_)
-    return subject_filters
+    return tuple(filters)
 
 
 def boolean(value: str) -> bool:

@@ -56,7 +56,8 @@ def program(monkeypatch):
 
     def does(work):
         module = f"{commands.__package__}.{commands.COMMANDS['explain-mapping'].module}"
-        monkeypatch.setitem(sys.modules, module, SimpleNamespace(main=work))
+        made = SimpleNamespace(__doc__="", arguments=lambda parser: None, run=work)
+        monkeypatch.setitem(sys.modules, module, made)
 
     return does
 
@@ -127,7 +128,8 @@ def test_the_version(capsys):
         ("", "expected a command."),
         ("thottle pause --subject a", "unknown command 'thottle': did you mean 'throttle'?"),
         ("explain_mapping m.conf a", "'explain_mapping': did you mean 'explain-mapping'?"),
-        ("backfill rnage --stream S", "'backfill': did you mean 'backfill range'?"),
+        ("backfill rnage --stream S", "'rnage': did you mean 'backfill range'?"),
+        ("backfill xyz", "'xyz': expected backfill range or backfill snapshot."),
         ("backfil snapshot", "'backfil': did you mean 'backfill snapshot'?"),
         ("bakfill", "'bakfill': did you mean 'backfill'?"),
         ("xyz", "unknown command 'xyz'. See"),
@@ -188,7 +190,12 @@ def test_every_program_is_a_command():
     jobs/ has a program for each command, and the demo.
     """
     assert sorted(JOBS.values()) == sorted(commands.COMMANDS)
-    assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == {*JOBS, "demo", "checking"}
+    assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == {
+        *JOBS,
+        "demo",
+        "checking",
+        "screen",
+    }
 
 
 def test_the_guide_has_every_program():
@@ -240,14 +247,14 @@ def test_a_missing_extra(capsys, program, package, extra):
     Where an extra is missing, one line says what brings it.
     """
 
-    def work(arguments, program):
+    def work(given):
         raise ModuleNotFoundError(f"No module named '{package}'", name=package)
 
     program(work)
 
     assert said(capsys, "explain-mapping") == (
         1, "",
-        f"pyspark-jetstream: needs {package.partition('.')[0]}:"
+        f"pyspark-jetstream explain-mapping: needs {package.partition('.')[0]}:"
         f" pip install 'pyspark-jetstream[{extra}]'\n",
     )  # fmt: skip
 
@@ -257,7 +264,7 @@ def test_another_missing_module_is_no_mistake_of_the_users(program):
     What every installation has is not explained away.
     """
 
-    def work(arguments, program):
+    def work(given):
         raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
     program(work)
@@ -271,7 +278,7 @@ def test_ctrl_c(capsys, program):
     Ctrl-C is status 130, without a word.
     """
 
-    def work(arguments, program):
+    def work(given):
         raise KeyboardInterrupt
 
     program(work)
@@ -279,17 +286,15 @@ def test_ctrl_c(capsys, program):
     assert said(capsys, "explain-mapping") == (130, "", "")
 
 
-def test_arguments_and_status_pass_through(program):
+def test_the_status_passes_through(program):
     """
-    A program gets what follows its name, and how it was called; its status is the command's.
+    A program knows how it was called; its status is the command's.
     """
     got = []
-    program(lambda *given, **named: got.append((given, named)) or 3)
+    program(lambda given: got.append(given.parser.prog) or 3)
 
-    assert commands.main(["explain-mapping", "m", "--x"], "python -m pyspark_jetstream") == 3
-    assert got == [
-        ((["m", "--x"],), {"program": "python -m pyspark_jetstream explain-mapping"})
-    ]  # fmt: skip
+    assert commands.main(["explain-mapping"], "python -m pyspark_jetstream") == 3
+    assert got == ["python -m pyspark_jetstream explain-mapping"]
 
 
 # ── ways to call it ──────────────────────────────────────────────────────────────────────────
@@ -309,7 +314,7 @@ def test_ways_to_call_it(words, program):
     done = python(*words, "--help")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {program} [-h]")
+    assert done.stdout.startswith(f"usage: {program} [OPTION ...]\n")
 
 
 def test_pip_installs_the_command(tmp_path):
@@ -333,4 +338,70 @@ def test_pip_installs_the_command(tmp_path):
     done = python(command, "inspect", "--help", PYTHONPATH=str(tmp_path / "site"))
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: pyspark-jetstream inspect [-h]")
+    assert done.stdout.startswith("usage: pyspark-jetstream inspect [OPTION ...]\n")
+
+
+# ── completion ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script for bash."""
+    done = python("-m", "pyspark_jetstream", "completion", "bash")
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("", {"inspect", "unpin", "throttle", "backfill", "replay", "completion", "--help"}),
+        ("ins", {"inspect"}),
+        ("backfill ", {"range", "snapshot", "--help"}),
+        ("throttle p", {"producers", "pause"}),
+        ("throttle pause --su", {"--subject"}),
+        ("backfill range --stream S --ser", {"--servers"}),
+        ("inspect --checkpoint-", {"--checkpoint-timeout"}),
+        ("completion ", {"bash", "zsh"}),
+    ],
+)
+def test_completion_in_bash(script, line, offered):
+    """
+    A shell that sources the script completes commands, their commands, and their flags.
+    """
+    *before, last = ["pyspark-jetstream", *line.split(" ")]
+    words = " ".join(f"'{word}'" for word in [*before, last])
+    asks = f"COMP_WORDS=({words}); COMP_CWORD={len(before)}; _pyspark_jetstream"
+    asks += '; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\n{asks}"], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stderr == ""
+    assert set(done.stdout.split()) >= offered
+    assert all(word.startswith(last) for word in done.stdout.split())
+
+
+def test_completion_has_every_flag(script):
+    """
+    What a command takes is offered, and zsh takes the same script.
+    """
+    zsh = python("-m", "pyspark_jetstream", "completion", "zsh").stdout
+
+    assert zsh == f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+    for name in commands.COMMANDS:
+        words = " ".join(name.split())
+        known = re.search(rf"'{words} '\*\) words='([^']*)'", script)[1].split()
+        assert "--help" in known and ("--servers" in known) is (
+            name not in ("throttle", "explain-mapping")
+        )
+
+
+def test_completion_for_another_shell(capsys):
+    """
+    Another shell is a mistake.
+    """
+    status, out, err = said(capsys, "completion", "fish")
+
+    assert (status, out) == (2, "")
+    assert "expected bash or zsh" in err

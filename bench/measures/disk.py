@@ -17,10 +17,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.publish import SinkOptions
-from pyspark_jetstream.write import Ids, TaskName, write_task
+from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.write.ids import Ids
+from pyspark_jetstream.write.ledger import TaskName
+from pyspark_jetstream.write.task import write_task
 
 from ..comparisons import Part, Ratio, compared, of_ratios
 from ..writer import SUBJECTS, batch, empty, sink

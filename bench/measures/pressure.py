@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.fetch import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Messages, Priorities, Priority
-from pyspark_jetstream.publish import DEAD_LETTER
-from pyspark_jetstream.write import MessageBuilder
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priorities, Priority
+from pyspark_jetstream.publish.metrics import DEAD_LETTER
+from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..comparisons import Part, Ratio, Times, compared, of_ratios, of_times
 from ..others.child import Children, Outcome
@@ -172,10 +173,10 @@ def _protocol(seconds: float, turns: int) -> Iterator[Ratio]:
 
         none = parse_sink({}).priorities
         yield compared(
-            "throttle=true",
-            "throttle=false",
+            "a throttleSubject",
+            "throttleSubject=none",
             lambda: rate(SUBJECTS, none),
-            lambda: rate(SUBJECTS, none, throttle=False),
+            lambda: rate(SUBJECTS, none, throttle_subject=None),
             turns,
         )
         yield compared(

@@ -45,7 +45,7 @@ _SIZE: Final = 100
 
 _STORED_TIMEOUT_S: Final = 10.0
 _WARM: Final = 3
-_WARM_TIMEOUT_S: Final = 60.0
+_WARM_TIMEOUT_S: Final = 300.0
 
 _LAYOUT: Final = Layout(
     "two streams",

@@ -14,8 +14,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Kind, Limit
-from pyspark_jetstream.publish import Outcome, Publishes, Window
+from pyspark_jetstream.outbox.limits import Kind, Limit
+from pyspark_jetstream.publish.lanes.answers import Outcome
+from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.window import Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
 
@@ -27,7 +29,7 @@ _WIDTH: Final = 8
 _MAX_BYTES: Final = 1 << 19
 """Sent at one time, as by the publisher."""
 
-_SINK: Final = parse_sink({})
+_WINDOW: Final = parse_sink({}).window
 """The options of a write that sets none."""
 
 _REFUSAL: Final = 0.2
@@ -66,7 +68,7 @@ SCRIPTS: Final = (
 def stored(script: Script, limit: Limit) -> int:
     """How many publishes a writer that has always more gets stored in the time of the script."""
     server = _Server(script)
-    window = Window(limit, _SINK.max_in_flight_bytes, _SINK.ack_timeout_s, 1e9)
+    window = Window(limit, _WINDOW.max_in_flight_bytes, _WINDOW.ack_timeout_s, 1e9)
     offered = 0
     for tick in range(round(script.seconds / _TICK_S)):
         now = tick * _TICK_S

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox import FixedLimit, GradientLimit, Limit
+from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Limit
 
 from ..others.delay import far
 from ..results import RATE, Entry
@@ -31,17 +31,17 @@ __all__ = ["Surrounding", "entries", "real", "simulated", "summary", "table"]
 
 _ADAPTIVE: Final = "adaptive"
 _FIXED: Final = (16, 64, 256, 1024, 4096)
-_SINK: Final = sink("nats://127.0.0.1:4222")
+_WINDOW: Final = sink("nats://127.0.0.1:4222").window
 
 _LIMITS: Final[dict[str, Callable[[], Limit]]] = {
     _ADAPTIVE: lambda: GradientLimit(
-        _SINK.min_in_flight, _SINK.initial_in_flight, _SINK.max_in_flight
+        _WINDOW.min_in_flight, _WINDOW.initial_in_flight, _WINDOW.max_in_flight
     ),
     **{str(maximum): partial(FixedLimit, maximum) for maximum in _FIXED},
 }
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     _ADAPTIVE: {},
-    **{str(maximum): {"limiter": "fixed", "max_in_flight": maximum} for maximum in _FIXED},
+    **{str(maximum): {"min_in_flight": maximum, "max_in_flight": maximum} for maximum in _FIXED},
 }
 
 SHARE: Final = "of the best"

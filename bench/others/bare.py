@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_jetstream.publish import Publishes
+from pyspark_jetstream.publish.lanes.frames import Publishes
 
 __all__ = ["Counted", "Wire"]
 

@@ -6,8 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pyspark_jetstream.client import Client, parse_connection, wire
-from pyspark_jetstream.outbox import (
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
     Reason,

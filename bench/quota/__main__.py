@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.fetch import DirectRead, read_direct
-from pyspark_jetstream.outbox import THROTTLE_SUBJECT
+from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT
 
 _ROOT: Final = Path(__file__).parents[2]
 _WITHIN: Final = 0.1

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pyspark_jetstream.client import Client
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox import Messages
-from pyspark_jetstream.publish import Origin, Publisher, Supply, WriteContext
-from pyspark_jetstream.write import MessageBuilder
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.publisher import Publisher
+from pyspark_jetstream.publish.rowthread import Supply
+from pyspark_jetstream.publish.telemetry import Origin
+from pyspark_jetstream.write.rows import MessageBuilder
 
 _BLOCK_ROWS = 10_000
 """As large as the batches that Spark hands to a sink."""

@@ -1,7 +1,7 @@
 """
 Connections: who dials, who owns the socket, and how a request gets its reply.
 
-Once hands are shaken (`login`) the socket is ours, blocking, with one owner thread and no event
+Once hands are shaken (`handshake`) the socket is ours, blocking, with one owner thread and no event
 loop. That is what makes the data plane fast: a read is `recv` and one pass over the bytes.
 
 `Connection` is one socket. `Client` dials, and dials again when a connection broke, within
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from ..errors import NotConnectedError, PermissionsError, ProtocolError, RequestTimeoutError
 from ..sanitize import get_logger
 from . import wire
+from .handshake import shake_hands
 from .inboxes import INBOX, is_inbox, new_inbox
-from .login import shake_hands
 from .peer import RoundTrips, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse

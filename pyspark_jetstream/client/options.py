@@ -12,7 +12,15 @@ from ..errors import OptionError
 from ..option import Option, Values, exclusive, needs, table, typed
 from ..values import Secret
 
-__all__ = ["CONNECTION_OPTIONS", "ConnectionOptions", "connection_options", "parse_connection"]
+__all__ = [
+    "CONNECTION_OPTIONS",
+    "METRICS_OPTIONS",
+    "ConnectionOptions",
+    "MetricsOptions",
+    "connection_options",
+    "metrics_options",
+    "parse_connection",
+]
 
 
 CONNECTION_OPTIONS: Final = table(
@@ -46,6 +54,16 @@ CONNECTION_OPTIONS: Final = table(
         "How long a request or a read may make no progress, reconnects included, before it fails."),
 )  # fmt: skip
 """The options of every read and write."""
+
+METRICS_OPTIONS: Final = table(
+    "stream sink",
+    Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
+        "Subject to which a streaming query or a write reports its counters (`pyspark-jetstream"
+        " metrics`); without it there are no reports."),
+    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
+        "Time between two reports, `100ms` at least."),
+)  # fmt: skip
+"""The options of streaming reads, and of writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,19 @@ class ConnectionOptions:
         return f"<ConnectionOptions {', '.join(self.display_servers)}>"
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where counters are reported, and how often."""
+
+    metrics_subject: str | None
+    metrics_interval_s: float
+
+
+def metrics_options(values: Values) -> MetricsOptions:
+    needs(values, "metricsInterval", "metricsSubject")
+    return values.fill(MetricsOptions)
+
+
 def connection_options(values: Values) -> ConnectionOptions:
     exclusive(values, "credentialsFile", "credentials", "nkeySeedFile", "user", "token")
     needs(values, "password", "user")
@@ -96,7 +127,7 @@ def connection_options(values: Values) -> ConnectionOptions:
     needs(values, "tlsKeyFile", "tlsCertFile")
     exclusive(values, "jsDomain", "jsApiPrefix")
     credentials = values["credentials"] or values["credentialsFile"]
-    if credentials is not None and "NATS USER JWT" not in credentials.reveal():
+    if credentials is not None and "BEGIN NATS USER JWT" not in credentials.reveal():
         name = "credentials" if "credentials" in values else "credentialsFile"
         raise OptionError(name, "expected the text of a .creds file (with BEGIN NATS USER JWT)")
     prefix = f"$JS.{values['jsDomain']}.API" if "jsDomain" in values else values["jsApiPrefix"]

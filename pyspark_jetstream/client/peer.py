@@ -2,8 +2,9 @@
 The server at the other end: how it is greeted, and what to say when that came to nothing; how long
 a round trip to it takes, and what waits to be sent.
 
-Rule: one deadline holds for the greeting (`connectTimeout`), however little is said at a time, and
-a line has an end.
+Rule 1: one deadline holds for the greeting (`connectTimeout`), however little is said at a time,
+and a line has an end.
+Rule 2: where an option asks for TLS, nothing is written before it has begun.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..errors import AuthenticationError, JetStreamError, NotConnectedError
+from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
 
 try:
     import fcntl
@@ -28,6 +29,8 @@ else:
     _TIOCOUTQ = termios.TIOCOUTQ
 
 if TYPE_CHECKING:
+    import ssl
+
     from .options import ConnectionOptions
 
 __all__ = [
@@ -172,15 +175,24 @@ class Peer:
     Args:
         timeout_s: how long one server may take in all.
         give_up_at: when no further server is tried.
+        tls_asked_by: the options that ask for TLS; if there are any, nothing is written without.
     """
 
-    def __init__(self, timeout_s: float, give_up_at: float = math.inf) -> None:
+    def __init__(
+        self,
+        timeout_s: float,
+        give_up_at: float = math.inf,
+        tls_asked_by: tuple[str, ...] = (),
+    ) -> None:
         self.sock: socket.socket | None = None
         self.leftover = b""
         self.name = ""
         """Who is tried now, or was last."""
         self.silent = False
         """Whether a server was reached that has not said anything, and was not asked for TLS."""
+        self.encrypted = False
+        """Whether what is said and heard now goes through TLS."""
+        self._tls_asked_by = tls_asked_by
         self._timeout_s = timeout_s
         self._give_up_at = give_up_at
         self._deadline = time.monotonic() + timeout_s
@@ -189,7 +201,7 @@ class Peer:
         """Connects to another server."""
         self.close()
         self.leftover = b""
-        self.silent = False
+        self.silent = self.encrypted = False
         self.name = f"{host}:{port}"
         self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
         sock = self._dial(host, port or 4222)
@@ -217,9 +229,36 @@ class Peer:
                 failures.append(error)
         raise failures[0]
 
+    def wrap(self, context: ssl.SSLContext, host: str | None) -> None:
+        """
+        Begins TLS with the server, whose certificate has to be that of `host`.
+
+        Raises:
+            OSError: It fails; of ssl's kinds where it is about TLS.
+        """
+        sock, self.silent = self.open(), False
+        self.sock = context.wrap_socket(sock, server_hostname=host)
+        self.encrypted = True
+
     def send(self, data: bytes) -> None:
-        """Says all of this."""
+        """
+        Says all of this.
+
+        Raises:
+            TlsError: An option asks for TLS, which has not begun.
+        """
+        if self._tls_asked_by and not self.encrypted:
+            raise self.not_offered()
         self.open().sendall(data)
+
+    def not_offered(self) -> TlsError:
+        """The error where TLS is asked for by an option and not offered by the server."""
+        return TlsError(
+            self.name,
+            f"its INFO does not offer it, and {', '.join(self._tls_asked_by)} asks for it;"
+            " configure tls { } in that server, or, if it has that, find the proxy on the way that"
+            " strips tls_required",
+        )
 
     def line(self) -> bytes:
         """What it says next, up to the end of the line."""

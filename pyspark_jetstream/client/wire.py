@@ -69,6 +69,7 @@ _INFO: Final = record(
         "headers": flag,
         "host": text,
         "max_payload": number(1, (1 << 31) - 1),
+        "nonce": text,
         "server_id": text,
         "server_name": text,
         "tls_available": flag,

@@ -4,8 +4,8 @@ The text of a mapping: JSON, or nats-server's own configuration language.
 Rule 1: what nats-server 2.15.1 reads as its `mappings` is read the same here (src: conf/lex.go,
 conf/parse.go, opts.go; `tests/live` gives both the same files).
 Rule 2: this module performs no I/O and knows no rules: it finds what is written behind which
-source. So it does not follow an `include`, and knows the variables of the text alone, not those of
-the environment; needing either inside the mappings is an error.
+source. So it follows no `include`: one where mappings may stand is an error. It knows the variables
+of the text alone, not those of the environment: the mappings must need no other.
 
 Three forms are read:
 
@@ -61,7 +61,7 @@ _BCRYPT: Final = "$2a$"
 
 
 @dataclass(frozen=True, slots=True)
-class _Elsewhere:
+class _Reference:
     """What the text only refers to."""
 
     what: str
@@ -75,15 +75,19 @@ def read_mapping(text: str) -> Members:
     Raises:
         ValueError: The text has none of the forms, no mappings, or those of two accounts.
     """
-    members, braced = _json(text) or _Reader(text).top()
-    blocks = _blocks(members)
+    members, braced = _json(text) or _Parser(text).top()
+    blocks = _blocks("", members)
+    for name, accounts in members:
+        if name.lower() == _ACCOUNTS and isinstance(accounts, Members):
+            _check_includes(accounts)
+            for account, body in accounts:
+                if isinstance(body, Members):
+                    blocks += _blocks(f"{name}.{account}.", body)
     if len(blocks) > 1:
         where = " and ".join(name for name, _ in blocks)
         raise ValueError(f"there are {where}, and only one can be meant; give that block alone")
     if not blocks and not braced:
-        elsewhere = [value.what for _, value in members if isinstance(value, _Elsewhere)]
-        hint = f"; {' and '.join(elsewhere)} is not followed" if elsewhere else ""
-        raise ValueError(f"there is no mappings {{ … }} in it{hint}")
+        raise ValueError("there is no mappings { … } in it")
     rules = blocks[0][1] if blocks else members
     _check_complete(rules)
     return rules
@@ -100,23 +104,19 @@ def _json(text: str) -> tuple[Members, bool] | None:
     return value, True
 
 
-def _blocks(members: Members) -> list[tuple[str, Members]]:
-    """The blocks of rules in a server's configuration, each with the way to it."""
-    blocks = []
-    for name, value in members:
-        if not _is_block(value):
-            continue
-        if name.lower() in _BLOCK_NAMES:
-            blocks.append((name, value))
-        elif name.lower() == _ACCOUNTS:
-            blocks += [
-                (f"{name}.{account}.{inner}", block)
-                for account, body in value
-                if isinstance(body, Members)
-                for inner, block in body
-                if inner.lower() in _BLOCK_NAMES and _is_block(block)
-            ]
-    return blocks
+def _blocks(path: str, members: Members) -> list[tuple[str, Members]]:
+    """The blocks of rules among these members of a server's configuration, with their names."""
+    _check_includes(members)
+    return [
+        (path + name, value)
+        for name, value in members
+        if name.lower() in _BLOCK_NAMES and _is_block(value)
+    ]
+
+
+def _check_includes(members: Members) -> None:
+    """What an `include` brings could be mappings."""
+    _check_complete([value for name, value in members if name.lower() == _INCLUDE])
 
 
 def _is_block(value: Any) -> bool:
@@ -131,15 +131,15 @@ def _check_complete(value: Any) -> None:
     Raises:
         ValueError: It refers to another file or to an unknown variable.
     """
-    if isinstance(value, _Elsewhere):
+    if isinstance(value, _Reference):
         raise ValueError(f"{value.what} is not followed; {value.advice}")
     if isinstance(value, list):
         for entry in value:
             _check_complete(entry[1] if isinstance(value, Members) else entry)
 
 
-class _Reader:
-    """Reads a text in nats-server's configuration language, once, from its beginning."""
+class _Parser:
+    """Parses a text in nats-server's configuration language, once, from its beginning."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -180,7 +180,7 @@ class _Reader:
         if plain and plain.lower() == _INCLUDE and separator and separator[0].isspace():
             path = self._match(_PATH)
             name = path[0].strip("'\"") if path else ""
-            return key, _Elsewhere(f"include {name!r}", "write here what it has")
+            return key, _Reference(f"include {name!r}", "write here what it has")
         return key, self._value()
 
     def _list(self) -> list[Any]:
@@ -248,7 +248,7 @@ class _Reader:
             for key, value in reversed(scope):
                 if key == name:
                     return value
-        return _Elsewhere(f"the variable ${name}", "if it is meant as text, put it in quotes")
+        return _Reference(f"the variable ${name}", "if it is meant as text, put it in quotes")
 
     def _unescaped(self, text: str) -> str:
         if "\\" not in text:

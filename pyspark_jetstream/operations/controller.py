@@ -30,26 +30,24 @@ from .pauses import Pauses, Send
 from .quota import Quota, rests_of, shares_of
 from .usage import Came, Usage
 
-__all__ = ["Controller"]
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")
 
 _LOOK_S: Final = 0.1
-"""How long nothing is looked at but the socket."""
+"""Interval between two calls of `show`."""
 
 _FIRST_S: Final = 1.0
-"""By then every writer that is there has been asked twice who it is."""
+"""By then each writer that is there has been asked twice for its name."""
 
 _AGAIN_S: Final = 0.005
-"""How often is asked whether somebody came: a task with few rows listens for ten milliseconds."""
+"""Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
 
 _BRIEF_S: Final = 0.02
-"""How long a writer that begins may wait for its answer."""
+"""Longest time without a look at the socket: writers that begin wait for their answer."""
 
 _COUNT_S: Final = 0.1
-"""How often what was published is counted; what comes in so long may be too much by then."""
+"""Interval of counting; what is published in between may exceed a quota."""
 
 
 class Controller:
@@ -151,7 +149,7 @@ class Controller:
             for filter in quota.limit.filters:
                 self._pauses.limit(filter, quota.limit.reason, quota.limit.none)
         members = self._pauses.members
-        self._shares = lambda now: self._pauses.keep(shares_of(quotas, members, now), now)
+        self._shares = lambda now: self._pauses.share(shares_of(quotas, members, now), now)
         with self._answering():
             began = time.monotonic()
             self._serve(began + _COUNT_S)
@@ -174,14 +172,14 @@ class Controller:
     def _count(self, quotas: Sequence[Quota], usage: Usage) -> None:
         came: dict[str, Came] = {}
         try:
-            came = self._meanwhile(usage.came)
+            came = self._meanwhile(usage.count)
         except JetStreamError as error:
             if not error.retryable and not isinstance(error, StreamNotFoundError):
                 raise
             logger.warning("not counted reason=%s", error)
         now = time.monotonic()
         for quota in quotas:
-            quota.came(came, now)
+            quota.count(came, now)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -202,7 +200,7 @@ class Controller:
         first: Sequence[Send] = (),
         stoppable: bool = True,
     ) -> None:
-        """Says what is due and hears what comes, until then or until it is enough."""
+        """Sends what is due and takes what comes, until then or until it is enough."""
         sends, look = list(first), -math.inf
         while (now := time.monotonic()) < until and not (stoppable and self._stopped()):
             if now >= look:
@@ -229,7 +227,7 @@ class Controller:
         self._show()
 
     def _meanwhile(self, call: Callable[[], T]) -> T:
-        """What it says; who speaks to us until then is answered."""
+        """The result of a call in another thread; writers are answered until it is there."""
         with ThreadPoolExecutor(1) as thread:
             said = thread.submit(call)
             wait([said], _BRIEF_S)
@@ -238,7 +236,7 @@ class Controller:
             return said.result()
 
     def _counted(self, call: Callable[[], T]) -> T | None:
-        """What it says; None where it cannot, for a pause does not depend on it."""
+        """The result of a call that counts; None where it fails, as a pause goes on without it."""
         try:
             return self._meanwhile(call)
         except JetStreamError as error:
@@ -267,9 +265,9 @@ class Controller:
 
     def _heard(self, frame: wire.Frame) -> list[Send]:
         if frame.sid == self._active_sid:
-            return self._pauses.began(frame.data, time.monotonic())
+            return self._pauses.receive_start(frame.data, time.monotonic())
         token = frame.subject.rpartition(b".")[2]
         if frame.sid != self._sid or not token.isdigit():
             return []
         status = wire.status_of(frame.headers)[0] if frame.headers else 0
-        return self._pauses.heard(int(token), status, frame.data, time.monotonic())
+        return self._pauses.receive_reply(int(token), status, frame.data, time.monotonic())

@@ -22,17 +22,6 @@ from ..client.patience import Patience
 from ..client.wire import CRLF
 from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
 
-__all__ = [
-    "LONGEST_PAUSE_S",
-    "SOURCE_HEADER",
-    "Copied",
-    "Copies",
-    "Feeding",
-    "Progress",
-    "Source",
-    "subject_counts",
-]
-
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
 
@@ -61,7 +50,7 @@ class Copied:
 Progress = Callable[[Sequence[Copied]], None]
 
 
-class Source(NamedTuple):
+class CopiedFrom(NamedTuple):
     """Where a message was copied from."""
 
     stream: str
@@ -158,7 +147,7 @@ class Copies:
                 low = message.sequence
         return low
 
-    def source(self, stream: str, message: Message) -> Source:
+    def source(self, stream: str, message: Message) -> CopiedFrom:
         """
         Where a message of the stream was copied from.
 
@@ -170,7 +159,7 @@ class Copies:
         line = last.rpartition(f"{SOURCE_HEADER}: ".encode())
         words = line[2].split(b" ")
         if line[1] and len(words) > 1 and words[1].isdigit():
-            return Source(words[0].decode("utf-8", "replace"), int(words[1]))
+            return CopiedFrom(words[0].decode("utf-8", "replace"), int(words[1]))
         raise CopyMismatchError(
             stream,
             f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"

@@ -38,8 +38,6 @@ from ..fetch.directget import DirectRead, read_direct
 from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .partitionplan import Hop, PartitionPlan
 
-__all__ = ["check_hop", "first_foreign"]
-
 _SOURCE: Final = (
     rf"{SOURCE_HEADER}: (?P<stream>\S+) (?P<sequence>\d+)"
     r"(?: \S+ \S+(?: (?P<subject>\S+)[^\r\n]*)?)?\r\n$"
@@ -237,7 +235,7 @@ def _compare(
                 known.clear()
             text = subject.decode("utf-8", "surrogateescape")
             mine = any(matches(text) for matches in filters)
-            mapped = hop.rule.apply(text) if mine and hop.rule is not None else text
+            mapped = hop.rule.apply([text])[0] if mine and hop.rule is not None else text
             known[subject] = mapped.encode("utf-8", "surrogateescape") if mine else None
         return known[subject]
 

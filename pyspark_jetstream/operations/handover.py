@@ -26,8 +26,6 @@ from ..fetch.options import plain_read
 from .copies import Copies, Feeding, Progress
 from .partitionplan import MARK, PartitionPlan
 
-__all__ = ["Handover", "hand_over", "reading"]
-
 
 @dataclass(frozen=True, slots=True)
 class Handover:

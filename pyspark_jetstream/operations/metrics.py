@@ -37,17 +37,15 @@ from typing import Final, NamedTuple
 
 from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, Report, Snapshot
 
-__all__ = ["Beginnings", "Reports"]
-
 _MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
 
 _MAX_QUERIES: Final = 1_000
-"""Of all producers together, too; later ones are `UNKNOWN`."""
+"""Of all producers together; later ones are `UNKNOWN`."""
 
 _MAX_STREAMS: Final = 1_000
 _MAX_PARTITIONS: Final = 10_000
-"""Likewise."""
+"""Of all producers together; later ones are `UNKNOWN`."""
 
 _MAX_SERIES: Final = 50_000
 """Of all queries together; of later ones the open labels are `UNKNOWN`."""
@@ -58,10 +56,10 @@ _MAX_HELD: Final = 500_000
 _QUERY: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 _MAX_PRODUCERS: Final = 10_000
-"""That have not ended; the one silent for longest is then taken for ended."""
+"""Producers that have not ended; of more, the one silent for longest is taken for ended."""
 
 _MAX_ENDED: Final = 100_000
-"""That are remembered, so that what arrives late or twice is not counted."""
+"""Ended producers that are remembered, so reports that arrive late or twice are not counted."""
 
 
 Key = tuple[int, str]

@@ -42,8 +42,6 @@ from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, differences
 
-__all__ = ["Partitioned", "Verification", "expected_counts", "partition_stream", "planned_streams"]
-
 logger = get_logger(__name__)
 
 STREAM_NAME_EXISTS: Final = 10058
@@ -134,8 +132,8 @@ def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> 
     rule = plan.rule
     if rule is not None:
         mapped: Counter[str] = Counter()
-        for subject, count in counts.items():
-            mapped[rule.apply(subject)] += count
+        for subject, count in zip(rule.apply(list(counts)), counts.values(), strict=True):
+            mapped[subject] += count
         counts = mapped
     outside = sorted(s for s in counts if plan.partition_of(s) is None)
     if outside and strict:

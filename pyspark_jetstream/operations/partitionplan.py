@@ -31,8 +31,6 @@ from ..errors import OptionError
 from ..fetch.layout import PARTITIONS
 from ..mapping.rule import Rule, find_partition
 
-__all__ = ["MARK", "Hop", "PartitionPlan", "differences", "numbering"]
-
 MARK: Final = "pyspark-jetstream."
 """What the names begin with that a plan writes into the metadata of its streams."""
 

@@ -48,8 +48,6 @@ from ..outbox.throttleprotocol import (
 from ..subjects import REST
 from .shares import Key, Use, differ
 
-__all__ = ["LEASE_S", "MARGIN_S", "Ended", "Member", "Pauses", "Send", "Standing"]
-
 MARGIN_S: Final = 0.5
 """
 How much longer than the second a command pauses: the next one may be so late.
@@ -65,17 +63,17 @@ need not be as short as a pause; and when it lapses all its rows go at once, so 
 """
 
 _AGAIN_S: Final = 0.1
-"""So much later at least a producer is told another rate."""
+"""Shortest time between two rates that one producer is told."""
 
 _SECOND_S: Final = 1.0
 _EXACT_S: Final = 0.001
-"""What the wire rounds to; a shorter difference is none."""
+"""Resolution of durations on the wire; a shorter difference is ignored."""
 
 _FORGET_S: Final = 10.0
-"""Who has not been heard for so long, and owes no receipt, has ended."""
+"""A producer that has been silent for so long, and owes no receipt, has ended."""
 
 _MAX_FAILED: Final = 1_000
-"""Producers that missed a command and are named for it; who holds a quota runs for months."""
+"""How many producers that missed a command are named: an operator with a quota runs for months."""
 
 _FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
 
@@ -85,12 +83,12 @@ class Send(NamedTuple):
 
     subject: str
     token: int | None
-    """To be told with what comes in reply; None where nothing does."""
+    """Identifies the replies; None where no reply is expected."""
     data: bytes
 
 
-class Standing(Enum):
-    """What a producer has said to commands, the last time it said anything."""
+class Response(Enum):
+    """A producer's last answer to commands."""
 
     FOUND = "not told anything"
     UNABLE = "does not know the protocol"
@@ -107,7 +105,7 @@ class _Ask:
     command: ThrottleProducer
     until: float
     last: bool
-    """After it there is no other: without a receipt the producer is silent."""
+    """Whether it is the last try: a producer that does not acknowledge it is silent."""
     overdue: bool = False
 
     @property
@@ -120,9 +118,9 @@ class Member:
     """A producer, as far as this operator knows it."""
 
     producer: Producer
-    standing: Standing
+    response: Response
     heard: float
-    """When the producer was heard last."""
+    """When the producer last answered."""
     told: bool = False
     """Whether it ever got a command."""
     receipts: int = 0
@@ -133,24 +131,24 @@ class Member:
     asks: dict[int, _Ask] = field(default_factory=dict)
     """By request_id; oldest first."""
     uses: dict[Key, Use] = field(default_factory=dict)
-    """What it publishes under which rate."""
+    """What it publishes, by the rate that limits it."""
 
     @property
     def keeps_rates(self) -> bool:
-        """Whether it is told rates, in place of pauses."""
+        """Whether it gets rates instead of pauses."""
         return self.producer.supports_throttle and self.producer.supports_rate
 
     def use(self, key: Key) -> Use:
         """What it publishes under this rate."""
         return self.uses.setdefault(key, Use())
 
-    def reports(self, producer: Producer, now: float) -> bool:
-        """Takes its word; whether it says that rows wait, or that none do any more."""
+    def update(self, producer: Producer, now: float) -> bool:
+        """Keeps what it reports; True if rows of it begin, or cease, to wait for a rate."""
         self.producer, self.heard = producer, now
         kept = {(each.filter, each.reason): each for each in producer.rates}
         before = {key: use.waiting_for for key, use in self.uses.items()}
         for key, use in self.uses.items():
-            use.reports(kept.get(key), now)
+            use.update(kept.get(key), now)
         return before != {key: use.waiting_for for key, use in self.uses.items()}
 
 
@@ -178,7 +176,7 @@ class _Pause:
         return self.issued - MARGIN_S if self.until > self.issued + _EXACT_S else math.inf
 
 
-class _Asked:
+class _Unacknowledged:
     """The commands that have no receipt, and until when one is waited for."""
 
     def __init__(self) -> None:
@@ -233,21 +231,21 @@ class Pauses:
         """Those that are there, by producer_id."""
         self.told = False
         """Whether anybody ever got a command."""
-        self.ended: dict[Standing, Ended] = {}
-        """Of those, who is gone, by the last they said."""
+        self.ended: dict[Response, Ended] = {}
+        """Producers that were told and have ended, by their last response."""
         self.invalid = 0
-        """Answers that said nothing defined."""
+        """Answers that could not be understood."""
         self.nobody = False
-        """Nobody listens on the control subject, says the server."""
+        """Whether the server says that nobody listens on the control subject."""
         self._subject = subject
         self._receipt_wait_s = receipt_wait_s
         self._pauses: dict[tuple[str, Reason], _Pause] = {}
         self._failed: dict[int, None] = {}  # the last that missed one last
-        self._asked = _Asked()
+        self._asked = _Unacknowledged()
         self._discovery = -math.inf
         self._limits: dict[Key, Rates] = {}
         self.news = False
-        """Whether a writer's share may be another now; who looks at it says it is told."""
+        """Whether shares must be worked out again; the caller that does so resets it."""
 
     def __repr__(self) -> str:
         paused = ", ".join(f"{filter} by {reason.name}" for filter, reason in self._pauses)
@@ -281,29 +279,29 @@ class Pauses:
         Those that did not acknowledge: the latest command, or another before the next came; of the
         latter the last thousand.
         """
-        now = {i for i, member in self.members.items() if member.standing is Standing.SILENT}
+        now = {i for i, member in self.members.items() if member.response is Response.SILENT}
         return sorted(now.union(self._failed))
 
     # ── what the operator wants ──────────────────────────────────────────────────────────────
 
     def pause(self, filter: str, reason: Reason, until: float) -> None:
-        """Wants this paused until then; `due` has the commands."""
+        """Requests a pause until then; `due` returns the commands."""
         self._pauses.setdefault((filter, reason), _Pause(filter, reason, until)).until = until
 
     def limit(self, filter: str, reason: Reason, none: Rates) -> None:
-        """Wants this limited: writers that keep rates get `none` of it until they have a share."""
+        """Requests a limit: writers that keep rates get `none` of it until they have a share."""
         before = self._limits.get((filter, reason), Rates())
         both = (a if b is None else b for a, b in zip(before, none, strict=True))
         self._limits[filter, reason] = Rates(*both)
 
     def unlimit(self) -> list[Key]:
-        """Wants no limit any more; here are those to lift, as somebody who is there was told."""
+        """Ends all limits; returns those to lift, of which a producer that is there was told."""
         told = {key for member in self.members.values() for key in member.uses}
         limits, self._limits = self._limits, {}
         return [key for key in limits if key in told or key in self._pauses]
 
-    def keep(self, shares: Mapping[Key, Mapping[int, Rates]], now: float) -> list[Send]:
-        """The commands that tell writers their shares, as far as they do not know them."""
+    def share(self, shares: Mapping[Key, Mapping[int, Rates]], now: float) -> list[Send]:
+        """The commands that tell writers their shares, where these have changed."""
         sends: list[Send] = []
         for key, by_id in shares.items():
             for number, rates in by_id.items():
@@ -328,7 +326,7 @@ class Pauses:
             member.whole_until = max(member.whole_until, now + _SECOND_S)
 
     def seek(self) -> None:
-        """Wants to know now who is there, not in up to a second; `due` asks."""
+        """Requests a discovery at once, not within a second; `due` asks."""
         self._discovery = -math.inf
 
     def lift(self, filter: str, reason: Reason, now: float) -> list[Send]:
@@ -337,7 +335,7 @@ class Pauses:
         self._limits.pop((filter, reason), None)
         sends = [*self._tell(self._able, filter, reason, now, now)]
         for member in self._able:
-            if member.standing is Standing.WHOLE:  # it has no ear for this; it is not waited for
+            if member.response is Response.WHOLE:  # it has no ear for this; it is not waited for
                 self._asked.drop(member, member.asks)
             if member.whole_until > now:
                 member.whole_until = -math.inf
@@ -367,8 +365,8 @@ class Pauses:
                 sends += self._tell(able, pause.filter, pause.reason, pause.issued, now)
         return sends
 
-    def heard(self, token: int, status: int, data: bytes, now: float) -> list[Send]:
-        """A reply came to what was sent with this token; what to publish now."""
+    def receive_reply(self, token: int, status: int, data: bytes, now: float) -> list[Send]:
+        """Takes a reply to what was sent with this token; returns what to publish now."""
         if status == NO_RESPONDERS:
             if token == 0:
                 self.nobody = True
@@ -386,12 +384,14 @@ class Pauses:
             self._acknowledged(said, now)
         return []
 
-    def began(self, data: bytes, now: float) -> list[Send]:
+    def receive_start(self, data: bytes, now: float) -> list[Send]:
         """
-        A writer begins, and holds its rows (B7): what it has to know, and that this is all.
+        Takes the message of a writer that begins, and holds its rows (B7); returns its commands,
+        and the answer that these are all.
 
-        The answer goes where its commands go, behind them: no subject of the writer's choice. A
-        word that names rates is of one that began before: rows wait for them, or do not any more.
+        The answer goes behind the commands, to the subject of commands: a writer cannot choose
+        another. A message that names rates is of a writer that had begun before: it says that rows
+        wait for these rates, or do not any more.
         """
         try:
             said = understand(data)
@@ -413,16 +413,16 @@ class Pauses:
         self.nobody = False
         known = self.members.get(producer.producer_id)
         if known is not None and known.producer.supports_throttle == producer.supports_throttle:
-            self.news |= known.reports(producer, now)
+            self.news |= known.update(producer, now)
             return []
-        standing = Standing.FOUND if producer.supports_throttle else Standing.UNABLE
-        member = self.members[producer.producer_id] = Member(producer, standing, now)
+        response = Response.FOUND if producer.supports_throttle else Response.UNABLE
+        member = self.members[producer.producer_id] = Member(producer, response, now)
         sends = self._in_force(member, now) if producer.supports_throttle else []
-        self.news |= member.reports(producer, now)
+        self.news |= member.update(producer, now)
         return sends
 
     def _in_force(self, member: Member, now: float) -> list[Send]:
-        """Commands to one that comes while others are paused, or keep rates."""
+        """Commands to a producer that comes while pauses or limits are in force."""
         sends: list[Send] = []
         for key, pause in self._pauses.items():
             if pause.issued > now and self._pauses_it(member, key):
@@ -434,7 +434,7 @@ class Pauses:
         return sends
 
     def _pauses_it(self, member: Member, key: Key) -> bool:
-        """Whether a pause is for this one; who keeps rates has one in its place."""
+        """Whether a producer gets this pause; one that keeps rates gets a rate instead."""
         return not (member.keeps_rates and key in self._limits)
 
     def _acknowledged(self, receipt: Receipt, now: float) -> None:
@@ -448,15 +448,15 @@ class Pauses:
         ask = member.asks[number]
         if ask.is_fallback:
             self._asked.drop(member, member.asks)
-            member.standing = Standing.WHOLE
+            member.response = Response.WHOLE
             return
         if ask.command.rates is not None:
             member.use((ask.command.subject, ask.command.reason)).unanswered_since = math.inf
         self._asked.drop(member, self._about(member, ask.command.subject, ask.command.reason))
         if all(other.is_fallback for other in member.asks.values()):
             self._asked.drop(member, member.asks)
-            if (member.standing, ask.command.reason) != (Standing.WHOLE, _FALLBACK):
-                member.standing = Standing.ACKNOWLEDGED
+            if (member.response, ask.command.reason) != (Response.WHOLE, _FALLBACK):
+                member.response = Response.ACKNOWLEDGED
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────
 
@@ -473,14 +473,14 @@ class Pauses:
         now: float,
         rates: Rates | None = None,
     ) -> Iterator[Send]:
-        """A command to each; what was asked before about the same is not waited for any more."""
+        """A command to each; it replaces earlier ones of the same filter and reason."""
         for member in members:
             if any(ask.last and ask.overdue for ask in member.asks.values()):
                 member.missed += 1
                 self._fails(member.producer.producer_id)
                 self._asked.drop(member, member.asks)
-            if member.standing is Standing.FOUND:
-                member.standing = Standing.TOLD
+            if member.response is Response.FOUND:
+                member.response = Response.TOLD
             yield self._ask(member, filter, reason, until, now, rates=rates)
 
     def _fails(self, producer_id: int) -> None:
@@ -522,7 +522,7 @@ class Pauses:
             member = self._asked[number]
             member.asks[number].overdue = True
             if member.asks[number].last:
-                member.standing = Standing.SILENT
+                member.response = Response.SILENT
             else:
                 late[member.producer.producer_id] = member
         sends = []
@@ -539,7 +539,7 @@ class Pauses:
         return sends
 
     def _about(self, member: Member, filter: str, reason: Reason) -> list[int]:
-        """What it was asked about the same filter and reason."""
+        """Its commands of this filter and reason that it has not acknowledged."""
         return [
             number
             for number, ask in member.asks.items()
@@ -549,13 +549,13 @@ class Pauses:
     # ── who is there ─────────────────────────────────────────────────────────────────────────
 
     def _end(self, member: Member) -> None:
-        """It is gone; what it has not acknowledged does not matter any more."""
+        """Forgets a producer that is gone, with what it has not acknowledged."""
         self._asked.drop(member, member.asks)
         gone = self.members.pop(member.producer.producer_id, None)
         self.news |= gone is not None and gone.keeps_rates
         if gone is not None and member.told:
-            count, receipts, missed = self.ended.get(member.standing, Ended(0, 0, 0))
-            self.ended[member.standing] = Ended(
+            count, receipts, missed = self.ended.get(member.response, Ended(0, 0, 0))
+            self.ended[member.response] = Ended(
                 count + 1, receipts + member.receipts, missed + member.missed
             )
 

@@ -25,30 +25,28 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ..outbox.keptrate import TokenBucket
 from ..outbox.throttleprotocol import Rates, Reason, Unit
-from ..outbox.tokens import TokenBucket
 from ..subjects import REST, check_filter, overlaps
 from ..values import size
 from .pauses import Member
 from .shares import Key, Wanted, plan
 from .usage import Came
 
-__all__ = ["Limit", "Quota", "check_limits", "limits_of", "rests_of", "shares_of"]
-
 _LONGEST_S: Final = 60.0
-"""Of rest that a bucket may ask for; publishers that do not listen are not paid for longer."""
+"""Longest rest of a bucket: what publishers that ignore commands store beyond it is forgiven."""
 
 _EVEN_S: Final = 1.0
-"""In so long what was too much, or too little, is made up for."""
+"""Time in which an excess, or a shortfall, is made up for."""
 
 _REST_S: Final = 1.0
-"""For how long producers that keep no rate are paused at one time, at most (PIP-385)."""
+"""Longest single pause of producers that keep no rate (PIP-385)."""
 
 _TARGET_S: Final = 0.1
-"""The rest ends when what comes in so long is there again."""
+"""A rest ends when the bucket holds what comes in within this time."""
 
 _SMOOTH_S: Final = 5.0
-"""The rate that is shown is that of the last so many seconds."""
+"""The displayed rate is an average over this time."""
 
 _AMOUNT: Final = r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?"
 _RATE: Final = re.compile(
@@ -57,7 +55,7 @@ _RATE: Final = re.compile(
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Limit(NamedTuple):
+class QuotaLimit(NamedTuple):
     """So much a second on the subjects of some filters together, and at most so much at once."""
 
     filters: tuple[str, ...]
@@ -88,7 +86,7 @@ class Limit(NamedTuple):
 
 def limits_of(
     filters: str, text: str, reason: Reason = Reason.TopicProduceQuotaExceeded
-) -> list[Limit]:
+) -> list[QuotaLimit]:
     """
     What `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s` says of these filters.
 
@@ -111,7 +109,7 @@ def limits_of(
     return [_limit(tuple(names), filters, part, reason) for part in re.split(r"\band\b", text)]
 
 
-def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> Limit:
+def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> QuotaLimit:
     match = _RATE.fullmatch(text)
     if match is not None:
         amount, unit, per, most, most_unit = match.groups()
@@ -119,7 +117,7 @@ def _limit(filters: tuple[str, ...], name: str, text: str, reason: Reason) -> Li
         if is_known and (unit is not None or most_unit is None):
             rate = float(amount) * _bytes(unit) / _UNIT_S[per]
             burst = float(most) * _bytes(most_unit) if most else max(1.0, rate)
-            return Limit(filters, rate, burst, unit is not None, reason)
+            return QuotaLimit(filters, rate, burst, unit is not None, reason)
     raise ValueError(
         f"limit of '{name}': expected messages or bytes per s, m or h, such as 1000/s, 1MiB/s,"
         f" 600/m,burst=50 or 1000/s and 1MiB/s, got '{text.strip()}'"
@@ -130,7 +128,7 @@ def _bytes(unit: str | None) -> int:
     return 1 if unit is None else size(f"1{unit}")
 
 
-def check_limits(limits: Sequence[Limit]) -> None:
+def check_limits(limits: Sequence[QuotaLimit]) -> None:
     """
     Accept limits that can be kept side by side.
 
@@ -155,7 +153,7 @@ def check_limits(limits: Sequence[Limit]) -> None:
 class Quota:
     """A limit, what was published under it, and until when its subjects rest."""
 
-    def __init__(self, limit: Limit, now: float) -> None:
+    def __init__(self, limit: QuotaLimit, now: float) -> None:
         self.limit = limit
         self.total = 0
         """Messages, or bytes, counted so far."""
@@ -172,14 +170,14 @@ class Quota:
         """The bucket is full: what came before writers were told of the limit is forgotten."""
         self._bucket = TokenBucket(self.limit.rate, self.limit.burst, now)
 
-    def came(self, came: Mapping[str, Came], now: float) -> None:
-        """So much more on each filter; else as `published`."""
+    def count(self, came: Mapping[str, Came], now: float) -> None:
+        """Counts what was stored on each filter since the last time."""
         counts = [came[filter] for filter in self.limit.filters if filter in came]
         of_bytes = self.limit.of_bytes
-        self.published(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
+        self.add(sum(e.nbytes if of_bytes else e.messages for e in counts), now)
 
-    def published(self, count: int, now: float) -> None:
-        """So much more, since the last time."""
+    def add(self, count: int, now: float) -> None:
+        """Counts so many messages, or bytes, since the last time."""
         self.total += count
         self._seen.append((now, self.total))
         while len(self._seen) > 2 and self._seen[1][0] <= now - _SMOOTH_S:

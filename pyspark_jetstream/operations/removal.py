@@ -29,8 +29,6 @@ from .copychecks import first_foreign
 from .partitioning import expected_counts
 from .partitionplan import PartitionPlan, differences
 
-__all__ = ["Removed", "undo_partitions"]
-
 logger = get_logger(__name__)
 
 

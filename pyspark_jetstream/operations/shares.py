@@ -17,16 +17,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from ..outbox.throttleprotocol import Kept, Rates, Reason, Unit
 
-__all__ = ["Key", "Use", "Wanted", "differ", "plan", "shares"]
-
 _SAMPLE_S: Final = 0.5
-"""What a writer publishes in a second is worked out over so long, at least."""
+"""Shortest time over which a writer's rate is measured."""
 
 _GROWS: Final = 2.0
-"""Of what it publishes, a writer whose rows do not wait gets so much."""
+"""Share of a writer whose rows do not wait, as a multiple of what it publishes."""
 
 _SAME: Final = 0.1
-"""Rates that differ by no more than this part need not be told."""
+"""Rates that differ by no more than this fraction are not told again."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -53,15 +51,15 @@ class Use:
     """Since when a command has had no receipt."""
     waiting_for: Unit = ""
     msgs: float = 0.0
-    """Messages that it has published in a second of late."""
+    """Messages that it publishes in a second, as measured last."""
     nbytes: float = 0.0
     total: tuple[int, int] = (0, 0)
     """Messages and bytes so far."""
     before: tuple[float, int, int] = (-math.inf, 0, 0)
     """A sample: when, messages and bytes so far."""
 
-    def reports(self, kept: Kept | None, now: float) -> None:
-        """The writer says what it has published so far; None if nothing under this rate."""
+    def update(self, kept: Kept | None, now: float) -> None:
+        """Keeps what the writer reports of this rate; None if it reports nothing."""
         self.waiting_for = kept.waiting_for if kept is not None else ""
         if kept is None:
             return

@@ -6,8 +6,6 @@ import signal
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-__all__ = ["Stop"]
-
 
 class Stop:
     """

@@ -2,26 +2,33 @@
 The terminal of operators' programs, and the only way to it: names and texts of others pass the
 border (`sanitize`) here.
 
-Tables are rich's where it is installed, else lines with tabs.
+Tables are text, as wide as the terminal; elsewhere as wide as they must be, or as `$COLUMNS` says.
+No value is ever cut. Where the columns do not fit side by side, those that say the same in every
+row stand once, in the title; where the others still do not fit, each row becomes some lines of its
+own.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sys
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ..sanitize import sanitized
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-__all__ = ["complain", "console", "drawn", "say", "say_json", "show"]
+Row = Mapping[str, Any]
+"""The values of one row of a table, by column."""
 
-_WIDTH = 200
-"""Where there is no terminal."""
+_GAP: Final = "  "
+_NUMBER: Final = re.compile(r"[-+]?[\d,.]+( ?(%|s|[KMGT]?i?B))?|\?|none|")
+"""What stands at the right of a column that has numbers and nothing else."""
 
 
 def say(*lines: object) -> None:
@@ -31,67 +38,110 @@ def say(*lines: object) -> None:
 
 
 def complain(*lines: object) -> None:
-    """Likewise to standard error."""
+    """Prints each as a line to standard error, whatever it holds."""
     for line in lines:
         print(sanitized(str(line)), file=sys.stderr, flush=True)
 
 
-def say_json(document: Any, indent: int | None = None) -> None:
+def say_json(document: Any, indent: int | None = 2) -> None:
     """Prints a document that other programs read: what cannot be printed is escaped as JSON is."""
     say(*json.dumps(document, indent=indent).replace("\x7f", "\\u007f").split("\n"))
 
 
-def show(
-    columns: Sequence[str],
-    sections: Sequence[Sequence[Sequence[str]]],
-    right: Collection[str] = (),
-) -> None:
-    """Prints a table; without rich, its rows with tabs."""
-    try:
-        table = drawn(columns, sections, right)
-    except ImportError:
-        for row in (row for section in sections for row in section):
-            print("\t".join(map(sanitized, row)), flush=True)
-        return
-    console(_WIDTH).print(table)
+def show(rows: Sequence[Row], title: str = "") -> None:
+    """Prints a table."""
+    say(*drawn(rows, title))
 
 
-def drawn(
-    columns: Sequence[str],
-    sections: Sequence[Sequence[Sequence[str]]],
-    right: Collection[str] = (),
-) -> Table:
+def drawn(rows: Sequence[Row], title: str = "", width: int | None = None) -> list[str]:
     """
-    A table.
+    The lines of a table; columns without a value are left out.
 
     Args:
-        sections: rows, with a line between one section and the next.
-        right: columns of numbers.
-
-    Raises:
-        ImportError: There is no rich.
+        width: how wide it may be; None: as wide as the output is.
     """
-    from rich.table import Table
+    texts = [{name: cell(value) for name, value in row.items()} for row in rows]
+    found = dict.fromkeys(name for row in texts for name, text in row.items() if text)
+    names = sorted(found, key="problems".__eq__)  # the last one
+    table = [[name, *(row.get(name, "") for row in texts)] for name in names]
+    width = _width() if width is None else width
+    same = [column for column in table if len(rows) > 1 and len(set(column[1:])) == 1]
+    left = [column for column in table if column not in same] or table[:1]
+    if not table:
+        return []
+    for columns, once in ((table, []), (left, same)):
+        lines = _aligned(columns)
+        if max(map(len, lines)) <= width:
+            return [*_titled(title, once, width), *lines]
+    lines = _titled(title, same, width)
+    for at, _ in enumerate(rows, 1):
+        lines += _block([(column[0], column[at]) for column in left if column[at]], width)
+    return lines
 
-    table = Table()
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
-    for section in sections:
-        for row in section:
-            table.add_row(*map(sanitized, row))
-        table.add_section()
-    return table
+
+def cell(value: Any) -> str:
+    """A value as tables show it."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, tuple):
+        return sanitized("; ".join(value))
+    return sanitized(str(value))
 
 
-def console(width: int | None = None, stderr: bool = False) -> Console:
+def _width() -> int:
+    """The columns of the output; without end where nothing tells."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    return sys.maxsize
+
+
+def _titled(title: str, once: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The title, with what all rows have in common."""
+    common = [f"{name} {text}" for name, text, *_ in once]
+    first = f"{title}:" if title and common else title
+    return _filled([first, *common] if first else common, width)
+
+
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side, below their names: words from the left, numbers from the right."""
+    cells = []
+    for name, *texts in columns:
+        wide = max(map(len, (name, *texts)))
+        numbers = all(map(_NUMBER.fullmatch, texts)) and any(map(str.isdigit, "".join(texts)))
+        place = str.rjust if numbers else str.ljust
+        cells.append([place(text, wide) for text in (name, "-" * wide, *texts)])
+    return [_GAP.join(row).rstrip() for row in zip(*cells, strict=True)]
+
+
+def _block(values: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """A row as lines: its first value, and below it the others, each behind its name."""
+    (name, first), *others = values or [("", "")]
+    lines = _filled([f"{name} {other}" for name, other in others], width - len(_GAP))
+    return [f"{name} {first}".strip(), *(f"{_GAP}{line}" for line in lines)]
+
+
+def _filled(parts: Iterable[str], width: int) -> list[str]:
+    """The parts on as few lines as they fit on; none is broken."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(_GAP) + len(part) <= width:
+            lines[-1] += f"{_GAP}{part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def console(stderr: bool = False) -> Console:
     """
-    Where rich draws, with no markup in what it is given; `width` counts where no terminal is.
+    Where rich draws what moves, with no markup in what it is given.
 
     Raises:
         ImportError: There is no rich.
     """
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    shown = None if stream.isatty() else width
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=shown)
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)

@@ -21,8 +21,6 @@ from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from .controller import Controller
 from .pauses import Member, Pauses
 
-__all__ = ["Throttled", "is_throttled", "throttled_of", "throttled_subjects"]
-
 _SUBJECT: Final = "throttlesubject"
 
 

@@ -28,10 +28,8 @@ from ..client.jetstream import JetStream
 from ..errors import JetStreamError
 from ..subjects import covers
 
-__all__ = ["Came", "Usage"]
-
 _NEW: Final = 0.2
-"""What a sample counts of the mean size of the messages of a part of a stream."""
+"""Weight of a new sample in the mean size of the messages of a part of a stream."""
 
 
 class Came(NamedTuple):
@@ -61,8 +59,8 @@ class _Mark:
         more = info.bytes - self.bytes + left * mean
         return Came(count, max(0, round(more)) if count else 0)
 
-    def moves(self, info: StreamInfo) -> None:
-        """The stream stands here now; what comes next is counted from here."""
+    def move(self, info: StreamInfo) -> None:
+        """Moves the mark to where the stream is now; later messages are counted from here."""
         self.before, self.last = self.last, info.last_seq
         self.messages, self.bytes = info.messages, info.bytes
         if info.messages:
@@ -79,14 +77,14 @@ class Usage:
         self._sizes: dict[tuple[str, str], float] = {}  # of a stream's messages of a filter
         self.unknown: list[str] = []
         """Filters of which no stream takes a subject."""
-        self.came()
+        self.count()
 
     def since_last(self) -> list[int]:
-        """The messages of each filter since the last call; as `came`."""
-        came = self.came()
+        """The messages of each filter since the last call, as `count` has them."""
+        came = self.count()
         return [came[filter].messages for filter in self._filters]
 
-    def came(self) -> dict[str, Came]:
+    def count(self) -> dict[str, Came]:
         """
         What has come on each filter since the last call; of a part of a stream with replicas,
         between the two calls before.
@@ -115,7 +113,7 @@ class Usage:
         for (_, filter, *_), counted in zip(parts, self._count(parts), strict=True):
             total[filter] = _sum(total[filter], counted)
         for name, info in infos.items():
-            self._marks[name].moves(info)
+            self._marks[name].move(info)
         return total
 
     def _mark(self, info: StreamInfo) -> _Mark:

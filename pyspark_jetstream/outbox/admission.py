@@ -18,12 +18,12 @@ other lanes. Behind its last critical row the lane is what its remaining rows ar
 lanes take turns. If all that waits may go at once, it goes as it came (A8). Strict priority starves
 nobody: a micro-batch does not end before its last row is stored (A16).
 
-**Capacity** (A9, A11, B18). Rows that wait for room have `queueSize` and `queueBytes`; parked ones
-have `throttleBufferBytes`, so that one paused subject does not fill the queue for all. What is full
-makes `wants_rows` false, so Spark's iterator waits. A block may exceed a capacity, the next is not
-asked for.
+**Capacity** (A9, A11, B18). Rows that wait for room have `queueSize` and a quarter of
+`bufferMemory`; parked ones have half of it, so that one paused subject does not fill the queue for
+all. What is full makes `wants_rows` false, so Spark's iterator waits. A block may exceed a
+capacity, the next is not asked for.
 
-**Overload** (A12) is a full queue, a full window *and* push-back within `overloadWindow`. Without
+**Overload** (A12) is a full queue, a full window *and* push-back within the last second. Without
 push-back a full queue is a healthy batch: Spark's rows are there before anybody wants them. Under
 overload, if the policy is not `block`, rows of the streams that push back make room: of the least
 urgent sheddable priority, the newest first, by their own priority, never an inherited one (A13,
@@ -51,12 +51,12 @@ import pyarrow.compute as pc
 from ..arrays import int32, view
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .held import Held, Late
+from .keptrate import KeptRate
 from .messages import Messages
 from .overload import Overload, priorities_of
-from .pace import Pace
 from .priority import Priority
 from .rowqueue import Block, RowQueue
-from .throttle import Source, Throttle
+from .throttle import PausedBy, Throttle
 
 __all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
 
@@ -101,7 +101,7 @@ class Rules:
     """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
     queue_bytes: int
     parked_bytes: int
-    """How many bytes of paused subjects may wait (`throttleBufferBytes`)."""
+    """How many bytes of paused subjects may wait."""
     sheddable: frozenset[Priority]
     """Priorities that may be shed; none is `overloadPolicy=block`."""
     overload_window_s: float
@@ -109,18 +109,21 @@ class Rules:
     publish_timeout_s: float
     """A row that the server keeps refusing for a limit fails after it."""
     throttle_max_wait_s: float
-    """A row whose subject an operator pauses fails after it."""
+    """
+    A row whose subject an operator pauses fails after it. With 0 such a row has
+    `publish_timeout_s`, and fails at once if the pause is longer.
+    """
     by_lane: bool
     """Whether rows of a lane keep their order; if not, each goes by its own priority."""
-    fail_fast: bool
-    """
-    Whether such a row has only `publish_timeout_s`, and fails at once if the pause is longer
-    (`throttleMode`).
-    """
 
     def __post_init__(self) -> None:
         if Priority.CRITICAL in self.sheddable:
             raise ValueError("critical rows are never shed")
+
+    @property
+    def fail_fast(self) -> bool:
+        """Whether a paused row that cannot be sent in time fails at once."""
+        return not self.throttle_max_wait_s
 
 
 def queue_rows(queue_size: int | str, limit: int) -> int:
@@ -267,7 +270,7 @@ class Admission:
             block = block.where(pc.invert(pc.is_in(block.messages.rows, rows)))
         self._queue.append(block)
 
-    def _limited(self, block: Block, now: float) -> list[tuple[tuple[Pace, ...], Block]]:
+    def _limited(self, block: Block, now: float) -> list[tuple[tuple[KeptRate, ...], Block]]:
         """The rows that keep rates, by these. One that was sent has taken its part of them."""
         paces = self._throttle.paces(block.messages.distinct, now)
         if paces is None:
@@ -461,7 +464,7 @@ class Admission:
 
     def _check_pause(self, late: Late, now: float) -> None:
         rules, subject, since = self._rules, late.subject, late.since
-        pause = self._throttle.state(subject, now, (Source.OPERATOR,))
+        pause = self._throttle.state(subject, now, (PausedBy.OPERATOR,))
         short = rules.fail_fast or pause is None
         if pause is None:
             pause = self._throttle.state(subject, now)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from .keptrate import KeptRate
 from .messages import STORED_LESS
 from .order import oldest_of_lanes
-from .pace import Pace
 from .rowqueue import Block, RowQueue
 from .throttle import Throttle
 from .throttleprotocol import Unit
@@ -52,7 +52,7 @@ class Held:
         self._paused = RowQueue(by_lane)
         self._lanes: list[Late] = []
         self._since = math.inf  # of the first of the paused rows
-        self._limited: dict[tuple[Pace, ...], RowQueue] = {}
+        self._limited: dict[tuple[KeptRate, ...], RowQueue] = {}
 
     def __repr__(self) -> str:
         limited = ", ".join(f"{len(q)} of {paces}" for paces, q in self._limited.items())
@@ -104,7 +104,7 @@ class Held:
             self._lanes += [Late(*lane) for lane in oldest]
             self._since = min(self._since, pc.min(block.since).as_py())
 
-    def limit(self, paces: tuple[Pace, ...], block: Block) -> None:
+    def limit(self, paces: tuple[KeptRate, ...], block: Block) -> None:
         """Takes rows that keep these rates, behind the others that do."""
         if len(block.messages):
             self._limited.setdefault(paces, RowQueue(self._by_lane)).append(block)
@@ -123,7 +123,7 @@ class Held:
         is told for which ones others wait.
         """
         released: list[Block] = []
-        waiting: dict[Pace, Unit] = {}
+        waiting: dict[KeptRate, Unit] = {}
         for paces, queue in list(self._limited.items()):
             rows = min([maximum, *(pace.room(*_size(queue), now) for pace in paces)])
             while rows > 0 and (block := queue.take(rows)) is not None:
@@ -157,7 +157,7 @@ class Held:
         return [self._paused, *self._limited.values()]
 
 
-def _moved(paces: tuple[Pace, ...]) -> float:
+def _moved(paces: tuple[KeptRate, ...]) -> float:
     return max(pace.released_at for pace in paces)
 
 
@@ -167,6 +167,6 @@ def _size(queue: RowQueue) -> tuple[int, float]:
     return rows, max(1.0, queue.nbytes / max(1, rows) - STORED_LESS)
 
 
-def _due(paces: tuple[Pace, ...], queue: RowQueue, now: float) -> float:
+def _due(paces: tuple[KeptRate, ...], queue: RowQueue, now: float) -> float:
     lapses = min(pace.until for pace in paces)
     return min(lapses, max(pace.due(*_size(queue), now) for pace in paces))

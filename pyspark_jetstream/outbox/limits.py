@@ -58,6 +58,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 __all__ = [
+    "INITIAL",
+    "MINIMUM",
     "CpuShare",
     "FixedLimit",
     "GradientLimit",
@@ -68,6 +70,12 @@ __all__ = [
     "TRY_S",
     "pause_s",
 ]
+
+MINIMUM: Final = 1
+"""Lower bound of the adaptive window, in publishes."""
+
+INITIAL: Final = 64
+"""The adaptive window in the first task of a worker process; slow start begins there."""
 
 _MIN_WINDOW_S: Final = 0.1
 _MAX_WINDOW_S: Final = 1.0
@@ -156,7 +164,7 @@ class Limit(Protocol):
 
 
 class FixedLimit:
-    """A limit that nothing changes (`limiter=fixed`)."""
+    """A limit that nothing changes: that of dead letters."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
@@ -180,7 +188,7 @@ class FixedLimit:
 
 
 @dataclass(slots=True)
-class _Window:
+class _Samples:
     """What is seen between two changes of the limit."""
 
     start: float
@@ -202,9 +210,9 @@ class GradientLimit:
     A limit that grows while round trips stay what they are, and shrinks when they do not.
 
     Args:
-        least: never fewer publishes than this (`minInFlight`).
-        initial: at the beginning, where slow start begins (`initialInFlight`).
-        most: never more than this (`maxInFlight`).
+        minimum: never fewer publishes than this.
+        initial: at the beginning, where slow start begins.
+        maximum: never more than this (`maxInFlight`).
     """
 
     def __init__(self, minimum: int, initial: int, maximum: int) -> None:
@@ -222,7 +230,7 @@ class GradientLimit:
         self._descent: tuple[float, float] | None = (
             None  # the limit where it began, the worst round trip since
         )
-        self._window: _Window | None = None
+        self._window: _Samples | None = None
 
     def __repr__(self) -> str:
         phase = " in slow start" if self._limit < self._slow_start_to else ""
@@ -254,7 +262,7 @@ class GradientLimit:
         self.drops += 1
         self._close(self._open(now), now)
         if not self._open(now).pushed_back:
-            self._window = _Window(now, pushed_back=True)
+            self._window = _Samples(now, pushed_back=True)
             self._limit = max(self._minimum, self._limit * _CUT)
             self._descent = None
             if self._acked_since:
@@ -263,20 +271,20 @@ class GradientLimit:
 
     # ── windows ──────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, now: float) -> _Window:
+    def _open(self, now: float) -> _Samples:
         if self._window is None:
-            self._window = _Window(now)
+            self._window = _Samples(now)
         return self._window
 
-    def _close(self, window: _Window, now: float) -> None:
+    def _close(self, window: _Samples, now: float) -> None:
         """Closes the window if it is time; the next one begins at once."""
         if not window.is_over(now):
             return
-        self._window = _Window(now)
+        self._window = _Samples(now)
         if not window.pushed_back:
             self._follow(window)
 
-    def _follow(self, window: _Window) -> None:
+    def _follow(self, window: _Samples) -> None:
         short_s = window.sum_s / window.samples
         self._lengthen(short_s)
         limit = self._limit
@@ -332,7 +340,7 @@ class CpuShare:
     How much of a core this process has used of late (A26).
 
     Args:
-        most_percent: above it the writer has too much to do (`maxCpuPercent`).
+        max_percent: above it the writer has too much to do (`maxCpuPercent`).
     """
 
     def __init__(self, max_percent: float) -> None:
@@ -360,7 +368,7 @@ class Limits:
     Limits kept from one task to the next, so that each micro-batch does not start from the bottom.
 
     Args:
-        most: so many of them; of those not asked for lately the oldest goes.
+        maximum: so many of them; of those not asked for lately the oldest goes.
     """
 
     def __init__(self, maximum: int = 64) -> None:

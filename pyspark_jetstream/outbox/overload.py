@@ -13,6 +13,7 @@ A stream is known by its place in `Targets`; those that are not known are one st
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,10 @@ from .order import PLACE_BITS
 from .priority import Priority
 from .throttle import Throttle
 
-__all__ = ["Overload", "priorities_of"]
+__all__ = ["OVERLOAD_WINDOW_S", "Overload", "priorities_of"]
+
+OVERLOAD_WINDOW_S: Final = 1.0
+"""How long after push-back rows may be shed for it."""
 
 
 class Overload:
@@ -31,7 +35,7 @@ class Overload:
 
     Args:
         sheddable: priorities that may be shed.
-        window_s: how long ago push-back may be (`overloadWindow`).
+        window_s: how long after push-back rows may be shed for it.
         throttle: has operators' words about the connection.
     """
 

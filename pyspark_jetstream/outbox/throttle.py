@@ -3,8 +3,7 @@ Which subjects are paused, or held to a rate, since when, until when, and why.
 
 Rule 1: operators' commands and the server's refusals say so in the same states: a reason
 (`throttleprotocol.Reason`), a filter of destination subjects, a window of time.
-Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic). A window that was found to be
-over is not looked at again.
+Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
 
     free ──command, refusal──▸ paused ──time, pause 0──▸ free
 
@@ -14,25 +13,23 @@ over is not looked at again.
 - **Windows of different reasons or sources do not cancel each other**: a subject is paused while
   any is open.
 - **Nothing happens when a window ends**: it is found to be over when somebody asks.
-- **A command with rates limits, and does not pause**: in its window as many rows go as its `Pace`
-  lets. A subject is throttled by it while rows wait for the rate, and not while none does.
+- **A command with rates limits, and does not pause**: in its window as many rows go as its
+  `KeptRate` lets. A subject is throttled by it while rows wait for the rate, and not while none
+  does.
 - Reasons 0 and 1 pause the matching subjects, never the connection. Reasons 2, 3 and 4 pause the
   whole writer; with no pause they only explain what comes (`informed`), until the next PubAck.
 
 (overload.md §4, PIP-385.) How often a subject is asked for does not matter where nothing is paused;
-where something is, its distinct subjects are looked at, not rows. What a command costs, and what a
-look at a subject, does not grow with the filters that are paused: those with wildcards are found by
-their shapes (where wildcards stand in how many tokens), of which there are few.
+where something is, its distinct subjects are looked at, not rows. What was said of each filter is
+in `filterstates`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -41,17 +38,9 @@ import pyarrow.compute as pc
 from ..arrays import places
 from ..errors import ProducerThrottledError
 from ..sanitize import get_logger
-from ..subjects import (
-    ANY,
-    REST,
-    has_rest,
-    is_literal,
-    overlaps,
-    pattern,
-    tokens,
-    wildcard_positions,
-)
-from .pace import Pace
+from ..subjects import REST, is_literal, pattern
+from .filterstates import FilterState, FilterStates, TooManyFiltersError
+from .keptrate import KeptRate
 from .throttleprotocol import (
     Discover,
     Kept,
@@ -64,7 +53,7 @@ from .throttleprotocol import (
     understand,
 )
 
-__all__ = ["REFUSALS", "Pause", "Scope", "Source", "Throttle", "Wait"]
+__all__ = ["REFUSALS", "Pause", "Scope", "PausedBy", "Throttle", "Wait"]
 
 logger = get_logger(__name__)
 
@@ -74,15 +63,9 @@ _MAX_COMMANDED: Final = 1_000
 _MAX_REFUSED: Final = 10_000
 """Subjects and filters of streams that the server's refusals can pause likewise."""
 
-_MAX_SHAPES: Final = 32
-"""Shapes that filters with wildcards can have at one time, of one source and reason."""
-
 _FEW: Final = 16
 """So many filters with wildcards are looked for in all subjects at once; of more, subject by
 subject."""
-
-_MAX_SPANS: Final = 64
-"""Windows remembered of one filter; the oldest count as one that lasted as long."""
 
 _PHASES: Final = 997
 """In so many different phases writers begin to keep a rate."""
@@ -91,7 +74,7 @@ _SHARE: Final = 0.8
 """Of a publish's time, above which the pause is what it failed for (overload.md B15)."""
 
 
-class Source(Enum):
+class PausedBy(Enum):
     """Who paused."""
 
     OPERATOR = "operator"
@@ -122,7 +105,7 @@ REFUSALS: Final[dict[int, tuple[Reason, Scope]]] = {
 class Pause(NamedTuple):
     """The state of a subject that is paused."""
 
-    source: Source
+    source: PausedBy
     reason: Reason
     filter: str
     """What was paused, the subject among it."""
@@ -141,215 +124,6 @@ class Wait(NamedTuple):
     """Until it lapses, if no more is said."""
 
 
-@dataclass(slots=True, eq=False)
-class _Window:
-    """What is known of one filter, from one source, for one reason."""
-
-    filter: str
-    until: float = -math.inf
-    """Until when what was said last holds."""
-    spans: list[tuple[float, float]] = field(default_factory=list)
-    """
-    From when to when it was paused, or rows waited for its rate, oldest first; only the last may be
-    open.
-    """
-    at: float = 0.0
-    """When the last word about it was said."""
-    turn: int = 0
-    """The number of the last word about it."""
-    request_id: int = 0
-    pace: Pace | None = None
-    """Of a rate that was given; None where all is paused, or free."""
-
-    @property
-    def throttles_until(self) -> float:
-        """Until when it is paused, or rows wait for its rate."""
-        return self.spans[-1][1] if self.spans else -math.inf
-
-    def says(self, now: float, pause_s: float, pace: Pace | None = None) -> None:
-        """The latest word."""
-        is_renewed = pace is not None and pace is self.pace and self.until > now
-        self.at, self.until, self.pace = now, now + pause_s, pace
-        if pace is None or pace.waiting_for:
-            self.throttles(now, self.until)
-        elif not is_renewed:
-            self.throttles(now, now)
-
-    def throttles(self, now: float, until: float) -> None:
-        """It is paused, or rows wait for its rate, from now until then."""
-        if self.throttles_until >= now:
-            self.spans[-1] = (self.spans[-1][0], until)
-            return
-        self.spans.append((now, until))
-        if len(self.spans) > _MAX_SPANS:
-            (start, end), (next_start, next_end) = self.spans[:2]
-            self.spans[:2] = [(next_start - (end - start), next_end)]
-
-    def close(self, now: float) -> None:
-        """What was said is over."""
-        self.until, self.pace = min(self.until, now), None
-        if self.throttles_until > now:
-            self.throttles(now, now)
-
-
-class _Shape(NamedTuple):
-    """Where the wildcards of a filter stand."""
-
-    length: int
-    """Tokens, the `>` not among them."""
-    any: tuple[int, ...]
-    """The places of `*`."""
-    rest: bool
-    """Whether it ends in `>`."""
-
-    @classmethod
-    def of(cls, filter: str) -> _Shape:
-        """The shape of a filter."""
-        rest = has_rest(filter)
-        return cls(len(tokens(filter)) - rest, wildcard_positions(filter), rest)
-
-    def filter(self, parts: Sequence[str]) -> str | None:
-        """The only filter of this shape that can match a subject of these tokens."""
-        if len(parts) <= self.length if self.rest else len(parts) != self.length:
-            return None
-        names = list(parts[: self.length])
-        for place in self.any:
-            names[place] = ANY
-        return ".".join((*names, REST) if self.rest else names)
-
-
-class _NoRoomError(ValueError):
-    """As many filters are paused as can be kept."""
-
-    def __init__(self, filter: str, detail: str) -> None:
-        super().__init__(detail)
-        self.filter = filter
-
-
-class _Group:
-    """
-    The windows of one source and reason, in the order of the last words about them.
-
-    Args:
-        maximum: of them.
-    """
-
-    def __init__(self, maximum: int) -> None:
-        self.all: OrderedDict[str, _Window] = OrderedDict()
-        self._maximum = maximum
-        self._open: OrderedDict[str, _Window] = OrderedDict()  # among them all that are paused
-        self._paced: dict[str, _Window] = {}  # those that have a rate, in force or lapsed
-        self._shapes: Counter[_Shape] = Counter()
-
-    def put(self, window: _Window) -> None:
-        """Takes a window about which something was said."""
-        self.drop(window.filter)
-        self.all[window.filter] = window
-        (self._open if window.pace is None else self._paced)[window.filter] = window
-        if not is_literal(window.filter):
-            self._shapes[_Shape.of(window.filter)] += 1
-
-    def latest(self) -> _Group:
-        """A copy that has only the latest pause of each window."""
-        group = _Group(self._maximum)
-        for window in self.all.values():
-            group.put(replace(window, spans=window.spans[-1:]))
-        return group
-
-    def heir(self, now: float) -> _Group:
-        """Likewise, for the next task of this process, of which no row waits for a rate yet."""
-        group = self.latest()
-        for window in group._paced.values():
-            if window.pace is not None:
-                window.pace, window.spans = window.pace.heir(now), [(now, now)]
-        return group
-
-    def drop(self, filter: str) -> None:
-        """Forgets a window."""
-        self._open.pop(filter, None)
-        self._paced.pop(filter, None)
-        if self.all.pop(filter, None) is not None and not is_literal(filter):
-            shape = _Shape.of(filter)
-            self._shapes[shape] -= 1
-            if not self._shapes[shape]:
-                del self._shapes[shape]
-
-    def close(self, now: float) -> None:
-        """A word about all subjects follows: what was said before of some is over."""
-        for window in [*self._open.values(), *self._paced.values()]:
-            if window.filter != REST:
-                window.close(now)
-        self._open.clear()
-        self._paced.clear()
-
-    def make_room(self, filter: str, now: float, remember_s: float) -> None:
-        """
-        Forgets, if it must, windows that are over: those nobody will ask for any more, and if that
-        is not enough, all that none older depends on.
-
-        Raises:
-            _NoRoomError: There is none for a window of this filter.
-        """
-        if self._has_room(filter):
-            return
-        for before in (now - remember_s, now):
-            while self.all:
-                oldest = next(iter(self.all.values()))
-                if oldest.until > before:
-                    break  # what is behind may be a later word about the same subjects
-                self.drop(oldest.filter)
-            if self._has_room(filter):
-                return
-        raise _NoRoomError(
-            filter,
-            f"{len(self.all)} filters are paused, and {self._maximum} may be; those with wildcards"
-            f" have them in {len(self._shapes)} different ways, and {_MAX_SHAPES} may be. Pause one"
-            " wider filter instead ('>' is always taken), put wildcards where others have them, or"
-            " lift some",
-        )
-
-    def _has_room(self, filter: str) -> bool:
-        if len(self.all) >= self._maximum:
-            return False
-        if len(self._shapes) < _MAX_SHAPES or is_literal(filter):
-            return True
-        return _Shape.of(filter) in self._shapes
-
-    def covers(self, window: _Window) -> bool:
-        """Whether a word about the same subjects came behind the last one about this filter."""
-        later = takewhile(lambda other: other is not window, reversed(self.all.values()))
-        return any(overlaps(other.filter, window.filter) for other in later)
-
-    def words(self, subject: str) -> list[_Window]:
-        """What was said about this subject, the last word last."""
-        parts = tokens(subject) if self._shapes else []
-        shapes = self._shapes if "" not in parts else ()
-        names = (subject, *(shape.filter(parts) for shape in shapes))
-        windows = [self.all[name] for name in names if name is not None and name in self.all]
-        return sorted(windows, key=lambda window: window.turn)
-
-    def is_open(self, now: float) -> bool:
-        """Whether any window is still paused."""
-        while self._open:
-            window = next(iter(self._open.values()))
-            if window.until > now:
-                return True
-            del self._open[window.filter]
-        return False
-
-    def is_in_force(self, now: float) -> bool:
-        """Whether any window is paused, or has a rate."""
-        return self.is_open(now) or bool(self.paced(now))
-
-    def open(self, now: float) -> Iterator[_Window]:
-        """The windows that are."""
-        return (window for window in self._open.values() if window.until > now)
-
-    def paced(self, now: float = -math.inf) -> list[_Window]:
-        """The windows that have a rate in force; without a time, also those that lapsed."""
-        return [window for window in self._paced.values() if window.until > now]
-
-
 class Throttle:
     """
     The pauses of one writer.
@@ -365,7 +139,7 @@ class Throttle:
         """Messages on the control subject that said nothing defined."""
         self._producer_id = producer_id
         self._remember_s = remember_s
-        self._groups: dict[tuple[Source, Reason], _Group] = {}
+        self._groups: dict[tuple[PausedBy, Reason], FilterStates] = {}
         self._informed: dict[Reason, int] = {}
         self._told = False
         """Whether it was said that there is no room for more filters."""
@@ -389,7 +163,7 @@ class Throttle:
         heir = Throttle(producer_id, self._remember_s)
         heir.turn, heir._words = self.turn, self._words
         for (source, reason), group in self._groups.items():
-            if source is Source.OPERATOR and (group.is_open(now) or group.paced(now)):
+            if source is PausedBy.OPERATOR and (group.is_open(now) or group.paced(now)):
                 heir._groups[source, reason] = group.heir(now)
         return heir
 
@@ -424,7 +198,7 @@ class Throttle:
             if said.producer_id not in (None, self._producer_id):
                 return None
             self.command(said, now)
-        except _NoRoomError as error:
+        except TooManyFiltersError as error:
             self.invalid += 1
             if not self._told:
                 logger.warning(
@@ -447,13 +221,13 @@ class Throttle:
         """
         reason = command.reason
         if reason.is_quota:
-            self._say(Source.OPERATOR, reason, command.subject, command.pause_s, now, command)
+            self._say(PausedBy.OPERATOR, reason, command.subject, command.pause_s, now, command)
             return
-        group = self._groups.get((Source.OPERATOR, reason))
+        group = self._groups.get((PausedBy.OPERATOR, reason))
         if command.pause_s == 0 and (group is None or not group.is_in_force(now)):
             self._informed[reason] = command.request_id
         else:
-            self._say(Source.OPERATOR, reason, REST, command.pause_s, now, command)
+            self._say(PausedBy.OPERATOR, reason, REST, command.pause_s, now, command)
 
     def refused(
         self, err_code: int, subject: str, stream: Sequence[str], pause_s: float, now: float
@@ -474,7 +248,7 @@ class Throttle:
         filters = {Scope.SUBJECT: (), Scope.STREAM: stream, Scope.WRITER: (REST,)}[scope]
         for filter_ in filters or (subject,):
             try:
-                self._say(Source.SERVER, reason, filter_, pause_s, now)
+                self._say(PausedBy.SERVER, reason, filter_, pause_s, now)
             except ValueError:
                 break  # too many to keep; the publish itself waits all the same
         return reason
@@ -485,7 +259,7 @@ class Throttle:
 
     def _say(
         self,
-        source: Source,
+        source: PausedBy,
         reason: Reason,
         filter: str,
         pause_s: float,
@@ -494,8 +268,8 @@ class Throttle:
     ) -> None:
         key = source, reason
         if key not in self._groups:
-            self._groups[key] = _Group(
-                _MAX_COMMANDED if source is Source.OPERATOR else _MAX_REFUSED
+            self._groups[key] = FilterStates(
+                _MAX_COMMANDED if source is PausedBy.OPERATOR else _MAX_REFUSED
             )
         group = self._groups[key]
         window = group.all.get(filter)
@@ -505,15 +279,15 @@ class Throttle:
             group.close(now)
         if window is None:
             group.make_room(filter, now, self._remember_s)
-            window = _Window(filter)
+            window = FilterState(filter)
         pace = None
         if command is not None and command.rates is not None and pause_s > 0:
             phase = self._producer_id % _PHASES / _PHASES
-            pace = window.pace or Pace(filter, reason, phase, now)
+            pace = window.pace or KeptRate(filter, reason, phase, now)
             pace.keep(command.rates, now + pause_s, now)
         if pace is None or window.pace is None or window.until <= now or group.covers(window):
             self.turn += 1
-        window.says(now, pause_s, pace)
+        window.record(now, pause_s, pace)
         if pace is not None and pace.waiting_for:
             self.waits.append(Wait(reason, filter, pause_s))
         self._words += 1
@@ -537,7 +311,7 @@ class Throttle:
         return self.active(now) or any(window.throttles_until > now for window in self._paced(now))
 
     def state(
-        self, subject: str, now: float, sources: Collection[Source] = tuple(Source)
+        self, subject: str, now: float, sources: Collection[PausedBy] = tuple(PausedBy)
     ) -> Pause | None:
         """
         What throttles this subject: its pause by these, or the rate that rows wait for, the one
@@ -555,7 +329,7 @@ class Throttle:
         return max(pauses, key=lambda pause: pause.until, default=None)
 
     def is_paused(
-        self, subject: str, now: float, sources: Collection[Source] = tuple(Source)
+        self, subject: str, now: float, sources: Collection[PausedBy] = tuple(PausedBy)
     ) -> bool:
         """Whether nothing may go to this subject, whatever its rate."""
         return self.active(now) and any(
@@ -565,7 +339,7 @@ class Throttle:
             for word in group.words(subject)[-1:]
         )
 
-    def paces(self, subjects: Iterable[str], now: float) -> list[tuple[Pace, ...]] | None:
+    def paces(self, subjects: Iterable[str], now: float) -> list[tuple[KeptRate, ...]] | None:
         """Of each of these the rates in force; None where there is none at all."""
         groups = [group for group in self._groups.values() if group.paced(now)]
         if not groups:
@@ -580,7 +354,7 @@ class Throttle:
         kept = [window.pace.kept for window in self._paced(now) if window.pace is not None]
         return tuple(sorted(kept, key=lambda each: not each.waiting_for))
 
-    def wait(self, waiting: Mapping[Pace, Unit], now: float) -> None:
+    def wait(self, waiting: Mapping[KeptRate, Unit], now: float) -> None:
         """Rows wait for these rates, and for no others."""
         for group in self._groups.values():
             for window in group.paced():
@@ -591,7 +365,7 @@ class Throttle:
                 if was != bool(pace.waiting_for):
                     until = now if was else window.until
                     if until > now or window.throttles_until > now:
-                        window.throttles(now, until)
+                        window.mark_throttled(now, until)
                     self.waits.append(Wait(pace.reason, pace.filter, max(0.0, until - now)))
 
     def snapshot(self, now: float) -> Callable[[str], bool] | None:
@@ -634,10 +408,10 @@ class Throttle:
             self._next_end = self.turn, end
         return end
 
-    def _open(self, now: float) -> Iterator[_Window]:
+    def _open(self, now: float) -> Iterator[FilterState]:
         return chain.from_iterable(group.open(now) for group in self._groups.values())
 
-    def _paced(self, now: float) -> Iterator[_Window]:
+    def _paced(self, now: float) -> Iterator[FilterState]:
         return chain.from_iterable(group.paced(now) for group in self._groups.values())
 
     # ── accounts ─────────────────────────────────────────────────────────────────────────────
@@ -689,7 +463,7 @@ class Throttle:
 
 
 def _matched(
-    subjects: pa.Array, windows: Iterable[_Window], holds: Callable[[str], bool]
+    subjects: pa.Array, windows: Iterable[FilterState], holds: Callable[[str], bool]
 ) -> pa.Array:
     """
     BOOL: which of these distinct subjects a window's filter matches, and `holds` is true of.

@@ -96,7 +96,7 @@ class LaneSet:
         """In the order of their numbers."""
         self.main: list[Lane] = []
         """Those of rows; dead letters have one of their own."""
-        self.publish_timeout_s = options.publish_timeout_s
+        self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
         self._options = options
         self._targets = targets
@@ -204,7 +204,9 @@ class LaneSet:
                 lane.set_round_trip(round_trip_s)
 
     def expect(self, more: bool) -> None:
-        """Whether more rows may come; without `throttle` nobody drives the lanes meanwhile."""
+        """
+        Whether more rows may come; with `throttleSubject=none` nobody drives the lanes meanwhile.
+        """
         self._more = more and self._options.throttle
         for lane in self.main:
             lane.expect(self._more)
@@ -277,10 +279,10 @@ class LaneSet:
         shorter = self._targets.look_again()
         looks.returned = bool(self._targets.unseen)
         if not looks.returned:
-            looks.next_at, looks.held_since = now + self._options.ack_timeout_s, math.inf
+            looks.next_at, looks.held_since = now + self._options.window.ack_timeout_s, math.inf
         else:
             looks.next_at, looks.held_since = now + _AGAIN_S, min(looks.held_since, now)
-            if now - looks.held_since >= self._options.publish_timeout_s:
+            if now - looks.held_since >= self._options.window.publish_timeout_s:
                 raise self._unseen(self._targets.unseen)
         for place, target in shorter.items():
             logger.warning(
@@ -293,9 +295,10 @@ class LaneSet:
         return True
 
     def _unseen(self, stream: str) -> PublishTimeoutError:
+        waited_s = self._options.window.publish_timeout_s
         return PublishTimeoutError(
             stream,
-            f"rows that may be stored wait since {self._options.publish_timeout_s:g}s until stream"
+            f"rows that may be stored wait since {waited_s:g}s until stream"
             f" '{stream}' says how long it knows their ids, and it does not answer; look whether it"
             " has a leader",
         )
@@ -305,7 +308,7 @@ class LaneSet:
         lane.forget(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
-            max_s = max(0.0, target.duplicate_window_s - self._options.ack_timeout_s)
+            max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
             lane.narrow(max_s)
             self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
@@ -349,18 +352,18 @@ class LaneSet:
         By the round trip as it is known. With `publishOrder=strict` none is: one publish of each
         subject in a round trip is less than any batch.
         """
-        return self._round_trip_s >= _FAR_S and not self._options.strict_order
+        return self._round_trip_s >= _FAR_S and not self._options.window.strict_order
 
     def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
-        options = self._options
+        window = self._options.window
         watched = self._telemetry.watched(limit, way)
         lane = _LANES[way.mode](
             f"{self._inbox}.{len(self.all)}",
             watched,
-            options.max_in_flight_bytes,
-            options.ack_timeout_s,
-            options.publish_timeout_s,
-            options.strict_order,
+            window.max_in_flight_bytes,
+            window.ack_timeout_s,
+            window.publish_timeout_s,
+            window.strict_order,
             rejects,
         )
         lane.set_round_trip(self._round_trip_s)
@@ -370,16 +373,14 @@ class LaneSet:
         return lane
 
     def _limit(self, mode: str, target: Target | None) -> Limit:
-        options = self._options
+        window = self._options.window
         is_far = self._round_trip_s >= _FAR_S
-        maximum = options.max_in_flight_far if is_far else options.max_in_flight
-        if options.limiter == "fixed":
-            return FixedLimit(maximum)
+        maximum = window.max_in_flight_far if is_far else window.max_in_flight
         # The server has a slow start of its own for fast batches.
-        initial = options.initial_in_flight if mode == "async" else maximum
-        settings = options.min_in_flight, initial, maximum
+        initial = window.initial_in_flight if mode == "async" else maximum
+        settings = window.min_in_flight, initial, maximum
         name = target.name if target is not None else None
-        key = options.connection.servers, name, mode, settings
+        key = self._options.connection.servers, name, mode, settings
         limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
         limit.held = False  # by a task before
         return limit

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ..foreign import read_json
 from ..outbox.priority import Priority
-from ..outbox.throttle import Source
+from ..outbox.throttle import PausedBy
 from ..outbox.throttleprotocol import Reason
 
 __all__ = [
@@ -460,7 +460,7 @@ _VALUES: Final = {
     "status": ("success", "dropped", "ignored", "rejected", "bypassed"),
     "cause": ("queue", "throttle", "frozen"),
     "priority": tuple(priority.label for priority in Priority),
-    "limiter": (*(source.value for source in Source), "local"),
+    "limiter": (*(source.value for source in PausedBy), "local"),
 }
 _SHED: Final = (
     "MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "PublishTimeout",

@@ -1,27 +1,71 @@
-"""What a write is told: where rows go, how they are published, which stream is created."""
+"""The options of a write: where rows go, how they are published, which stream is created."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from .. import subjects
 from .. import values as value_of
-from ..client.options import ConnectionOptions, connection_options
+from ..client.options import (
+    ConnectionOptions,
+    MetricsOptions,
+    connection_options,
+    metrics_options,
+)
 from ..errors import OptionError
+from ..foreign import each, flag, number, read_json, record, text
 from ..mapping.subjectmapping import SubjectMapping
 from ..option import Option, Values, parsed, table
 from ..outbox.admission import Rules
+from ..outbox.limits import INITIAL, MINIMUM
 from ..outbox.priority import Priorities
 from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
 
-__all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation"]
+__all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation", "WindowOptions"]
+
+_INT64: Final = (1 << 63) - 1
+
+_CONFIG: Final = record(
+    {},
+    {
+        "name": text,
+        "subjects": each(text),
+        "retention": text,
+        "num_replicas": number(0, _INT64),
+        "duplicate_window": number(0, _INT64),
+        "max_age": number(0, _INT64),
+        "max_msgs_per_subject": number(-1, _INT64),
+        **dict.fromkeys(
+            (
+                "allow_direct",
+                "allow_batched",
+                "allow_atomic",
+                "allow_msg_ttl",
+                "allow_rollup_hdrs",
+            ),
+            flag,
+        ),
+    },
+)
+"""Reads the configuration of a stream; what is named here a write depends on."""
 
 
 def _mapping(value: str) -> SubjectMapping:
     return SubjectMapping.parse(value_of.inline_or_file(value))
+
+
+def _stream_config(value: str) -> dict[str, Any]:
+    content = value_of.inline_or_file(value)
+    try:
+        config = _CONFIG(read_json(content))
+    except ValueError as error:
+        raise ValueError(
+            f"expected a stream's configuration as the server's JSON, or a file of it: {error}"
+        ) from None
+    return {name: value for name, value in config.items() if value is not None}
 
 
 CREATION_OPTIONS: Final = table(
@@ -31,17 +75,10 @@ CREATION_OPTIONS: Final = table(
     Option("streamSubjects", "stream_subjects", value_of.stream_subjects, "",
         "Its subjects, a comma list; `{partition}` is the token of the partition."),
     Option("partitions", "partitions", value_of.positive, "1", "Number of partitions."),
-    Option("replicas", "replicas", value_of.positive, "1", "Its replicas."),
-    Option("retention", "retention", value_of.choice("limits", "interest", "workqueue"), "limits",
-        "Its retention."),
-    Option("duplicateWindow", "duplicate_window_s", value_of.duration, "2m",
-        "Its duplicate window."),
-    Option("allowDirect", "allow_direct", value_of.boolean, "true",
-        "Whether it allows direct get."),
-    Option("allowBatched", "allow_batched", value_of.boolean, "true",
-        "Whether it allows fast publishing."),
-    Option("allowAtomic", "allow_atomic", value_of.boolean, "false",
-        "Whether it allows atomic batches."),
+    Option("streamConfig", "config", _stream_config, "",
+        "All else of its configuration, in the server's JSON, or a file of it as `nats stream add"
+        " --config` takes: `{\"max_age\": 86400000000000, \"num_replicas\": 3}`.",
+        absent={}),
 )  # fmt: skip
 """The options of a write that describe the stream to create."""
 
@@ -69,16 +106,13 @@ _OWN: Final = table(
         " `exactlyOnce=false`, is for subjects that the server maps, or of another account."),
     Option("createStream", "", value_of.boolean, "false",
         "Create the target stream if it is missing; never changes one that is there."),
-    Option("limiter", "limiter", value_of.choice("gradient", "fixed"), "gradient",
-        "What `maxInFlight` means: the most that round trips and refusals may lead to, or always."),
-    Option("minInFlight", "min_in_flight", value_of.positive, "1",
-        "So many publishes without a PubAck are always allowed."),
-    Option("initialInFlight", "initial_in_flight", value_of.positive, "64",
-        "So many in the first task of a worker process, but not above `maxInFlight`."),
     Option("maxInFlight", "max_in_flight", value_of.positive, "4096",
-        "Publishes without a PubAck at one time, a task. Unless it is given, twice as many where a"
-        " round trip to the server takes 10 ms or more."),
-    Option("maxInFlightBytes", "max_in_flight_bytes", value_of.size, "32MiB", "Their bytes."),
+        "Most publishes of a task without a PubAck; round trips and refusals set the window below"
+        " it. Unless it is given, twice as many where a round trip to the server takes 10 ms or"
+        " more."),
+    Option("bufferMemory", "", value_of.size, "128MiB",
+        "Bytes of rows that a task holds: a quarter on the wire, a quarter in the queue, half of"
+        " paused subjects."),
     Option("ackTimeout", "ack_timeout_s", value_of.duration, "5s",
         "Publish again when no PubAck came within it."),
     Option("publishTimeout", "publish_timeout_s", value_of.duration, "2m",
@@ -98,12 +132,8 @@ class StreamCreation:
     stream_subjects: tuple[str, ...]
     """With `{partition}` as a token where there are partitions."""
     partitions: int
-    replicas: int
-    retention: str
-    duplicate_window_s: float
-    allow_direct: bool
-    allow_batched: bool
-    allow_atomic: bool
+    config: Mapping[str, Any]
+    """What a user gave of the configuration, in the server's words; not its name and subjects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +152,30 @@ class RowOptions:
     """Whether rows that will never be stored become dead letters (`onReject`)."""
     reserved: str
     """Finds subjects on which no row may go."""
+    reroutes_weights: bool
+    """Whether rows of paused subjects go to other destinations of their weights."""
     cluster: str | None = None
     """Of the server, for mappings that depend on it; each task sets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """How many publishes of a task may be without a PubAck, and for how long."""
+
+    min_in_flight: int
+    """The window never becomes smaller than this, nor than `max_in_flight`."""
+    initial_in_flight: int
+    """In the first task of a worker process, but not above `max_in_flight`."""
+    max_in_flight: int
+    max_in_flight_far: int
+    """The same where the server is far away."""
+    max_in_flight_bytes: int
+    max_cpu_percent: float | None
+    """Of a core; above it the window does not grow, and the writer counts as pushed back."""
+    ack_timeout_s: float
+    publish_timeout_s: float
+    strict_order: bool
+    """Whether of each subject no two publishes may be without a PubAck, but in fast batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +190,10 @@ class SinkOptions:
     ledger: bool
     """Whether attempts and batches are kept track of in JetStream (`exactlyOnce`)."""
     create: StreamCreation | None
-    limiter: str
-    max_cpu_percent: float | None
-    """Of a core, what a task's process may use before it has too much to do."""
-    min_in_flight: int
-    initial_in_flight: int
-    max_in_flight: int
-    max_in_flight_far: int
-    """The same where the server is far away."""
-    max_in_flight_bytes: int
-    ack_timeout_s: float
-    publish_timeout_s: float
-    throttle: bool
-    """Whether operators may pause subjects."""
-    throttle_subject: str
-    reroutes_weights: bool
-    """Whether rows of paused subjects go to other destinations of their weights."""
+    window: WindowOptions
+    throttle_subject: str | None
+    """Where operators pause subjects; None where they may not."""
     rules: Rules
-    strict_order: bool
-    """Whether of each subject no two publishes may be without a PubAck, but in fast batches."""
     priorities: Priorities
     priority_resolver: str | None
     """Where the function of `priorities` is; imported where the rows are."""
@@ -164,32 +201,31 @@ class SinkOptions:
     """Where rows go that are shed or rejected."""
     drops: bool
     """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
-    metrics_subject: str | None
-    metrics_interval_s: float
+    metrics: MetricsOptions
+
+    @property
+    def throttle(self) -> bool:
+        """Whether operators may pause subjects."""
+        return self.throttle_subject is not None
 
 
 def _spoken_on(values: Values) -> Iterator[str]:
     """Where operators, writers and those who measure them speak."""
     yield THROTTLE_SUBJECT
-    yield values["throttleSubject"]
+    if values["throttleSubject"] is not None:
+        yield values["throttleSubject"]
     if "metricsSubject" in values:
         yield values["metricsSubject"]
 
 
-def _check_limits(values: Values) -> None:
-    """minInFlight ≤ initialInFlight ≤ maxInFlight, as far as they are given."""
-    for name in ("minInFlight", "initialInFlight"):
-        if name in values and values["limiter"] == "fixed":
-            raise OptionError(name, "contradicts limiter=fixed, which is always at maxInFlight")
-    minimum, maximum = values["minInFlight"], values["maxInFlight"]
-    if minimum > maximum:
-        raise OptionError("minInFlight", f"{minimum} is more than maxInFlight {maximum}")
-    initial = values["initialInFlight"]
-    if "initialInFlight" in values and not minimum <= initial <= maximum:
-        raise OptionError(
-            "initialInFlight",
-            f"{initial} is not from minInFlight {minimum} to maxInFlight {maximum}",
-        )
+def _one_of(values: Values, name: str, inside: Any) -> Any:
+    """What an option has, or `streamConfig`."""
+    given = values.given(name)
+    if given and inside and given != inside:
+        raise OptionError(name, "contradicts option 'streamConfig', which has another")
+    if not given and not inside:
+        raise OptionError("createStream", f"needs option '{name}' too")
+    return given or inside
 
 
 def _creation(values: Values) -> StreamCreation | None:
@@ -205,10 +241,10 @@ def _creation(values: Values) -> StreamCreation | None:
                 given, f"describes the stream to create: it needs createStream=true{where}"
             )
         return None
-    for name in ("stream", "streamSubjects"):
-        if name not in values:
-            raise OptionError("createStream", f"needs option '{name}' too")
-    stream, stream_subjects = values["stream"], values["streamSubjects"]
+    config = dict(values["streamConfig"])
+    inside = parsed("streamConfig", value_of.stream_filters, config.pop("subjects", ()))
+    stream = _one_of(values, "stream", config.pop("name", ""))
+    stream_subjects = _one_of(values, "streamSubjects", inside)
     parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
     templates = [subject for subject in stream_subjects if "{partition}" in subject]
     if "{partition}" in stream and len(templates) < len(stream_subjects):
@@ -221,7 +257,21 @@ def _creation(values: Values) -> StreamCreation | None:
         raise OptionError("partitions", "needs {partition} in streamSubjects")
     if "{partition}" in stream and "partitions" not in values:
         raise OptionError("stream", "with {partition} in it needs option 'partitions' too")
-    return values.fill(StreamCreation)
+    return values.fill(
+        StreamCreation, stream=stream, stream_subjects=stream_subjects, config=config
+    )
+
+
+def _window(values: Values) -> WindowOptions:
+    maximum = values["maxInFlight"]
+    return values.fill(
+        WindowOptions,
+        min_in_flight=MINIMUM,
+        initial_in_flight=INITIAL,
+        max_in_flight_far=maximum if "maxInFlight" in values else 2 * maximum,
+        max_in_flight_bytes=max(1, values["bufferMemory"] // 4),
+        strict_order=values["publishOrder"] == "strict",
+    )
 
 
 def sink_options(values: Values, streaming: bool) -> SinkOptions:
@@ -241,8 +291,7 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
             raise OptionError("throttleReroute", "needs a subjectMapping with weights or random")
         if "mappingKey" in values:
             raise OptionError("throttleReroute", "would move keys from one destination to another")
-    _check_limits(values)
-    maximum, once = values["maxInFlight"], values["exactlyOnce"]
+    once = values["exactlyOnce"]
     connection = connection_options(values)
     rows = values.fill(
         RowOptions,
@@ -262,7 +311,8 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
         rows=rows,
         message_ids=once is not False,
         ledger=streaming if once is None else once,
-        max_in_flight_far=maximum if "maxInFlight" in values else 2 * maximum,
         create=_creation(values),
+        window=_window(values),
+        metrics=metrics_options(values),
         **under_pressure(values),
     )

@@ -1,9 +1,9 @@
 """
 What keeps rows of a write back: operators, refusals of the server, and the CPU it may use.
 
-With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
-subject that the server refuses for want of room (10077 of its stream, 10002 of the account, 10023
-of the server) waits in the same way.
+On `throttleSubject` the task listens to operators, and asks them first what is paused
+(`operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the
+account, 10023 of the server) waits in the same way.
 What is paused is in `throttle`; who takes rows back from the lanes is the publisher.
 """
 
@@ -22,7 +22,8 @@ from ..errors import NotConnectedError, ProducerThrottledError, PublishError, Pu
 from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.operators import Operators
-from ..outbox.throttle import Source
+from ..outbox.throttle import PausedBy
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT
 from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.answers import Refusal
@@ -50,10 +51,11 @@ class Pauses:
 
     def __init__(self, context: WriteContext) -> None:
         options, now = context.options, context.clock.monotonic()
-        told = options.connection, options.throttle_subject
+        subject = options.throttle_subject or THROTTLE_SUBJECT
+        told = options.connection, subject
         before = _TOLD.get(told) if options.throttle else None
         producer_id = context.origin.producer_id
-        self._operators = Operators(options.throttle_subject, producer_id, now, before)
+        self._operators = Operators(subject, producer_id, now, before)
         if options.throttle:
             _TOLD[told] = self._operators
         self.throttle = self._operators.throttle
@@ -66,8 +68,8 @@ class Pauses:
         self._refusals: dict[str, Refusal] = {}
         """The last one of each subject, as far as they are kept."""
         self._cpu = None
-        if options.max_cpu_percent is not None:
-            self._cpu = CpuShare(options.max_cpu_percent)
+        if options.window.max_cpu_percent is not None:
+            self._cpu = CpuShare(options.window.max_cpu_percent)
 
     def __repr__(self) -> str:
         return repr(self.throttle)
@@ -176,9 +178,9 @@ class Pauses:
 
         def is_paused(subject: str) -> bool:
             if subject not in known:
-                sources: tuple[Source, ...] = (Source.OPERATOR,)
+                sources: tuple[PausedBy, ...] = (PausedBy.OPERATOR,)
                 if self._limited.is_waiting(subject, now):
-                    sources = tuple(Source)  # unless there are too many to keep
+                    sources = tuple(PausedBy)  # unless there are too many to keep
                 known[subject] = self.throttle.is_paused(subject, now, sources)
             return known[subject]
 

@@ -16,6 +16,7 @@ from ..option import Option, Values, table
 from ..outbox import deadletters
 from ..outbox.admission import Rules
 from ..outbox.deadletters import dead_letter_subject
+from ..outbox.overload import OVERLOAD_WINDOW_S
 from ..outbox.priority import (
     STRATEGIES,
     Priorities,
@@ -48,6 +49,16 @@ def _shed(value: str) -> frozenset[Priority]:
     return frozenset(priority for priority in priorities if priority is not None)
 
 
+def _throttle_subject(value: str) -> str | None:
+    if value.strip().lower() in ("", "none"):
+        return None
+    return value_of.publish_subject(value)
+
+
+def _max_wait(value: str) -> float:
+    return 0.0 if value.strip() in ("0", "0s") else value_of.duration(value)
+
+
 def _resolver(value: str) -> str:
     module, colon, function = value.strip().partition(":")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), function)):
@@ -57,24 +68,18 @@ def _resolver(value: str) -> str:
 
 PRESSURE_OPTIONS: Final = table(
     "sink",
-    Option("throttle", "throttle", value_of.boolean, "true",
-        "Whether operators may pause subjects (`pyspark-jetstream throttle`)."),
-    Option("throttleSubject", "throttle_subject", value_of.publish_subject, THROTTLE_SUBJECT,
-        "Where they say so; who may publish there can stop the write."),
-    Option("throttleMode", "", value_of.choice("backpressure", "fail-fast"), "backpressure",
-        "A paused row waits for `throttleMaxWait`, or fails when the pause is longer than"
-        " `publishTimeout`."),
-    Option("throttleMaxWait", "throttle_max_wait_s", value_of.duration, "10m",
-        "How long a paused row waits."),
-    Option("throttleBufferBytes", "parked_bytes", value_of.size, "64MiB",
-        "Rows of paused subjects that are kept while others flow."),
+    Option("throttleSubject", "throttle_subject", _throttle_subject, THROTTLE_SUBJECT,
+        "Subject on which operators pause subjects (`pyspark-jetstream throttle`); who may publish"
+        " there can stop the write. `none`: nobody can."),
+    Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
+        "How long a paused row waits. `0`: its pause counts against `publishTimeout`, and it fails"
+        " at once where the pause is longer."),
     Option("throttleReroute", "reroutes_weights", value_of.boolean, "false",
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
         "What keeps its order: rows of a subject that wait; also those in flight; or none."),
     Option("queueSize", "queue_size", _queue_size, "auto",
         "Rows that wait for the window: a number, `auto` (10,000), or `sqrt` of the window."),
-    Option("queueBytes", "queue_bytes", value_of.size, "32MiB", "Their bytes."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
         "A row that waits longer is shed, or fails the task; without it rows wait.",
         absent=math.inf),
@@ -100,14 +105,9 @@ PRESSURE_OPTIONS: Final = table(
         " task fails, or it goes elsewhere."),
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
         "Where they go; `{subject}` stands for their own."),
-    Option("overloadWindow", "overload_window_s", value_of.duration, "1s",
-        "So long ago the server must have pushed back."),
     Option("maxCpuPercent", "max_cpu_percent", value_of.positive, "",
-        "Of a core: a worker that uses more sends no more at a time, and counts as pushed back."),
-    Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-        "Where tasks say what they count (`pyspark-jetstream metrics`); without it they do not."),
-    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
-        "How often, `100ms` at least."),
+        "Of a core: the window of a worker that uses more does not grow, and rows may be shed as"
+        " if the server had pushed back."),
 )  # fmt: skip
 """In the order of docs/reference/options.md."""
 
@@ -120,9 +120,9 @@ def under_pressure(values: Values) -> dict[str, Any]:
         OptionError: Two of them contradict each other, or one lacks another.
     """
     policy = values["overloadPolicy"]
-    for name in ("shedPriorities", "overloadWindow"):
-        if name in values and policy == "block":
-            raise OptionError(name, "says nothing with overloadPolicy=block, which sheds no row")
+    if "shedPriorities" in values and policy == "block":
+        why = "says nothing with overloadPolicy=block, which sheds no row"
+        raise OptionError("shedPriorities", why)
     rejects = values["onReject"] == "dead-letter"
     if (policy == "dead-letter" or rejects) != ("deadLetterSubject" in values):
         raise OptionError(
@@ -133,22 +133,18 @@ def under_pressure(values: Values) -> dict[str, Any]:
         fault = deadletters.fault(values["deadLetterSubject"], values["subject"])
         if fault is not None:
             raise OptionError("deadLetterSubject", fault)
-    if "maxCpuPercent" in values and policy == "block" and values["limiter"] == "fixed":
-        raise OptionError("maxCpuPercent", "says nothing with limiter=fixed and no shedding")
     if ("priorityClaim" in values) != ("priorityClaimValues" in values):
         raise OptionError("priorityClaim", "belongs to priorityClaimValues: give both or none")
-    if not values["throttle"] and "throttleSubject" in values:
-        raise OptionError("throttleSubject", "says nothing with throttle=false")
-    if "metricsInterval" in values and "metricsSubject" not in values:
-        raise OptionError("metricsInterval", "needs option 'metricsSubject' too")
+    memory = values["bufferMemory"]
     return {
         "drops": policy == "drop",
-        "strict_order": values["publishOrder"] == "strict",
         "rules": values.fill(
             Rules,
             sheddable=frozenset() if policy == "block" else values["shedPriorities"],
+            queue_bytes=max(1, memory // 4),
+            parked_bytes=max(1, memory // 2),
+            overload_window_s=OVERLOAD_WINDOW_S,
             by_lane=values["publishOrder"] != "none",
-            fail_fast=values["throttleMode"] == "fail-fast",
         ),
         "priorities": values.fill(Priorities),
     }

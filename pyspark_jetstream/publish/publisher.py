@@ -7,11 +7,12 @@ from a thread of their own (`rowthread`), wait in `admission`, which says which 
 the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was
 asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
-With `throttle` the task listens to operators, and asks them first what is paused (`operators`). A
-command to pause, or to keep a rate, is in force before its receipt goes out, behind everything sent
-before: lanes give back what they have not sent, and admission keeps what is paused, or goes on a
-few rows at a time (overload.md B12, B26). A subject that the server refuses for want of room (10077
-of its stream, 10002 of the account, 10023 of the server) waits in the same way (`pauses`).
+On `throttleSubject` the task listens to operators, and asks them first what is paused
+(`operators`). A command to pause, or to keep a rate, is in force before its receipt goes out,
+behind everything sent before: lanes give back what they have not sent, and admission keeps what is
+paused, or goes on a few rows at a time (overload.md B12, B26). A subject that the server refuses
+for want of room (10077 of its stream, 10002 of the account, 10023 of the server) waits in the same
+way (`pauses`).
 
 One loop reads acks, admits rows and sends, so lanes and queue need no locks. The loop is the
 caller's (`publish` is the plain one), so that whoever has a ledger looks at it between two turns:
@@ -21,8 +22,8 @@ caller's (`publish` is the plain one), so that whoever has a ledger looks at it 
             publisher.release(leaving)       # all of them, or those that are not stored yet
         publisher.turn()                     # sends once, or waits once, and reads what came
 
-With `throttle=false` nobody reads replies, or answers a PING, while Spark computes the next batch:
-a server that cuts the connection for that costs a reconnect and no row.
+With `throttleSubject=none` nobody reads replies, or answers a PING, while Spark computes the next
+batch: a server that cuts the connection for that costs a reconnect and no row.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Publisher:
     def __init__(self, client: Client, context: WriteContext, supply: Supply) -> None:
         options, now = context.options, context.clock.monotonic()
         connection = client.connection
-        rules = replace(options.rules, publish_timeout_s=options.publish_timeout_s)
+        rules = replace(options.rules, publish_timeout_s=options.window.publish_timeout_s)
         self._inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
@@ -130,7 +131,9 @@ class Publisher:
         self._reporter = Reporter(
             context.origin,
             self._inbox.rpartition(".")[2],
-            options.metrics_interval_s if options.metrics_subject is not None else math.inf,
+            math.inf
+            if options.metrics.metrics_subject is None
+            else options.metrics.metrics_interval_s,
         )
         self._watchdog = Watchdog(
             now,
@@ -372,7 +375,7 @@ class Publisher:
         """
         lanes, options = self.lanes, self._context.options
         if any(lane.unanswered for lane in lanes.all):
-            self.sender.connection.check(self._now(), options.ack_timeout_s)
+            self.sender.connection.check(self._now(), options.window.ack_timeout_s)
         if is_news:
             self.pauses.throttle.acked()
         now = self._now()
@@ -428,7 +431,8 @@ class Publisher:
         telemetry.passed(now)
         queue = queue_rows(options.rules.queue_size, load.limit)
         telemetry.state(self.admission.messages(), lanes.lately(), load.limit, queue, lanes.way)
-        if options.metrics_subject is None:
+        subject = options.metrics.metrics_subject
+        if subject is None:
             return
         connection = self.sender.connection
         report = self._reporter.report(telemetry.snapshot(), now, final)
@@ -436,7 +440,7 @@ class Publisher:
             logger.warning("metrics of %d bytes are more than max_payload", len(report))
             return
         try:
-            if connection.tell(options.metrics_subject, report, SEND_TIMEOUT_S):
+            if connection.tell(subject, report, SEND_TIMEOUT_S):
                 telemetry.bypassed()
         except NotConnectedError as error:
             if not final:
@@ -476,7 +480,7 @@ class Publisher:
         for lane in lanes:
             lane.broken()
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
-        deadline = min(oldest, self._now() + self._context.options.publish_timeout_s)
+        deadline = min(oldest, self._now() + self._context.options.window.publish_timeout_s)
         backoff = _FIRST_BACKOFF_S
         while True:
             self.sender.drop()

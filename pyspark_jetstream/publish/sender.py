@@ -46,8 +46,8 @@ class Sender:
         self._prefix = f"{inbox}.".encode()
         self._sid = -1
         self._clock = clock
-        self._max_bytes = options.max_in_flight_bytes
-        self._timeout_s = min(SEND_TIMEOUT_S, options.publish_timeout_s)
+        self._max_bytes = options.window.max_in_flight_bytes
+        self._timeout_s = min(SEND_TIMEOUT_S, options.window.publish_timeout_s)
 
     def __repr__(self) -> str:
         return f"<Sender of {self.lanes.all}>"
@@ -74,9 +74,9 @@ class Sender:
         """
         What each lane has ready; False when none has, or the bytes on the wire are enough.
 
-        Lanes share `maxInFlightBytes`. When all of it is on the wire nothing new goes out. Only if
-        none of it would be answered (each batch lacks the row that is), one lane goes on: by what
-        is between two acks, or by a batch, more than allowed.
+        Lanes share a quarter of `bufferMemory`. When all of it is on the wire nothing new goes out.
+        Only if none of it would be answered (each batch lacks the row that is), one lane goes on:
+        by what is between two acks, or by a batch, more than allowed.
         """
         sent = False
         lanes = self.lanes.all

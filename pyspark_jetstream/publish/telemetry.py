@@ -24,7 +24,7 @@ from ..outbox.limits import Limit
 from ..outbox.messages import Messages
 from ..outbox.pausetimes import Limited, PauseTimes
 from ..outbox.priority import Priority
-from ..outbox.throttle import REFUSALS, Source
+from ..outbox.throttle import REFUSALS, PausedBy
 from ..outbox.throttleprotocol import Reason
 from ..sanitize import get_logger
 from ..subjects import REST, covers, pattern
@@ -139,7 +139,7 @@ class Lately(NamedTuple):
 
 
 class _Paused(NamedTuple):
-    limiter: Source
+    limiter: PausedBy
     reason: Reason
     subject: str
     """The filter of an operator's pause, `UNKNOWN` of too many; the route of the server's."""
@@ -227,7 +227,7 @@ class Telemetry:
         subject = filter if reason.is_quota else REST
         if subject != REST:  # what is about all subjects is told apart, be the labels used up
             subject = self._route(subject)
-        key = _Paused(Source.OPERATOR, reason, subject, "")
+        key = _Paused(PausedBy.OPERATOR, reason, subject, "")
         known = self._commanded.setdefault(reason, {})
         known[key] = None
         for pause in known:  # what it is about, too, is as the latest word says
@@ -248,7 +248,7 @@ class Telemetry:
         if self._routes.patterns:
             place = self._routes.of([refusal.subject])[0].as_py()
             route = UNKNOWN if place is None else self._routes.patterns[place]
-        key = _Paused(Source.SERVER, reason, route, stream)
+        key = _Paused(PausedBy.SERVER, reason, route, stream)
         # Some other subject of the route may be paused for longer.
         until = max(now + pause_s, self._pauses.until(key, now))
         self._passed(key, self._pauses.paused(key, until, now))

@@ -7,8 +7,9 @@ the id is none. The message stays where it is, whatever the stream's retention, 
 pinned. A pull whose inbox is gone, or whose time is over, the server forgets: so who listens anew,
 and does not know any more what is open, does so on another inbox.
 
-Rule: what is heard is a hint. What a stream holds is asked of the server, also, now and then, when
-nothing is heard; where pulls are not allowed, or end without a message, as often as without them.
+Rule: the end of a pull is a hint. What a stream holds the driver asks of the server: when a pull
+ends, and now and then although none does. Where pulls are not allowed, or end without a message, it
+asks as often as without them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ _NOBODY: Final = "-"
 
 class Arrivals:
     """
-    The pulls of one driver, and what was heard of them.
+    The pulls of one driver, and which of them have ended.
 
-    The driver's thread asks and waits; another one listens on `<inbox>.*` and says what came.
+    The driver's thread sends pulls and waits; the listener's thread receives their ends on
+    `<inbox>.*`.
     """
 
     def __init__(self, new_inbox: Callable[[], str]) -> None:
@@ -50,16 +52,17 @@ class Arrivals:
         self._open: dict[str, tuple[int, float]] = {}  # token → partition, and until when
         self._came = False
         self._woken: tuple[int, ...] | None = None
-        """Where the driver stood when it was told last that something had come."""
+        """Where the driver stood when a pull ended its wait last."""
         self._quiet: tuple[int, ...] | None = None
-        """Where it stands, if nothing has come since."""
+        """Where the driver waits, as long as no pull has ended since."""
 
     # ── the listener ─────────────────────────────────────────────────────────────────────────
 
-    def listens(self, does: bool) -> None:
+    def set_listening(self, does: bool) -> None:
         """
-        Somebody listens on `inbox` from now on; or no more, and what was asked until then is lost,
-        also to whoever listens next: to the server it would be open for its whole time.
+        Notes that a listener has subscribed to `inbox`, or has lost its connection. The pulls that
+        were open then are lost: to the server they would be open for their whole time, so the next
+        listener gets another inbox.
         """
         with self._changed:
             if self._listening and not does:
@@ -69,10 +72,11 @@ class Arrivals:
             self._quiet = None
             self._changed.notify_all()
 
-    def heard(self, token: str, headers: bytes) -> None:
+    def end_pull(self, token: str, headers: bytes) -> None:
         """
-        The end of a pull; anything else, and what is not of an open one, says nothing. One that
-        ended without a message, as under the pin before the last, is sent again at the next wait.
+        Notes the end of a pull; ignores anything else, and what belongs to no open pull. A pull
+        that ended without a message, as under the pin before the last, is sent again at the next
+        wait.
         """
         status = wire.status_of(headers) if headers else (0, "")
         with self._changed:
@@ -95,8 +99,11 @@ class Arrivals:
         with self._changed:
             return any(partition == other for other, _ in self._open.values())
 
-    def found(self, partitions: Sequence[int]) -> None:
-        """Messages of these were found: their pulls have ended, whether or not that was heard."""
+    def forget_pulls(self, partitions: Sequence[int]) -> None:
+        """
+        Forgets the pulls of these partitions: a batch has messages of them, so the pulls have ended
+        although nobody may have heard that.
+        """
         with self._changed:
             self._came = False
             gone = [token for token, (other, _) in self._open.items() if other in partitions]
@@ -105,8 +112,8 @@ class Arrivals:
 
     def due(self, where: tuple[int, ...], now: float) -> dict[int, str]:
         """
-        Partitions to pull from, before the driver waits where it stands: each with the subject to
-        be answered on. None where it was told of a message there, and has found none.
+        The partitions to pull from before the driver waits at `where`, each with its reply subject.
+        None if the driver was woken at this place before, and has found no message there.
         """
         with self._changed:
             self._open = {token: pull for token, pull in self._open.items() if pull[1] > now}

@@ -115,7 +115,7 @@ class RowCounts(_Counts):
             self._series(metrics.READ_ROWS, labels)[0] += row["count_all"]
             self._series(metrics.READ_BYTES, labels)[0] += row["size_sum"] or 0
 
-    def took(self, seconds: float) -> None:
+    def add_task(self, seconds: float) -> None:
         """The task is over."""
         self._observe(metrics.READ_TASK_TIME, seconds)
 
@@ -141,27 +141,27 @@ class ReadCounts(_Counts):
     def __repr__(self) -> str:
         return f"<ReadCounts of {self._query}, {len(self._partitions)} partitions>"
 
-    def active(self, reads: bool) -> None:
-        """Whether the query reads; one that waits says nothing of where it stands."""
+    def set_active(self, reads: bool) -> None:
+        """Whether the query reads. One that waits has no lag and no batch under way."""
         self._set(metrics.READ_ACTIVE, (self._query,), int(reads))
         if not reads:
             self._values.pop(metrics.READ_LAG.name, None)
             self._values.pop(metrics.READ_BATCH.name, None)
 
-    def lag(self, messages: Mapping[int, int]) -> None:
+    def set_lag(self, messages: Mapping[int, int]) -> None:
         """By partition, the messages behind the last batch that was planned."""
         self._stand(metrics.READ_LAG, messages)
 
-    def under_way(self, messages: Mapping[int, int]) -> None:
-        """By partition, those of the batch under way; partitions that are left out have none."""
+    def set_under_way(self, messages: Mapping[int, int]) -> None:
+        """By partition, the messages of the batch under way; 0 for partitions that are left out."""
         self._stand(metrics.READ_BATCH, dict.fromkeys(self._partitions, 0) | dict(messages))
 
-    def batch_took(self, seconds: float) -> None:
+    def add_batch(self, seconds: float) -> None:
         """A batch that had rows is committed."""
         self._observe(metrics.READ_BATCH_TIME, seconds)
 
-    def pins(self, partition: int, report: Mapping[str, Any]) -> None:
-        """Of one partition what `Pins.report` says."""
+    def set_pins(self, partition: int, report: Mapping[str, Any]) -> None:
+        """The pins of one partition, as in `Pins.report`."""
         labels = self._partitions[partition]
         self._set(metrics.READ_PINNED, labels, int(report["pinned"] is not None))
         self._reach(metrics.READ_PINS, labels, report["pins"])
@@ -169,30 +169,30 @@ class ReadCounts(_Counts):
         for reason in _UNPINS:
             self._reach(metrics.READ_UNPINS, (*labels, reason), report["unpins"][reason])
 
-    def claimed(self, partition: int, deliveries: Iterable[int]) -> None:
-        """Messages are claimed that were delivered so often."""
+    def add_claims(self, partition: int, deliveries: Iterable[int]) -> None:
+        """Adds claims, of each how often its message was delivered."""
         counts = list(deliveries)
         labels = self._partitions[partition]
         self._series(metrics.READ_CLAIMS, labels)[0] += len(counts)
         self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
 
-    def left(self, partition: int, reason: str, messages: int) -> None:
-        """Claims are left: messages of others' batches that are `open`, or of `committed` ones."""
+    def add_left(self, partition: int, reason: str, messages: int) -> None:
+        """Adds claims that are left: of others' batches that are `open`, or of `committed` ones."""
         self._series(metrics.READ_CLAIMS_LEFT, (*self._partitions[partition], reason))[0] += (
             messages
         )
 
-    def lost(self, messages: Mapping[int, int]) -> None:
+    def add_lost(self, messages: Mapping[int, int]) -> None:
         """By partition, messages of a batch that was given up while the query was away."""
         for partition, count in messages.items():
             self._series(metrics.READ_CLAIMS_LOST, self._partitions[partition])[0] += count
 
-    def dead_letters(self, stored: Mapping[int, int]) -> None:
+    def set_dead_letters(self, stored: Mapping[int, int]) -> None:
         """Notes the dead letters stored so far, by partition."""
         for partition, count in stored.items():
             self._set(metrics.READ_DEAD_LETTERS, self._partitions[partition], count)
 
-    def ack_pending(self, messages: Mapping[int, int]) -> None:
+    def set_ack_pending(self, messages: Mapping[int, int]) -> None:
         """By partition, claims of all who share the consumer."""
         self._stand(metrics.READ_ACK_PENDING, messages)
 
@@ -216,8 +216,8 @@ class ReadCounts(_Counts):
 
     def _reach(self, metric: Metric, labels: Labels, value: int) -> None:
         """
-        Counts up to a value that may be taken back, as when an attempt announces what an advisory
-        has told already: only what was there at the look before, too, is believed.
+        Raises a counter to a value that may still fall, as when an attempt announces late what an
+        advisory had shown as a stranger's: it counts what both this look and the last one had.
         """
         key = metric.name, labels
         series = self._series(metric, labels)

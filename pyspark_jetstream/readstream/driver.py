@@ -3,24 +3,28 @@ What the streaming reads share: Spark's calls, handed to the state of one run of
 
 A reader is pickled to the tasks before anything runs, so it holds no socket: all state is in its
 driver, which is made on first use, in the source process.
+
+Spark's source process puts an `UnboundLocalError` of its own behind whatever `streamReader()`
+raises. So nothing is raised there: a read that cannot be says so when Spark first asks something.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ..client.connection import Client
 from ..client.info import StreamInfo
+from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
-from ..fetch.layout import Layout
+from ..fetch.survey import Survey
 from ..tasks import ReadTask, WarmUp, read_task
 from ..values import EARLIEST
 from .counts import ReadCounts, behind_latest, query_label
@@ -28,16 +32,32 @@ from .offsets import INITIAL
 from .options import SourceOptions
 from .reporting import Reporting
 
-__all__ = ["SETTLES_EVERY_S", "SETTLES_S", "Driver", "StreamReader", "may_pass"]
+__all__ = ["Driver", "RefusedReader", "StreamReader", "lasting"]
 
-SETTLES_S: Final = 3.0
-SETTLES_EVERY_S: Final = 0.2
+_SETTLES_S: Final = 3.0
+_SETTLES_EVERY_S: Final = 0.2
 """How long a stream that seems to be taken back has to seem so, and how often it is looked at."""
 
+K = TypeVar("K", bound=Hashable)
 
-def may_pass(changes: Iterable[Change]) -> bool:
-    """Whether another look may show otherwise: a new leader may not yet say all that it has."""
-    return any(change.of is Assumption.NOT_SHORTER for change in changes)
+
+def lasting(
+    changes: Callable[[], Mapping[K, Change]], look: Callable[[], None]
+) -> Mapping[K, Change]:
+    """
+    The changes of streams that last: a new leader may not yet say all that its stream has.
+
+    Args:
+        changes: what the last look shows.
+        look: looks at the streams again.
+    """
+    found = changes()
+    patience = Patience(_SETTLES_S, pause_s=_SETTLES_EVERY_S)
+    while not patience.over and any(c.of is Assumption.NOT_SHORTER for c in found.values()):
+        patience.pause()
+        look()
+        found = changes()
+    return found
 
 
 class Driver(ABC):
@@ -45,19 +65,26 @@ class Driver(ABC):
 
     remedy: ClassVar[str] = GO_ON
 
-    _layout: Layout
-
     def __init__(self, options: SourceOptions) -> None:
         self.report: dict[str, Any] = {}
+        """What the last batch was planned by, by partition."""
         self._options = options
         self._reporting: Reporting | None = None
         """Where `metricsSubject` is given, from the first batch on."""
         self._client = Client(options.connection, at_start=True)
         try:
+            self._survey = Survey(self._client, options)
+            self._survey.require(*self._needs)
+            self._layout = self._survey.layout
             self._enter()
         except BaseException:
             self._client.close()
             raise
+
+    @property
+    @abstractmethod
+    def _needs(self) -> tuple[tuple[int, int], str]:
+        """The version of nats-server that the read needs, and what for."""
 
     @abstractmethod
     def _enter(self) -> None:
@@ -84,7 +111,7 @@ class Driver(ABC):
         """The tasks of a batch that begins, which count their rows where that is asked for."""
         if self._reporting is None or any(isinstance(task.work, WarmUp) for task in tasks):
             return tasks
-        return self._reporting.begins(tasks)
+        return self._reporting.begin_batch(tasks)
 
     def close(self) -> None:
         """Ends the run."""
@@ -100,19 +127,32 @@ class Driver(ABC):
     def _observe(self, counts: ReadCounts) -> None:
         """Counts what is known without asking; on another thread."""
 
-    def _report_on(self, consumer: str, query: str = "") -> None:
+    def _begin_reports(self, consumer: str, query: str = "") -> None:
         """
-        Spark has come for a batch: none is under way any more, and it is known whose reads these
-        are, by which metrics go.
+        Spark has come for a batch: none is under way any more. With the first one it is known by
+        which names metrics go.
         """
         options = self._options
         if self._reporting is not None:
-            self._reporting.ended()
+            self._reporting.end_batch()
         elif options.metrics_subject is not None:
             label = query_label(options.query_name, consumer, query)
             self._reporting = Reporting(
                 options, label, self._layout, self._look_again, self._observe
             )
+
+    def _count(self, count: Callable[[ReadCounts], None], soon: bool = False) -> None:
+        """
+        Counts something where metrics are asked for.
+
+        Args:
+            soon: the reports show it without waiting for their interval.
+        """
+        if self._reporting is not None:
+            with self._reporting.counting() as counts:
+                count(counts)
+            if soon:
+                self._reporting.report_soon()
 
     @property
     def _from_start(self) -> bool:
@@ -158,7 +198,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         """The state of a new run."""
 
     @property
-    def _run(self) -> D:
+    def driver(self) -> D:
+        """The state of this run of the query, made on first use."""
         if self._driver is None:
             self._driver = self._begin()
         return self._driver
@@ -169,15 +210,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freezes what this run reads: what is there by now, nothing that comes later."""
-        self._run.freeze()
+        self.driver.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """What the last batch was planned by; the driver's `reported` says what that is."""
-        return self._run.reported()
+        return self.driver.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the offsets alone."""
-        return self._run.counted(self._run.tasks(start, end))
+        return self.driver.counted(self.driver.tasks(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -188,3 +229,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         """Closes the connections. Spark often ends the process without this call."""
         if self._driver is not None:
             self._driver.close()
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Answers every question with what is wrong with the options."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def __repr__(self) -> str:
+        return f"<RefusedReader {self._error}>"
+
+    def getDefaultReadLimit(self) -> NoReturn:
+        """Raises what is wrong, as all others do."""
+        raise self._error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        raise self._error

@@ -58,13 +58,13 @@ class Durables:
         self._neighbours = Neighbours(js, options, self._arrivals)
         self._behind: set[int] = set()
         """
-        Partitions of `limits` streams that were read without their consumers, which still are to be
-        moved along.
+        Partitions of `limits` streams whose consumers are to be moved along: they were read without
+        them.
         """
         self.made: dict[int, Made] = {}
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
         self._pauses: dict[int, str] = {}
-        """By partition until when its consumer is paused, and that was said."""
+        """By partition until when its consumer is paused, as the log says."""
 
     def close(self) -> None:
         """Ends what listens for pins."""
@@ -135,7 +135,7 @@ class Durables:
         for read, info in zip(reads, consumers, strict=True):
             if info is not None:
                 _check(read, info)
-        self._neighbours.refuse(reads, consumers)
+        self._neighbours.check_owners(reads, consumers)
         self._know(start, resumed, reads, consumers, lost)
         missing = [read for read, info in zip(reads, consumers, strict=True) if info is None]
         made = iter(self._made(missing))
@@ -153,7 +153,7 @@ class Durables:
                 self._js.purge(read.stream, read.filter, read.start + 1)
         self._note_made(reads)
         self._prepared = True
-        self._neighbours.began()
+        self._neighbours.begin_run()
 
     def _know(
         self,
@@ -209,7 +209,7 @@ class Durables:
         }
 
     def expect(self, start: Offset) -> None:
-        """Takes in what a checkpoint knows of consumers that streams keep messages for."""
+        """Notes what a checkpoint knows of consumers that streams keep messages for."""
         if not self._prepared:
             self.made, self._prefix = dict(start.consumers), start.consumer
 
@@ -231,7 +231,8 @@ class Durables:
 
     def forget(self, partition: int, info: ConsumerInfo | None) -> None:
         """
-        Takes a consumer for the one that is there now, or is to be made (`failOnDataLoss=false`).
+        Forgets which consumer a stream kept messages for: the one that is there now counts, or the
+        one that is to be made (`failOnDataLoss=false`).
         """
         self.made.pop(partition, None)
         if info is None:
@@ -276,8 +277,8 @@ class Durables:
             ForeignClientError: Another query has taken one over, or another client pulls from it.
             ConsumerEditedError: Somebody has changed what it delivers.
         """
-        gap_s = self._neighbours.gap_s()
-        if not self._neighbours.is_due:
+        gap_s = self._neighbours.measure_gap_s()
+        if not self._neighbours.begin_look():
             return
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
         asked = [read for read in reads if read.partition not in seen]
@@ -301,8 +302,8 @@ class Durables:
 
     def wait(self, start: Offset, infos: Mapping[str, StreamInfo], timeout_s: float) -> bool:
         """
-        Returns when there is a message behind `start`, after `timeout_s` at the latest; False if
-        there is none, by all that can be heard (`arrivals`).
+        Waits for a message behind `start`, up to `timeout_s`; False if none has come, as far as
+        pulls can tell (`arrivals`).
         """
         watch = self._neighbours.watch
         if self._prepared and watch is not None:
@@ -310,25 +311,25 @@ class Durables:
             try:
                 self._pull(reads, start.sequences, watch)
             except JetStreamError as error:
-                logger.info("not heard when messages come: %s", error)
-                self._arrivals.found(range(len(reads)))
+                logger.info("the driver is not told when messages come: %s", error)
+                self._arrivals.forget_pulls(range(len(reads)))
         return self._arrivals.wait(start.sequences, timeout_s)
 
     def _pull(self, reads: Sequence[ConsumerRead], where: tuple[int, ...], watch: PinWatch) -> None:
         connection = self._js.client.connection
         subjects = [f"{self._js.prefix}.CONSUMER.MSG.NEXT.{r.stream}.{r.consumer}" for r in reads]
         if not all(map(connection.may_ask, subjects)):
-            self._arrivals.listens(False)
+            self._arrivals.set_listening(False)
         for index, inbox in self._arrivals.due(where, time.monotonic()).items():
             connection.ask(subjects[index], inbox, pull(reads[index].group, watch.pin(index)))
 
     def is_quiet(self, where: object) -> bool:
-        """Whether nothing was heard since `wait` was called with a start of these sequences."""
+        """Whether no pull has ended since `wait` was called with a start of these sequences."""
         return self._arrivals.is_quiet(where)
 
-    def found(self, partitions: Sequence[int]) -> None:
-        """A batch has messages of these."""
-        self._arrivals.found(partitions)
+    def forget_pulls(self, partitions: Sequence[int]) -> None:
+        """Forgets the pulls of these partitions, of which a batch has messages."""
+        self._arrivals.forget_pulls(partitions)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
@@ -336,13 +337,13 @@ class Durables:
         self, end: Offset, infos: Mapping[str, StreamInfo], without: set[int], amid: bool = False
     ) -> None:
         """
-        Settles what is at or before `end`; `without` are partitions read without these. Of a stream
-        that was made anew since, or taken back, nothing is: it holds other messages under these
-        sequences.
+        Settles what is at or before `end`. Of a stream that was made anew since, or taken back,
+        nothing is settled: it holds other messages under these sequences.
 
         Args:
-            amid: whether as much again is to come: what nothing but the server's own view of a lag
-                hangs on is done at the next look then.
+            without: partitions that were read without their consumers.
+            amid: whether the batch lies amid a backlog. Consumers of `limits` streams are moved
+                along at the next look then: only the lag that the server shows depends on it.
         """
         same = [p for p in self._layout if _is_of(end, p.index, infos[p.stream])]
         reads = [self.read(p, end, infos[p.stream]) for p in same]

@@ -16,9 +16,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..client.connection import Client
+from ..client.info import Message
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.options import ConnectionOptions
@@ -32,27 +34,47 @@ from ..errors import (
 )
 from ..fetch.owner import Owner
 from ..sanitize import get_logger
-from .offsets import Offset
+from ..tasks import ReadTask, WarmUp
+from .offsets import Offset, is_initial
 from .options import SourceOptions
-from .standby import LEASE_S, RENEWALS, Record, Silence, Waiting, begin, left_s
+from .standby import LEASE_S, LeaseRecord, LeaseView, Waiting, begin
 
-__all__ = ["BUCKET", "Lease", "StandbyTurn"]
+__all__ = ["BUCKET", "Alone", "BatchStart", "Lease", "Standby"]
 
 logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_STANDBY"
-
-_LOOKS: Final = 24
-"""How often at least a waiting query looks at the record in the time that it may stand still."""
-
-_LOOK_S: Final = 0.5
-"""The longest between two looks."""
 
 _JOIN_S: Final = 2.0
 _TRIES: Final = 3
 
 _WAIT_S: Final = 0.2
 """How long a driver that is asked for a batch waits for the lease."""
+
+
+class _Notice:
+    """Says now and then, beside the record, that a query waits."""
+
+    def __init__(self, bucket: Bucket, record: str, owner: Owner, lease_s: float) -> None:
+        self._bucket = bucket
+        self._key = Waiting.key(record, owner.query)
+        self._waiting = Waiting(owner, lease_s, 0)
+        self._due = float("-inf")
+
+    def renew(self, now: float, every_s: float) -> None:
+        """Says so if it is time to; never raises."""
+        if now < self._due:
+            return
+        self._due = now + every_s
+        self._waiting = replace(self._waiting, count=self._waiting.count + 1)
+        try:
+            (before,) = self._bucket.last(self._key)
+            sequence = before.sequence if before is not None else 0
+            self._bucket.replace(self._key, self._waiting.to_bytes(), sequence)
+        except JetStreamError as error:
+            logger.info("standby: operators are not told that this query waits: %s", error)
+            if isinstance(error, PermissionsError):
+                self._due = float("inf")
 
 
 class Lease:
@@ -69,28 +91,13 @@ class Lease:
         self._bucket = Bucket(JetStream(self._client), BUCKET, "which of several queries reads")
         self._key = f"{stream.replace('{partition}', '=')}.{consumer}"
         self._consumer = consumer
-        self._owner = owner
-        self._lease_s = lease_s
-        self._look_s = min(_LOOK_S, lease_s / _LOOKS)
-        self._next_look_s = self._look_s
-        """Until the next look of a query that waits: not beyond the end of the lease."""
-        self._silence = Silence(max(2.0, 4 * self._look_s))
+        self._notice = _Notice(self._bucket, self._key, owner, lease_s)
         self._lock = threading.RLock()
-        """Held for every use of the connection and of what follows."""
-        self._record: Record | None = None
-        """The last one seen; our own while `_active`."""
-        self._sequence = 0
-        self._silent_s = 0.0
-        self._renewed = 0.0
-        """When the last renewal that succeeded began."""
-        self._said = 0
-        """How often it said that it waits."""
-        self._says_next = float("-inf")
-        self._fenced: str | None = None
+        """Held for every use of the connection, and for every change of what follows."""
+        self._view = LeaseView(owner, lease_s)
         self._doubt: RecordError | None = None
         """Why the record is not believed, as of the last look."""
         self._stopped = threading.Event()
-        self._active = threading.Event()
         self._changed = threading.Event()
         """Set when a waiting caller should look: this query reads now, or never again."""
         try:
@@ -112,13 +119,16 @@ class Lease:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
 
+    def __repr__(self) -> str:
+        return f"<Lease {self._key}, {self._view!r}>"
+
     # ── what the driver asks ─────────────────────────────────────────────────────────────────
 
     @property
     def recorded(self) -> Offset | None:
         """Where committed batches end, by the last record seen."""
         with self._lock:
-            return self._record.offset if self._record is not None else None
+            return self._view.record.offset if self._view.record is not None else None
 
     def wait(self, timeout_s: float) -> bool:
         """
@@ -132,20 +142,15 @@ class Lease:
         with self._lock:
             if self._doubt is not None:
                 raise self._doubt
-            if self._active.is_set() and time.monotonic() - self._renewed > self._lease_s:
+            if self._view.is_reader and self._view.is_expired(time.monotonic()):
                 self._renew()  # this process stood still: is the record still ours?
-            if self._fenced is not None:
-                raise QueryFencedError(self._consumer, self._fenced)
-            return self._active.is_set()
+            self._check_fenced()
+            return self._view.is_reader
 
     @property
     def holds(self) -> bool:
         """Whether this query reads, for all it knows without asking."""
-        return (
-            self._active.is_set()
-            and self._fenced is None
-            and time.monotonic() - self._renewed <= self._lease_s
-        )
+        return self._view.holds(time.monotonic())
 
     def note(self, offset: Offset) -> None:
         """
@@ -156,22 +161,21 @@ class Lease:
         """
         with self._lock:
             self._renew(offset)
-            if self._fenced is not None:
-                raise QueryFencedError(self._consumer, self._fenced)
+            self._check_fenced()
 
     def report(self) -> dict[str, Any]:
         """As the progress shows it: whether this query reads, else who does, how long silent."""
         with self._lock:
-            record, active = self._record, self._active.is_set()
-        if active or record is None:
-            return {"active": active}
+            record, reads = self._view.record, self._view.is_reader
+        if reads or record is None:
+            return {"active": reads}
         who = record.owner
         return {
             "active": False,
             "query": who.query,
             "host": who.host,
             "pid": who.pid,
-            "silent": round(self._silent_s, 1),
+            "silent": round(self._view.silent_s, 1),
         }
 
     def close(self) -> None:
@@ -194,17 +198,16 @@ class Lease:
     # ── the thread ───────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        while self._fenced is None:
-            active = self._active.is_set()
-            if self._stopped.wait(self._lease_s / RENEWALS if active else self._next_look_s):
+        view = self._view
+        while view.fenced is None:
+            if self._stopped.wait(view.renew_s if view.is_reader else view.next_look_s):
                 return
             try:
                 with self._lock:
-                    if self._active.is_set():
-                        if time.monotonic() - self._renewed > self._lease_s / RENEWALS / 2:
-                            self._renew()
-                    else:
+                    if not view.is_reader:
                         self._watch()
+                    elif view.is_renewal_due(time.monotonic()):
+                        self._renew()
                     self._doubt = None
             except RecordError as error:
                 logger.warning("standby: %s", error)
@@ -217,85 +220,146 @@ class Lease:
                 logger.warning("standby: %r", error, exc_info=True)
 
     def _watch(self) -> None:
-        """One look at the record; takes it if it may."""
+        """One look at the record; takes the lease if this query may."""
+        view = self._view
         (message,) = self._bucket.last(self._key)
         now = time.monotonic()
-        there = message is not None and message.data
-        self._sequence = message.sequence if message is not None else 0
-        self._record = Record.from_bytes(message.data) if message is not None and there else None
-        self._silent_s = self._silence.seen(self._sequence, now)
-        left = left_s(self._record, self._owner, self._lease_s, self._silent_s)
-        self._next_look_s = min(self._look_s, left) or self._look_s
-        if left > self._lease_s / RENEWALS:  # else the next look is what matters
-            self._say_that_it_waits(now)
-        if left > 0:
+        before, sequence = _record_of(message)
+        wanted = view.see(before, sequence, now)
+        if view.left_s > view.renew_s:  # else the next look is what matters
+            self._notice.renew(now, view.renew_s)
+        if wanted is None:
             return
-        before = self._record
-        if before is None:
-            record = Record(self._owner, self._lease_s, 1, 0)
-        else:
-            record = before.taken(self._owner, self._lease_s)
-        sequence = self._bucket.replace(self._key, record.to_bytes(), self._sequence)
-        if sequence is None:
+        stored = self._bucket.replace(self._key, wanted.to_bytes(), sequence)
+        if stored is None:
             return  # another one was faster
-        self._record, self._sequence, self._renewed = record, sequence, now
-        self._active.set()
+        view.hold(wanted, stored, now)
         self._changed.set()
         logger.warning(
             "standby: consumer=%s %s reads from now on, term=%d, in place of %s, silent=%.1fs",
-            self._consumer, self._owner, record.term,
-            before.owner if before is not None else "nobody", self._silent_s,
+            self._consumer, view.owner, wanted.term,
+            before.owner if before is not None else "nobody", view.silent_s,
         )  # fmt: skip
 
-    def _say_that_it_waits(self, now: float) -> None:
-        if now < self._says_next:
-            return
-        self._says_next = now + self._lease_s / RENEWALS
-        self._said += 1
-        key = Waiting.key(self._key, self._owner.query)
-        try:
-            (before,) = self._bucket.last(key)
-            content = Waiting(self._owner, self._lease_s, self._said).to_bytes()
-            self._bucket.replace(key, content, before.sequence if before is not None else 0)
-        except JetStreamError as error:
-            logger.info("standby: operators are not told that this query waits: %s", error)
-            if isinstance(error, PermissionsError):
-                self._says_next = float("inf")
-
     def _renew(self, offset: Offset | None = None, released: bool = False) -> None:
-        assert self._record is not None
-        other: Owner | str = "somebody"
+        """Stores the record anew, or finds that this query is fenced."""
+        view = self._view
         for _ in range(_TRIES):
-            record = self._record.renewed(offset, released)
-            now = time.monotonic()
-            sequence = self._bucket.replace(self._key, record.to_bytes(), self._sequence)
+            assert view.record is not None
+            record, now = view.record.renewed(offset, released), time.monotonic()
+            sequence = self._bucket.replace(self._key, record.to_bytes(), view.sequence)
             if sequence is not None:
-                self._record, self._sequence, self._renewed = record, sequence, now
+                view.hold(record, sequence, now)
                 return
             (message,) = self._bucket.last(self._key)
-            if message is None or not message.data:
-                other = "somebody (the record is deleted)"
+            if not view.meet(*_record_of(message)):
                 break
-            there = Record.from_bytes(message.data)
-            other = there.owner
-            if other != self._owner:
-                break
-            # A renewal of ours whose answer never came.
-            self._record, self._sequence = there, message.sequence
-        self._fenced = f"{other} took the place of {self._owner}"
+        else:
+            view.fenced = f"{view.owner} took the place of {view.owner}"  # who imitates it
         self._changed.set()
-        logger.warning("standby: consumer=%s %s", self._consumer, self._fenced)
+        logger.warning("standby: consumer=%s %s", self._consumer, view.fenced)
+
+    def _check_fenced(self) -> None:
+        if self._view.fenced is not None:
+            raise QueryFencedError(self._consumer, self._view.fenced)
 
 
-class StandbyTurn:
-    """What a query with `standby` asks before each batch: whether to read, and from where."""
+def _record_of(message: Message | None) -> tuple[LeaseRecord | None, int]:
+    """The record that a message holds, None where it was deleted; and its sequence."""
+    if message is None:
+        return None, 0
+    return LeaseRecord.from_bytes(message.data) if message.data else None, message.sequence
+
+
+# ── policies ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStart:
+    """Where the next batch begins."""
+
+    offset: Offset
+    resumed: tuple[int, ...]
+    """Its sequences where the batch does not begin at the end of the last one; see `Offset`."""
+    stay: dict[str, Any]
+    """The answer to Spark where there is nothing behind it yet."""
+
+
+class Alone:
+    """The policy of a query that has no standby: it always reads, from where its checkpoint is."""
+
+    holds = True
+    may_skip_looks = True
+    """Whether a batch may be planned by what was seen for the one before."""
+
+    def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
+        """Where the next batch begins: at `own`, the checkpoint's."""
+        return own
+
+    def start(self, asked: Mapping[str, Any], own: Offset, checked: Offset) -> BatchStart:
+        """
+        The beginning of the next batch.
+
+        Args:
+            asked: the offset in Spark's words.
+            own: the offset that stands for.
+            checked: where `begin` said, moved to where messages are still to be had.
+        """
+        if checked == own:
+            return BatchStart(own, (), _stay(asked, own))
+        pairs = zip(checked.sequences, own.sequences, strict=True)
+        back = any(now < before for now, before in pairs)  # before the end of the last batch
+        resumed = checked.sequences if back else ()
+        return BatchStart(checked, resumed, replace(checked, resumed=resumed).to_json())
+
+    def waiting(self, asked: Mapping[str, Any], own: Offset, ends: bool) -> dict[str, Any]:
+        """The answer to Spark while another query reads."""
+        return _stay(asked, own)
+
+    def may_run(self, upto: Offset, is_empty: bool) -> bool:
+        """Whether the batch that ends here may run, waiting for that if it has rows."""
+        return True
+
+    def is_past(self, upto: Offset) -> bool:
+        """Whether all up to here is committed by another query, and may have left the stream."""
+        return False
+
+    def warm_ups(self, partitions: int) -> list[ReadTask]:
+        """The tasks of a batch without rows."""
+        return []
+
+    def label(self, offset: Offset) -> str:
+        """What tells the query's metrics from those of others with the same consumers."""
+        return ""
+
+    def report(self) -> dict[str, Any]:
+        """What the progress shows beside the partitions."""
+        return {}
+
+    def close(self) -> None:
+        """Ends what the policy has under way."""
+
+
+class Standby:
+    """
+    The policy of a query with `standby`: it reads while it has the lease, from where the last one
+    to read has committed.
+
+    A query that waits has no task that would start Python's workers. So it has one batch without
+    rows in each run, with a task for each partition; one that is new has such a batch anyway, and
+    one that ends at what is there (`availableNow`) has none.
+    """
+
+    may_skip_looks = False
 
     def __init__(self, options: SourceOptions, owner_of: Callable[[str], Owner]) -> None:
         self._options = options
         self._owner_of = owner_of
         self._lease: Lease | None = None
+        self._warmed = False
+        """Whether this run had its batch without rows."""
 
-    def _of(self, offset: Offset) -> Lease:
+    def _lease_of(self, offset: Offset) -> Lease:
         # Made on first use: only an offset says whose checkpoint this is.
         if self._lease is None:
             options = self._options
@@ -308,6 +372,11 @@ class StandbyTurn:
             )
         return self._lease
 
+    @property
+    def holds(self) -> bool:
+        """Whether this query reads, for all it knows without asking."""
+        return self._lease is not None and self._lease.holds
+
     def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
         Where the next batch begins; None while another query reads. What the query was asked to go
@@ -317,62 +386,87 @@ class StandbyTurn:
             QueryFencedError: Another query took this one's place.
             OffsetError: The other query has other partitions or streams.
         """
-        lease = self._of(own)
+        lease = self._lease_of(own)
         if not lease.wait(_WAIT_S):
+            self._warmed |= initial
             return None
-        recorded = lease.recorded
-        offset = begin(own, initial, recorded, created)
-        self.note(offset)
+        offset = begin(own, initial, lease.recorded, created)
+        self._note(lease, offset)
         return offset
 
-    def note(self, offset: Offset) -> None:
+    def start(self, asked: Mapping[str, Any], own: Offset, checked: Offset) -> BatchStart:
         """
-        Notes where the next batch begins, unless that is noted.
+        The beginning of the next batch, which is noted.
 
         Raises:
             QueryFencedError: Another query took this one's place.
         """
-        lease = self._of(offset)
+        self._note(self._lease_of(checked), checked)
+        resumed = () if checked.is_at(own) else checked.sequences
+        return BatchStart(checked, resumed, _stay(asked, own))
+
+    def waiting(self, asked: Mapping[str, Any], own: Offset, ends: bool) -> dict[str, Any]:
+        """The answer to Spark while another query reads: in each run once a batch without rows."""
+        if is_initial(asked) or ends or self._warmed:
+            return _stay(asked, own)
+        self._warmed = True
+        everywhere = tuple(range(len(own.sequences)))
+        noted = tuple(asked.get("idle", ())) == everywhere  # by the run before: it must differ
+        return replace(own, idle=() if noted else everywhere).to_json()
+
+    @staticmethod
+    def _note(lease: Lease, offset: Offset) -> None:
+        """Notes where the next batch begins, unless that is noted."""
         there = lease.recorded
-        if (
-            there is None
-            or there.sequences != offset.sequences
-            or dict(there.streams) != dict(offset.streams)
-        ):
+        if there is None or not there.is_at(offset):
             lease.note(offset)
 
-    def wait(self, end: Offset) -> None:
+    def may_run(self, upto: Offset, is_empty: bool) -> bool:
         """
-        Returns when it is this query's turn to run the batch that ends here. One that was planned a
-        moment ago does so at once. One that an earlier run left unfinished cannot be left out, and
-        waits for as long as another query reads.
+        Whether the batch that ends here may run. One that was planned a moment ago may at once. One
+        that an earlier run left unfinished cannot be left out, and waits for as long as another
+        query reads; one without rows does not wait.
 
         Raises:
             QueryFencedError: Another query took this one's place.
         """
-        lease = self._of(end)
+        if is_empty:
+            return self.holds
+        lease = self._lease_of(upto)
         if not lease.wait(_WAIT_S):
             logger.warning("standby: an unfinished batch waits for %s", lease.report())
             while not lease.wait(_WAIT_S):
                 pass
+        return True
 
-    def is_past(self, end: Offset) -> bool:
-        """Whether all up to here is committed somewhere, so that it may have left the stream."""
+    def is_past(self, upto: Offset) -> bool:
+        """Whether all up to here is committed by another query, and may have left the stream."""
         recorded = self._lease.recorded if self._lease is not None else None
         return recorded is not None and all(
-            theirs >= mine for theirs, mine in zip(recorded.sequences, end.sequences, strict=True)
+            theirs >= mine for theirs, mine in zip(recorded.sequences, upto.sequences, strict=True)
         )
 
-    @property
-    def holds(self) -> bool:
-        """Whether this query reads, for all it knows without asking."""
-        return self._lease is not None and self._lease.holds
+    def warm_ups(self, partitions: int) -> list[ReadTask]:
+        """
+        The tasks of a batch without rows: as many as there will be with rows, so that a take-over
+        finds workers that have started. Whoever reads: it has the same ones when it runs again.
+        """
+        return [ReadTask(self._options.connection, WarmUp()) for _ in range(partitions)]
+
+    def label(self, offset: Offset) -> str:
+        """What tells the query's metrics from those of others with the same consumers."""
+        return offset.query
 
     def report(self) -> dict[str, Any]:
-        """See `Lease.report`."""
-        return self._lease.report() if self._lease is not None else {"active": False}
+        """What the progress shows beside the partitions: `Lease.report`."""
+        return {"standby": self._lease.report() if self._lease is not None else {"active": False}}
 
     def close(self) -> None:
         """Lets the others go on; never raises."""
         if self._lease is not None:
             self._lease.close()
+
+
+def _stay(asked: Mapping[str, Any], own: Offset) -> dict[str, Any]:
+    """The offset unchanged, as Spark compares the text; of the symbolic start what that means."""
+    return own.to_json() if is_initial(asked) else dict(asked)

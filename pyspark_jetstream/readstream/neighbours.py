@@ -47,13 +47,13 @@ class Neighbours:
 
     def __init__(self, js: JetStream, options: SourceOptions, arrivals: Arrivals) -> None:
         self.watch: PinWatch | None = None
-        """Hears of pins; None before there is a consumer."""
+        """Listens for pins; None before there is a consumer."""
         self._js = js
         self._options = options
         self._arrivals = arrivals
         self._began = self._looked = self._planned = time.monotonic()
         self._heard = ""
-        """The query's name, as of the last look."""
+        """The query's name at the last look."""
         self._waiting_since: dict[int, float] = {}
         self._lapses_told = False
 
@@ -68,11 +68,11 @@ class Neighbours:
 
     @property
     def query_name(self) -> str:
-        """What Spark's user calls the query; "" before an attempt has said so."""
+        """The name that Spark's user gave the query; "" before an attempt has announced it."""
         return self.watch.query_name if self.watch is not None else ""
 
     def listen(self, reads: Sequence[ConsumerRead]) -> None:
-        """Begins to hear of pins of these consumers."""
+        """Begins to listen for pins of these consumers."""
         if self.watch is None and reads[0].owner is not None:
             connection = self._options.connection
             names = [(read.stream, read.consumer, read.partition) for read in reads]
@@ -80,11 +80,11 @@ class Neighbours:
             if not self.watch.wait(connection.connect_timeout_s):
                 logger.warning("nobody listens for pins yet; the query goes on")
 
-    def began(self) -> None:
-        """The consumers are this run's from now on."""
+    def begin_run(self) -> None:
+        """Notes that this run has taken the consumers over."""
         self._began = self._looked = self._planned = time.monotonic()
 
-    def refuse(
+    def check_owners(
         self, reads: Sequence[ConsumerRead], consumers: Sequence[ConsumerInfo | None]
     ) -> None:
         """
@@ -133,8 +133,8 @@ class Neighbours:
 
     # ── before each batch ────────────────────────────────────────────────────────────────────
 
-    def gap_s(self) -> float:
-        """How long ago the batch before was planned; one is planned now."""
+    def measure_gap_s(self) -> float:
+        """Seconds since the last batch was planned; notes that one is planned now."""
         now = time.monotonic()
         gap_s, self._planned = now - self._planned, now
         if gap_s > self._timeout_s and not self._lapses_told:
@@ -144,9 +144,8 @@ class Neighbours:
             )
         return gap_s
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to look at the consumers, which counts as done then."""
+    def begin_look(self) -> bool:
+        """Whether it is time to look at the consumers; if it is, notes that they are looked at."""
         if self.watch is None:
             return False
         now, name = time.monotonic(), self.watch.query_name
@@ -158,7 +157,7 @@ class Neighbours:
 
     def check(self, read: ConsumerRead, info: ConsumerInfo, inbox: str, gap_s: float) -> None:
         """
-        Is anybody else at this consumer, while no attempt of this query runs?
+        Checks that nobody else is at this consumer, while no attempt of this query runs.
 
         Args:
             inbox: of this run.
@@ -176,7 +175,7 @@ class Neighbours:
                 f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
                 " them, or give each a name of its own in option consumer",
             )
-        self.watch.seen(read.partition, info.pinned_id, info.pinned_ts)
+        self.watch.set_pinned(read.partition, info.pinned_id, info.pinned_ts)
         waiting = max(0, info.num_waiting - self._arrivals.is_open(read.partition))
         since = self._waiting_since.setdefault(read.partition, now)
         if not waiting:

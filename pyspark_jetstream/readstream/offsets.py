@@ -99,6 +99,10 @@ class Offset:
         """The same query at other positions."""
         return replace(self, sequences=sequences, idle=(), resumed=(), split=False)
 
+    def is_at(self, other: Offset) -> bool:
+        """Whether both stand at the same sequences of the same streams."""
+        return self.sequences == other.sequences and dict(self.streams) == dict(other.streams)
+
     def mark(self, stream: str, position: int) -> Mark:
         """What is known of a stream that was read up to this position."""
         mark = self.marks.get(stream)

@@ -14,6 +14,7 @@ from typing import Final
 
 from .. import subjects
 from .. import values as value_of
+from ..client.options import metrics_options
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, stream_values
 from ..option import Option, Values, needs, table
@@ -89,10 +90,6 @@ _OWN: Final = table(
         "Wait for so many messages before a batch."),
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
         "But no longer than this."),
-    Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-        "Where the query says what it counts (`pyspark-jetstream metrics`); else it does not."),
-    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
-        "How often; `100ms` at least."),
     Option("queryName", "query_name", str.strip, "",
         "What its metrics and its consumers' metadata call the query, as Spark tells a source no"
         " name; default, of metrics: its consumer's name."),
@@ -220,7 +217,7 @@ def source_options(values: Values) -> SourceOptions:
     common = stream_values(values)
     is_direct = values["readMode"] == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
-    needs(values, "metricsInterval", "metricsSubject")
+    metrics_options(values)
     maximum, minimum = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
     if maximum is not None and minimum is not None and minimum > maximum:
         raise OptionError(

@@ -115,14 +115,14 @@ class Pins:
     def __init__(self, consumers: Mapping[tuple[str, str], int]) -> None:
         """Args: consumers: partition by (stream, consumer)."""
         self.audible = False
-        """Whether announcements reach us at all."""
+        """Whether announcements arrive: one of our own came back."""
         self.query_name = ""
-        """What Spark's user calls the query, as its attempts know and its driver does not."""
+        """The name that Spark's user gave the query: its attempts know it, its driver does not."""
         self._index = dict(consumers)
         self._partitions = {index: _Partition() for index in consumers.values()}
 
-    def advised(self, event: Mapping[str, Any], now: float) -> str | None:
-        """Takes an advisory in; what to log of it, None when it is not about these consumers."""
+    def add_advisory(self, event: Mapping[str, Any], now: float) -> str | None:
+        """Adds an advisory; the line to log of it, None when it is not about these consumers."""
         name = (str(event.get("stream")), str(event.get("consumer")))
         kind = str(event.get("type", "")).rpartition(".")[2]
         if name not in self._index:
@@ -150,8 +150,8 @@ class Pins:
         was, partition.pinned, partition.since = partition.pinned, "", moment
         return f"unpinned {what} id={was or '-'} reason={reason}"
 
-    def announced(self, note: Mapping[str, Any]) -> None:
-        """Takes in what an attempt says: the id it has, or that it has unpinned whoever had one."""
+    def add_announcement(self, note: Mapping[str, Any]) -> None:
+        """Adds an attempt's announcement: the id it has, or that it has unpinned whoever was."""
         index = note.get("partition")  # anybody may publish there, and anything
         partition = self._partitions.get(index) if isinstance(index, int) else None
         if note.get("hello"):
@@ -171,14 +171,14 @@ class Pins:
             if len(partition.announced) > _MAX_IDS:
                 partition.announced.popitem(last=False)
 
-    def seen(self, partition: int, pin: str, since: str) -> None:
-        """Takes in who is pinned by the server's own word (CONSUMER.INFO); "" for nobody."""
+    def set_pinned(self, partition: int, pin: str, since: str) -> None:
+        """Notes who is pinned by the server's own word (CONSUMER.INFO); "" for nobody."""
         state = self._partitions[partition]
         if pin != state.pinned:
             state.pinned, state.since = pin, since if pin else None
 
-    def broke(self) -> None:
-        """The connection broke: what was heard on it says nothing about what came meanwhile."""
+    def break_off(self) -> None:
+        """Forgets what is not judged: the connection broke, and announcements may be lost."""
         self.audible = False
         for partition in self._partitions.values():
             partition.unjudged.clear()

@@ -1,10 +1,10 @@
 """
-The driver's ear: advisories about its consumers' pins, and what its attempts announce.
+Listens for a driver: to advisories about its consumers' pins, and to what its attempts announce.
 
 One thread with a connection of its own, because Spark calls the driver only now and then, and a
 connection that nobody reads is cut. It decides nothing: `ownership.Pins` keeps what came. It also
-answers whoever asks whether this run of the query is alive (`fetch.owner`), and hears when messages
-come (`arrivals`).
+answers the question whether this run of the query is alive (`fetch.owner`), and receives the ends
+of the driver's pulls (`arrivals`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["PinWatch"]
 logger = get_logger(__name__)
 
 _LOOK_S: Final = 1.0
-"""How often pins are judged that nobody announced."""
+"""Between two looks for pins that nobody has announced in time."""
 
 _JOIN_S: Final = 2.0
 _EVENTS: Final = ("PINNED", "UNPINNED", "LEADER_ELECTED")
@@ -66,12 +66,12 @@ class PinWatch:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Returns when it listens; False when it does not yet after `timeout_s`."""
+        """Waits until it listens; False if it does not within `timeout_s`."""
         return self._ready.wait(timeout_s)
 
     @property
     def query_name(self) -> str:
-        """What Spark's user calls the query; "" before an attempt has said so."""
+        """The name that Spark's user gave the query; "" before an attempt has announced it."""
         with self._lock:
             return self._pins.query_name
 
@@ -80,10 +80,10 @@ class PinWatch:
         with self._lock:
             return self._pins.report(partition)
 
-    def seen(self, partition: int, pin: str, since: str) -> None:
-        """See `Pins.seen`."""
+    def set_pinned(self, partition: int, pin: str, since: str) -> None:
+        """See `Pins.set_pinned`."""
         with self._lock:
-            self._pins.seen(partition, pin, since)
+            self._pins.set_pinned(partition, pin, since)
 
     def pin(self, partition: int) -> str:
         """See `Pins.pin`."""
@@ -123,9 +123,9 @@ class PinWatch:
                     else:
                         logger.warning("not listening for pins: %r", error, exc_info=True)
                     self._client.drop()
-                    self._arrivals.listens(False)
+                    self._arrivals.set_listening(False)
                     with self._lock:
-                        self._pins.broke()
+                        self._pins.break_off()
                     select.select([self._reader], [], [], _LOOK_S)
         finally:
             self._client.close()
@@ -148,7 +148,7 @@ class PinWatch:
                         "the progress will not show who was pinned; the query goes on: %s", error
                     )
                 self._forbidden = True
-        self._arrivals.listens(True)
+        self._arrivals.set_listening(True)
         # Comes back if attempts, which have the same user, may announce their pins.
         connection.tell(f"{self._owner.inbox}.pins", b'{"hello": true}')
 
@@ -171,7 +171,7 @@ class PinWatch:
     def _take(self, connection: Connection, subject: str, frame: Any) -> None:
         inbox, _, token = subject.rpartition(".")
         if inbox == self._arrivals.inbox:
-            self._arrivals.heard(token, frame.headers)
+            self._arrivals.end_pull(token, frame.headers)
             return
         if subject == f"{self._owner.inbox}.owner":
             if frame.reply:
@@ -191,9 +191,9 @@ class PinWatch:
             return
         with self._lock:
             if subject == f"{self._owner.inbox}.pins":
-                self._pins.announced(content)
+                self._pins.add_announcement(content)
                 return
-            line = self._pins.advised(content, time.monotonic())
+            line = self._pins.add_advisory(content, time.monotonic())
         if line is not None:
             logger.info("%s", line)
 

@@ -123,7 +123,7 @@ class BatchPlanner:
         infos: Mapping[str, StreamInfo],
     ) -> tuple[int, ...]:
         """
-        Ends that share `most` messages among the partitions.
+        Ends that share `maximum` messages among the partitions.
 
         Where all partitions of one stream stand at the same place, and go to the same, they advance
         together, to one sequence: one question to the server instead of one each, and none falls

@@ -57,7 +57,7 @@ class CountedWork:
                     client.tell(self.subject, counts.report())
                 yield batch
         finally:
-            counts.took(time.monotonic() - began)
+            counts.add_task(time.monotonic() - began)
             client.tell(self.subject, counts.report(final=True))
 
 
@@ -103,12 +103,12 @@ class Reporting:
         with self._lock:
             yield self._counts
 
-    def soon(self) -> None:
-        """Says what is new without waiting for the interval."""
+    def report_soon(self) -> None:
+        """Reports what is new without waiting for the interval."""
         self._wake.set()
 
-    def begins(self, tasks: list[ReadTask]) -> list[ReadTask]:
-        """A batch begins: its tasks, which count their rows."""
+    def begin_batch(self, tasks: list[ReadTask]) -> list[ReadTask]:
+        """Notes that a batch begins; its tasks, made to count their rows."""
         if tasks:
             self._batch_began = time.monotonic()
         return [
@@ -119,14 +119,14 @@ class Reporting:
             for task in tasks
         ]
 
-    def ended(self) -> None:
-        """Spark asks for another batch: the last one, if there was one, is committed."""
+    def end_batch(self) -> None:
+        """Notes that Spark asks for another batch: the last one, if any, is committed."""
         if self._batch_began is not None:
             with self.counting() as counts:
-                counts.batch_took(time.monotonic() - self._batch_began)
-                counts.under_way({})
+                counts.add_batch(time.monotonic() - self._batch_began)
+                counts.set_under_way({})
             self._batch_began = None
-            self.soon()
+            self.report_soon()
 
     def close(self) -> None:
         """Reports for the last time, and ends the thread; never raises."""

@@ -19,21 +19,40 @@ from ..fetch.owner import Owner
 from ..foreign import read_json
 from .offsets import Offset, check_filters
 
-__all__ = ["LEASE_S", "RENEWALS", "Record", "Silence", "Waiting", "begin", "left_s"]
+__all__ = [
+    "LEASE_S",
+    "RENEWALS",
+    "LeaseRecord",
+    "LeaseView",
+    "Silence",
+    "Waiting",
+    "begin",
+    "left_s",
+]
 
 LEASE_S: Final = 30.0
 """How long the record may stand still, unless `priorityTimeout` says otherwise."""
 
 _LONGEST_LEASE_S: Final = 36_500 * 86_400.0
-"""As long as an option may say; nobody outwaits more."""
+"""The longest that an option may ask for; a record with more is none."""
 
 RENEWALS: Final = 3
-"""How often it is renewed in that time."""
+"""The owner renews the record so often in that time."""
+
+_LOOKS: Final = 24
+"""A waiting query looks at the record at least so often in the time that it may stand still."""
+
+_LOOK_S: Final = 0.5
+"""The longest between two looks."""
+
+_BLIND_S: Final = 2.0
+_BLIND_LOOKS: Final = 4
+"""A watcher that did not look for so long, or for the time of so many looks, begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What the queries share."""
+class LeaseRecord:
+    """The record that the queries share."""
 
     owner: Owner
     lease_s: float
@@ -41,9 +60,9 @@ class Record:
     term: int
     """How often the record has changed hands."""
     count: int
-    """Of the changes in this term; no two records are the same bytes."""
+    """Changes in this term, counted so that no two records are the same bytes."""
     offset: Offset | None = None
-    """Where batches that are committed end; None before the first."""
+    """Where the last committed batch ends; None before the first."""
     released: bool = False
     """Whether the owner ended in good order: nobody needs to wait."""
 
@@ -61,7 +80,7 @@ class Record:
         ).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Record:
+    def from_bytes(cls, data: bytes) -> LeaseRecord:
         """
         Raises:
             OffsetError: It is none, or its offset is of another version.
@@ -92,27 +111,27 @@ class Record:
                 f"this is no record of a standby ({error!r}): {data[:80]!r}"
             ) from None
 
-    def renewed(self, offset: Offset | None = None, released: bool = False) -> Record:
+    def renewed(self, offset: Offset | None = None, released: bool = False) -> LeaseRecord:
         """The owner's next record, counted one higher."""
         return replace(self, count=self.count + 1, offset=offset or self.offset, released=released)
 
-    def taken(self, owner: Owner, lease_s: float) -> Record:
+    def taken(self, owner: Owner, lease_s: float) -> LeaseRecord:
         """The record that hands the reading over to `owner`."""
-        return Record(owner, lease_s, self.term + 1, 0, self.offset)
+        return LeaseRecord(owner, lease_s, self.term + 1, 0, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a query that waits says of itself. It is for operators: no query goes by it."""
+    """The notice of a query that waits. It is for operators: no query goes by it."""
 
     owner: Owner
     lease_s: float
-    """It says so again before so much time has passed."""
+    """The query renews the notice before so much time has passed."""
     count: int
-    """Of the times it said so."""
+    """How often it was renewed."""
 
     def to_bytes(self) -> bytes:
-        """As it stands in the bucket."""
+        """The notice as it stands in the bucket."""
         content = {"owner": self.owner.metadata, "lease_s": self.lease_s, "count": self.count}
         return json.dumps(content).encode()
 
@@ -151,7 +170,7 @@ class Silence:
         self._sequence = -1
         self._since = self._looked = 0.0
 
-    def seen(self, sequence: int, now: float) -> float:
+    def observe(self, sequence: int, now: float) -> float:
         """Seconds for which the record has had this sequence."""
         if sequence != self._sequence or now - self._looked > self._longest_pause_s:
             self._since = now
@@ -159,7 +178,7 @@ class Silence:
         return now - self._since
 
 
-def left_s(record: Record | None, owner: Owner, lease_s: float, silent_s: float) -> float:
+def left_s(record: LeaseRecord | None, owner: Owner, lease_s: float, silent_s: float) -> float:
     """
     For how long the record may still stand still before `owner` may take it; 0 when it may: the
     record is free, its query's own, or its owner is silent.
@@ -169,6 +188,94 @@ def left_s(record: Record | None, owner: Owner, lease_s: float, silent_s: float)
     if record.owner.query == owner.query:
         return 0.0  # the same checkpoint: its earlier run is over, or Spark refuses this one
     return max(0.0, max(record.lease_s, lease_s) - silent_s)
+
+
+class LeaseView:
+    """
+    The lease as one query sees it: the record, and whether this query is the one that reads.
+
+    A query waits until its record is stored (`hold`). From then on it reads, until the record is
+    another's (`meet`); then it is fenced for good.
+    """
+
+    def __init__(self, owner: Owner, lease_s: float) -> None:
+        self.owner = owner
+        self.lease_s = lease_s
+        self.record: LeaseRecord | None = None
+        """As it was read or stored last; None where there is none."""
+        self.sequence = 0
+        """Its sequence, 0 where there never was one."""
+        self.silent_s = 0.0
+        """For how long it had stood still at the last look of a query that waits."""
+        self.left_s = 0.0
+        """For how long it may go on to, as of then, before this query may take it."""
+        self.renewed: float | None = None
+        """When the last store that succeeded began; None while the query waits."""
+        self.fenced: str | None = None
+        """Who took this query's place, once somebody has."""
+        self._look_s = min(_LOOK_S, lease_s / _LOOKS)
+        self._silence = Silence(max(_BLIND_S, _BLIND_LOOKS * self._look_s))
+
+    def __repr__(self) -> str:
+        state = "fenced" if self.fenced else "waits" if self.renewed is None else "reads"
+        return f"<LeaseView of {self.owner.query}: {state}, {self.record}>"
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether the query took the lease; its time may be over."""
+        return self.renewed is not None
+
+    def holds(self, now: float) -> bool:
+        """Whether the query reads, for all it knows without asking."""
+        return self.fenced is None and not self.is_expired(now)
+
+    def is_expired(self, now: float) -> bool:
+        """Whether somebody else may have taken the lease since it was renewed."""
+        return self.renewed is None or now - self.renewed > self.lease_s
+
+    def is_renewal_due(self, now: float) -> bool:
+        """Whether half of the time between two renewals has passed: a batch renews it, too."""
+        return self.renewed is None or now - self.renewed > self.renew_s / 2
+
+    @property
+    def renew_s(self) -> float:
+        """Seconds between two renewals."""
+        return self.lease_s / RENEWALS
+
+    @property
+    def next_look_s(self) -> float:
+        """Until a query that waits looks again: at the latest when it may take the lease."""
+        return min(self._look_s, self.left_s) or self._look_s
+
+    def see(self, record: LeaseRecord | None, sequence: int, now: float) -> LeaseRecord | None:
+        """
+        Notes what a query that waits found at `now`; the record to store in its place if the query
+        may take the lease.
+        """
+        self.record, self.sequence = record, sequence
+        self.silent_s = self._silence.observe(sequence, now)
+        self.left_s = left_s(record, self.owner, self.lease_s, self.silent_s)
+        if self.left_s > 0:
+            return None
+        if record is None:
+            return LeaseRecord(self.owner, self.lease_s, 1, 0)
+        return record.taken(self.owner, self.lease_s)
+
+    def hold(self, record: LeaseRecord, sequence: int, now: float) -> None:
+        """This query's record was stored by a request that began at `now`."""
+        self.record, self.sequence, self.renewed = record, sequence, now
+
+    def meet(self, record: LeaseRecord | None, sequence: int) -> bool:
+        """
+        Another record stands where this query would have renewed its own; whether that is a renewal
+        of its own whose answer never came.
+        """
+        if record is not None and record.owner == self.owner:
+            self.record, self.sequence = record, sequence
+            return True
+        other = record.owner if record is not None else "somebody (the record is deleted)"
+        self.fenced = f"{other} took the place of {self.owner}"
+        return False
 
 
 def begin(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -45,7 +45,7 @@ from .recovery import Recovery
 from .rows import MessageBuilder
 from .streams import Streams, target_fault
 
-__all__ = ["Attempt", "Task", "Written", "asking", "built", "written"]
+__all__ = ["Attempt", "Task", "Written", "asking", "built", "fresh_rows", "written"]
 
 logger = get_logger(__name__)
 
@@ -96,6 +96,17 @@ class Task:
         """As operators see it."""
         producer_id = new_producer_id((self.name, self.number))
         return Origin(producer_id, self.name.write, self.name.batch)
+
+    def counts_duplicates(self, builder: MessageBuilder, is_first: bool) -> bool:
+        """
+        Whether rows that a stream had already count as duplicates. In a fast batch they do not.
+
+        Args:
+            is_first: whether no other attempt has stored rows under ids that are made for them.
+        """
+        if self.options.publish_mode in ("async", "atomic"):
+            return True
+        return not builder.has_own_ids and (is_first or self.id_prefix is None)
 
 
 @contextmanager
@@ -148,12 +159,12 @@ class Attempt:
         self._reached: dict[str, Target] = {}
         self._record: Record | None = None
         self._recovery: Recovery | None = None
-        self._moves = False
-        """Whether earlier attempts may have sent rows to other subjects."""
         self._earlier: list[Target] = []
         self._looked_at = 0.0
         self.seen: list[Seen] = []
         """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
+        self.fresh = 0
+        """Rows that have a sequence of their own there, as far as known."""
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
@@ -167,7 +178,6 @@ class Attempt:
             moves: whether rows may go to other subjects than in earlier attempts (`reroutes`).
         """
         task = self._task
-        self._moves = moves
         blocks = (built(self._builder, self._signals, batch) for batch in batches)
         first = next(filter(len, blocks), None)
         if first is None:  # the mapping loses all of its rows
@@ -182,7 +192,7 @@ class Attempt:
         self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
         if record.again:
-            self._recover(record)
+            self._recover(record, moves)
         self._streams.publishing = True
         counts = self._publish(self._rows(first, batches), telemetry)
         self._streams.publishing = False
@@ -202,6 +212,8 @@ class Attempt:
             for seen in found
         ]
         self.seen += [seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)]
+        if task.counts_duplicates(self._builder, is_first=not record.forgotten):
+            self.fresh = fresh_rows(total, counts, {seen.name for seen in self.seen})
         self.seen += self._streams.holding_dead(counts.dead_in)
         return total
 
@@ -350,7 +362,7 @@ class Attempt:
 
     # ── what is stored already ───────────────────────────────────────────────────────────────
 
-    def _recover(self, record: Record) -> None:
+    def _recover(self, record: Record, moves: bool) -> None:
         self._streams.publishing = True
         js = JetStream(self._streams.client)
         for name in record.streams:
@@ -359,7 +371,7 @@ class Attempt:
             except StreamNotFoundError:
                 logger.warning("task=%s: stream %s is gone", self._task.name, name)
         name, prefix = str(self._task.name), self._task.id_prefix
-        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, self._moves)
+        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
 
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
@@ -410,7 +422,7 @@ class Attempt:
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in self._reached.values()]
-        return min(windows, default=self._task.options.publish_timeout_s)
+        return min(windows, default=self._task.options.window.publish_timeout_s)
 
 
 def places_of(messages: Messages) -> pa.Array:
@@ -418,6 +430,13 @@ def places_of(messages: Messages) -> pa.Array:
     if messages.targets is None:
         return pa.nulls(0, pa.int32())
     return pc.unique(messages.targets.take(messages.indices)).drop_null()
+
+
+def fresh_rows(total: Written, counts: Counts, seen: Container[str]) -> int:
+    """Rows that have a sequence of their own in these streams; 0 where some may be elsewhere."""
+    if not all(name in seen for name in counts.stored_in):
+        return 0
+    return total.acked - total.duplicates + total.stored
 
 
 def written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:

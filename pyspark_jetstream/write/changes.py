@@ -11,6 +11,9 @@ nor does its first sequence where nothing ever leaves it. Where messages leave a
 (limits, TTLs, roll-ups, readers of a work queue) a row that is gone says nothing.
 Rule 2: one request a stream and commit; more only where rows seem to be gone.
 
+A stream that is taken back amid a batch, by a power cut or to an older copy, goes on from there.
+Then all targets together have fewer new sequences than rows were stored.
+
 Messages may also be removed from between others: purged by subject, deleted, or by a limit that was
 set and lifted. The count of a stream says that some were, and a list of them where. Whose they were
 nobody knows. Where fewer are left than rows were stored, rows are among them; else it is a warning.
@@ -18,7 +21,7 @@ nobody knows. Where fewer are left than rows were stored, rows are among them; e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -157,7 +160,7 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int = 0) -> list[Se
     Compares the streams with what all tasks of a write saw of them.
 
     Args:
-        rows: how many they have stored in all, without those that a stream had before.
+        rows: how many have a sequence of their own behind the ends that tasks saw.
 
     Returns:
         The streams of rows as they are now, but for those that could not be looked at.
@@ -168,39 +171,70 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int = 0) -> list[Se
     by_name: dict[str, list[Seen]] = {}
     for stream in seen:
         by_name.setdefault(stream.name, []).append(stream)
-    found: list[Seen] = []
-    left, lacking = 0, dict[str, int]()
+    patience = Patience(SETTLES_S, pause_s=0.1)
+    while True:
+        infos = _look(js, by_name)
+        targets = {
+            name: [one for one in by_name[name] if one.is_target]
+            for name in infos
+            if any(one.is_target for one in by_name[name])
+        }
+        stored = sum(
+            max(0, infos[name].last_seq - min(one.end for one in those))
+            for name, those in targets.items()
+        )
+        is_short = len(infos) == len(by_name) and stored < rows
+        if not is_short or all(map(_is_alone, infos.values())) or patience.over:
+            break
+        patience.pause()
+    if is_short:
+        raise TargetChangedError(
+            ", ".join(targets),
+            f"{rows} rows were stored behind where it ended, and it ends {stored} messages behind"
+            " that: a server lost what it had acknowledged, or an older copy was put back",
+        )
+    gone = {name: _removed(js, infos[name], those) for name, those in targets.items()}
+    for name, count in gone.items():
+        if count and len(infos) == len(by_name) and stored - sum(gone.values()) < rows:
+            raise TargetChangedError(
+                name,
+                f"{count} messages that were stored while rows were written were removed (purged by"
+                " subject, deleted, or by limits that were set and lifted?), and rows with them",
+            )
+        if count:
+            logger.warning(
+                "stream=%s: %d messages that were stored while rows were written were removed;"
+                " nobody can tell whether rows are among them", name, count,
+            )  # fmt: skip
+    return [Seen.of(infos[name]) for name in targets]
+
+
+def _look(js: JetStream, by_name: Mapping[str, list[Seen]]) -> dict[str, StreamInfo]:
+    """
+    The streams as they are now, but for those that could not be looked at.
+
+    Raises:
+        TargetChangedError: Rows are gone.
+    """
+    infos = {}
     for name, those in by_name.items():
         try:
-            info = _settled(js, name, those)
+            infos[name] = _settled(js, name, those)
         except TargetChangedError:
             raise
         except JetStreamError as error:
             logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
-            rows = 0  # nobody knows how many are left
-            continue
-        if targets := [one for one in those if one.is_target]:
-            found.append(Seen.of(info))
-            end = min(one.end for one in targets)
-            gone = _removed_behind(js, info, end, targets)
-            left += info.last_seq - end - gone
-            lacking |= {name: gone} if gone else {}
-    for name, gone in lacking.items():
-        if left < rows:
-            raise TargetChangedError(
-                name,
-                f"{gone} messages that were stored while rows were written were removed (purged by"
-                " subject, deleted, or by limits that were set and lifted?), and rows with them",
-            )
-        logger.warning(
-            "stream=%s: %d messages that were stored while rows were written were removed; others"
-            " store there as well, so nobody can tell whether rows are among them", name, gone,
-        )  # fmt: skip
-    return found
+    return infos
 
 
-def _removed_behind(js: JetStream, info: StreamInfo, end: int, seen: list[Seen]) -> int:
-    """How many messages behind this sequence were removed from a stream that keeps its messages."""
+def _is_alone(info: StreamInfo) -> bool:
+    """Whether the stream has one replica, which says all that it has."""
+    return int(info.config.get("num_replicas") or 1) == 1
+
+
+def _removed(js: JetStream, info: StreamInfo, seen: list[Seen]) -> int:
+    """How many messages behind its end as it was found a stream lacks that keeps its messages."""
+    end = min(one.end for one in seen)
     keeping = [one.removed for one in seen if one.keeps]
     if not keeping or info.removed <= min(keeping):
         return 0
@@ -231,7 +265,7 @@ def _settled(js: JetStream, name: str, seen: list[Seen]) -> StreamInfo:
             faults = [fault for one in seen if (fault := one.fault(info)) is not None]
             if not faults:
                 return info
-            is_alone = int(info.config.get("num_replicas") or 1) == 1
+            is_alone = _is_alone(info)
         except StreamNotFoundError:
             faults = ["it was deleted while rows were written"]
         except JetStreamError:

@@ -1,8 +1,9 @@
 """
 Creating the streams a write needs (`createStream`), and nothing else.
 
-A stream that is there stays as it is, whatever the options say; where it differs
-from them, the names of those settings are logged, as a warning.
+A stream that is there stays as it is, whatever the options say; where it differs from them, the
+names of those settings are logged, as a warning. So are settings that an old server left out of the
+stream it made, as it does not know them; one since 2.12 refuses them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,22 @@ __all__ = ["create_streams", "stream_configs"]
 
 logger = get_logger(__name__)
 
-_NEWER: Final[tuple[tuple[str, Version], ...]] = (
-    ("allow_atomic", (2, 12)),
-    ("allow_batched", (2, 14)),
-)
+_DEFAULTS: Final[dict[str, Any]] = {
+    "retention": "limits",
+    "storage": "file",
+    "num_replicas": 1,
+    "allow_direct": True,
+    "allow_batched": True,
+}
+"""What our writer and our readers need of a stream, where `streamConfig` does not say otherwise."""
+
+_DUPLICATE_WINDOW_NS: Final = 120 * 10**9
+"""Likewise, but not above `max_age`: the server refuses more."""
+
+_UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
+"""The server leaves such settings out of a configuration, or writes one of these for another."""
+
+_BATCHED_SINCE: Final[Version] = (2, 14)
 
 _NAME_IN_USE: Final = 10058
 """err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
@@ -37,41 +50,46 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
         OptionError: The server refuses one, for instance because another stream has its subjects.
     """
     for config in stream_configs(wanted):
-        _leave_out_what_is_newer(js, config)
-        try:
-            actual = js.stream_info(config["name"]).config
-        except StreamNotFoundError:
-            actual = _create(js, config)
+        name = config["name"]
+        if js.client.connection.version[:2] < _BATCHED_SINCE and config.pop("allow_batched", False):
+            # The default alone: an old server ignores or refuses it, and `publishMode=auto` takes
+            # another way. An old server was refused before if a user asked for it.
+            logger.info("stream=%s made without allow_batched: the server is too old", name)
+        is_new = _is_missing(js, name) and _create(js, config)
+        actual = js.stream_info(name).config
         differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
+        if is_new:
+            differing = [key for key in differing if key not in actual]
         if differing:
             logger.warning(
-                "stream=%s is there and stays as it is, though createStream says otherwise of: %s",
-                config["name"],
-                ", ".join(differing),
-            )
+                "stream=%s was created without: %s; the server does not know it"
+                if is_new
+                else "stream=%s is there and stays as it is, though createStream says otherwise"
+                " of: %s",
+                name, ", ".join(differing),
+            )  # fmt: skip
 
 
-def _leave_out_what_is_newer(js: JetStream, config: dict[str, Any]) -> None:
-    """
-    Fields that the server does not know, which it refuses or ignores. Without fast publishing
-    `publishMode=auto` takes another way; who says atomic batches was refused before.
-    """
-    version = js.client.connection.version
-    for field, since in _NEWER:
-        if version[: len(since)] < since and config.pop(field):
-            logger.info("stream=%s made without %s: the server is too old", config["name"], field)
+def _is_missing(js: JetStream, name: str) -> bool:
+    try:
+        js.stream_info(name)
+    except StreamNotFoundError:
+        return True
+    return False
 
 
-def _create(js: JetStream, config: dict[str, Any]) -> dict[str, Any]:
+def _create(js: JetStream, config: dict[str, Any]) -> bool:
+    """Creates a stream; False where another driver was faster."""
     try:
         js.create_stream(config)
-        logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
     except ApiError as error:
-        if error.err_code != _NAME_IN_USE:  # else another driver was faster
-            raise OptionError(
-                "createStream", f"stream '{config['name']}': {error.description}"
-            ) from error
-    return js.stream_info(config["name"]).config
+        if error.err_code == _NAME_IN_USE:
+            return False
+        raise OptionError(
+            "createStream", f"stream '{config['name']}': {error.description}"
+        ) from error
+    logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
+    return True
 
 
 def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
@@ -92,20 +110,12 @@ def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
         layouts = [
             (wanted.stream, [_all_partitions(subject) for subject in wanted.stream_subjects])
         ]
-    return [
-        {
-            "name": name,
-            "subjects": of,
-            "retention": wanted.retention,
-            "storage": "file",
-            "num_replicas": wanted.replicas,
-            "duplicate_window": round(wanted.duplicate_window_s * 1e9),
-            "allow_direct": wanted.allow_direct,
-            "allow_batched": wanted.allow_batched,
-            "allow_atomic": wanted.allow_atomic,
-        }
-        for name, of in layouts
-    ]
+    given = _DEFAULTS | dict(wanted.config)
+    if not given.get("duplicate_window"):
+        given["duplicate_window"] = min(
+            _DUPLICATE_WINDOW_NS, given.get("max_age") or _DUPLICATE_WINDOW_NS
+        )
+    return [{"name": name, "subjects": of, **given} for name, of in layouts]
 
 
 def _all_partitions(subject: str) -> str:
@@ -113,8 +123,14 @@ def _all_partitions(subject: str) -> str:
 
 
 def _same(actual: Any, wanted: Any) -> bool:
-    if isinstance(wanted, bool):
-        return bool(actual) == wanted
+    if wanted in _UNSET:
+        return actual in _UNSET
+    if isinstance(wanted, dict):  # the server adds to metadata, and fills in defaults
+        return isinstance(actual, dict) and all(
+            _same(actual.get(key), value) for key, value in wanted.items()
+        )
     if isinstance(wanted, list):
-        return sorted(actual or []) == sorted(wanted)
+        found = sorted(actual if isinstance(actual, list) else [], key=str)
+        pairs = zip(found, sorted(wanted, key=str), strict=False)
+        return len(found) == len(wanted) and all(_same(*pair) for pair in pairs)
     return bool(actual == wanted)

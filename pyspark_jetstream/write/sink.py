@@ -96,6 +96,8 @@ class Published(WriterCommitMessage):
     """Of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""
+    fresh: int = 0
+    """Rows that have a sequence of their own in these streams, as far as known."""
 
 
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
@@ -144,10 +146,13 @@ def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, 
         yield (2, 10), "createStream"
     if "ttl" in schema.names:  # taken for any header, and never acted on
         yield (2, 11), "the column ttl"
-    if options.publish_mode == "atomic" or (options.create and options.create.allow_atomic):
+    config = options.create.config if options.create is not None else {}
+    if options.publish_mode == "atomic" or config.get("allow_atomic"):
         yield (2, 12), "publishing atomic batches"
     if options.publish_mode == "fast":
         yield (2, 14), "publishMode=fast"
+    if config.get("allow_batched"):
+        yield (2, 14), "allow_batched in streamConfig"
 
 
 def _prepare(options: SinkOptions, schema: StructType) -> None:
@@ -259,6 +264,7 @@ def _write(
         tuple(report.seen),
         (context.getLocalProperty(_RUN) if context is not None else None) or "",
         dict(report.left_out),
+        report.fresh,
     )
 
 
@@ -274,8 +280,7 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
     ]
     if not seen:
         return []
-    written = [m.written for m in messages if isinstance(m, Published) and m.written is not None]
-    rows = sum(task.acked - task.duplicates + task.stored for task in written)
+    rows = sum(message.fresh for message in messages if isinstance(message, Published))
     with borrow(options.connection) as client:
         return check_targets(JetStream(client), seen, rows)
 

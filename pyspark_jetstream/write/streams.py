@@ -41,7 +41,7 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     mode = options.publish_mode
     if not options.ledger:
         return None
-    fault = target.fault(options.ack_timeout_s, mode)
+    fault = target.fault(options.window.ack_timeout_s, mode)
     if fault is None and options.dead_letter_subject:
         fault = target.later_rows_fault(
             "of rows that may be dead letters",

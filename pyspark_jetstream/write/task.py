@@ -39,7 +39,7 @@ from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Telemetry
 from ..sanitize import get_logger
-from .attempt import Attempt, Task, Written, built, written
+from .attempt import Attempt, Task, Written, built, fresh_rows, written
 from .batchmapping import BatchMapping, digest
 from .changes import Seen
 from .ids import Ids
@@ -62,6 +62,8 @@ class Report:
     """The target streams as they were found, for the commit."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Names of headers that did not go out, and of how many rows."""
+    fresh: int = 0
+    """Rows that have a sequence of their own behind the ends of these streams, as far as known."""
 
 
 def write_task(
@@ -126,6 +128,8 @@ def write_task(
             report.seen += streams.holding(counts.stored_in)
             report.seen += streams.holding_dead(counts.dead_in)
             found: Written | None = written(builder, 0, counts)
+            if found is not None and task.counts_duplicates(builder, is_first=False):
+                report.fresh = fresh_rows(found, counts, streams.seen)
         else:
             one = Attempt(task, builder, streams, streams.targets, digest(note), signals)
             try:
@@ -134,7 +138,9 @@ def write_task(
                 if way == own:
                     raise
                 raise _begun_otherwise(error, name) from error
-            report.seen += one.seen if found is not None else []
+            if found is not None:
+                report.seen += one.seen
+                report.fresh = one.fresh
         if found is not None:
             report.left_out.update(builder.left_out)
     if reroutes is not None and reroutes.rows:
@@ -212,8 +218,9 @@ def _reroutes(
 ) -> Reroutes | None:
     if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
         return None  # a key's rows belong together
-    if options.reroutes_weights or targets is not None:
-        return Reroutes(way.mapping, options.reroutes_weights, targets, way.cluster, signals)
+    weights = options.rows.reroutes_weights
+    if weights or targets is not None:
+        return Reroutes(way.mapping, weights, targets, way.cluster, signals)
     return None
 
 

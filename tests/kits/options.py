@@ -19,7 +19,8 @@ from pyspark_jetstream.publish.options import RowOptions, SinkOptions, StreamCre
 from pyspark_jetstream.readstream.options import Sharing
 
 SECRET = "hunter2-unmistakable"
-ROWS = fields_of(RowOptions)
+FIXED = {"min_in_flight": 1 << 20}
+"""Makes a window always as large as `max_in_flight`."""
 PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}
 
 
@@ -49,9 +50,12 @@ def sink_of(connection, **fields) -> SinkOptions:
 
 
 def changed(options: SinkOptions, **fields) -> SinkOptions:
-    """These options with other fields, those of rows among them."""
-    rows = {each.name: fields.pop(each.name) for each in ROWS if each.name in fields}
-    return replace(options, rows=replace(options.rows, **rows), **fields)
+    """These options with other fields, those of rows, the window and metrics among them."""
+    for part in ("rows", "window", "metrics"):
+        value = fields.pop(part, getattr(options, part))
+        own = [each.name for each in fields_of(value) if each.name in fields]
+        fields[part] = replace(value, **{name: fields.pop(name) for name in own})
+    return replace(options, **fields)
 
 
 def rows_of(**fields) -> RowOptions:
@@ -69,11 +73,9 @@ def priorities_of(**fields) -> Priorities:
     return replace(parse_sink({}).priorities, **fields)
 
 
-def creation_of(stream, subjects, **fields) -> StreamCreation:
-    """The streams that a write creates."""
-    minimum = {"createStream": "true", "stream": "S", "streamSubjects": "s"}
-    wanted = parse_sink(minimum).create
-    return replace(wanted, stream=stream, stream_subjects=subjects, **fields)
+def creation_of(stream, subjects, partitions=1, **config) -> StreamCreation:
+    """The streams that a write creates, and what is given of their configuration."""
+    return StreamCreation(stream, subjects, partitions, config)
 
 
 def sharing_of(policy, **fields) -> Sharing:

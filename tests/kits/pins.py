@@ -1,9 +1,16 @@
-"""What tests about pins share: advisories, pulls by hand, a query's driver as Spark calls it."""
+"""
+What tests about pins share: advisories, pulls by hand, a query's driver as Spark calls it, and the
+same in a process of its own.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import time
+from types import SimpleNamespace
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -100,6 +107,10 @@ class Query:
         self.sequences += found
         return found
 
+    def commit(self) -> None:
+        """As Spark, when it has checkpointed the last batch."""
+        self.reader.commit(self.at)
+
     def progress(self, partition=0) -> dict:
         return json.loads(json.dumps(self.reader.reportLatestOffset()))[str(partition)]
 
@@ -113,3 +124,69 @@ class Query:
 
     def stop(self) -> None:
         self.reader.stop()
+
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tests.kits.pins"])  # what follows costs no import
+
+
+def _serve(pipe, url, start, options) -> None:
+    query = Query(SimpleNamespace(url=url), start, **options)
+    while True:
+        method, arguments = pipe.recv()
+        error, found = None, None
+        try:
+            found = getattr(query, method)(*arguments)
+        except Exception as raised:
+            error = raised
+        pipe.send((error, found, query.at, query.sequences))
+
+
+class QueryProcess:
+    """A query in a process of its own, which can be killed, and stand still for a while."""
+
+    def __init__(self, server, start=None, **options) -> None:
+        self._pipe, its = _PROCESSES.Pipe()
+        self._process = _PROCESSES.Process(target=_serve, args=(its, server.url, start, options))
+        self._process.start()
+        self.at = start
+        self.sequences: list[int] = []
+
+    def _call(self, method, *arguments):
+        self._pipe.send((method, arguments))
+        assert self._pipe.poll(100), f"no answer to {method}"
+        error, found, self.at, self.sequences = self._pipe.recv()
+        if error is not None:
+            raise error
+        return found
+
+    def plan(self):
+        """As `Query`, here and below."""
+        return self._call("plan")
+
+    def batch(self) -> list[int]:
+        return self._call("batch")
+
+    def commit(self) -> None:
+        self._call("commit")
+
+    def progress(self, partition=0) -> dict:
+        return self._call("progress", partition)
+
+    def kill(self) -> None:
+        """Nothing is given back, nothing is renewed."""
+        self._process.kill()
+        self._process.join()
+
+    def freeze(self) -> None:
+        """No thread of it goes on, until `thaw`."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ends in good order, if it has not ended."""
+        if self._process.is_alive():
+            self._call("stop")
+            self.kill()

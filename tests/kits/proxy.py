@@ -110,6 +110,14 @@ class Proxy:
         self._mute = set(range(len(self.heard)))
         self._silent = set(self._mute) if both else set()
 
+    def cut(self, wrote: bytes) -> None:
+        """Ends the connections on which a client wrote this."""
+        for index, text in enumerate(list(self.heard)):
+            if wrote in text:
+                for sock in self._sockets[1 + 2 * index : 3 + 2 * index]:
+                    with suppress(OSError):
+                        sock.shutdown(socket.SHUT_RDWR)
+
     def _spawn(self, call: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=call, args=arguments, daemon=True)
         self._threads.append(thread)
@@ -124,7 +132,7 @@ class Proxy:
                     server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
                     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
                 server.connect(("127.0.0.1", self._server_port))
-                self._sockets += [client, server]
+                self._sockets += [client, server]  # in the order of `heard`
                 self.heard.append(b"")
                 self._spawn(self._up, client, server, len(self.heard) - 1)
                 self._spawn(self._down, server, client, len(self.heard) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +15,8 @@ from pyspark_jetstream.devserver import DevServer
 from .reading import Query, hang_up, text
 
 __all__ = [
-    "RETENTIONS", "Query", "ack_pending", "eventually", "hang_up", "numbered", "query", "text"
+    "RETENTIONS", "Query", "ack_pending", "api", "eventually", "hang_up", "numbered", "query",
+    "text",
 ]  # fmt: skip
 
 RETENTIONS = ["limits", "interest", "workqueue"]
@@ -44,6 +46,13 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
             return found
         assert time.monotonic() < deadline, "it did not come to hold in time"
         time.sleep(0.05)
+
+
+def api(js: JetStream, subject: str) -> dict[str, Any]:
+    """A call of the JetStream API that the package makes nowhere."""
+    answer = json.loads(js.client.request(f"{js.prefix}.{subject}").data)
+    assert "error" not in answer, answer
+    return answer
 
 
 def numbered(name: str, n: int, start: int = 0) -> list[tuple[str, bytes]]:

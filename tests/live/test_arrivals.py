@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import socket
+import json
 import threading
 import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_jetstream.fetch.owner import STRANGER, Owner
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import arrivals, reader
+from pyspark_jetstream.readstream import arrivals, neighbours, reader
 from pyspark_jetstream.readstream.durables import Durables
+from pyspark_jetstream.readstream.ownership import ConsumerView
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
-from ..kits.shared import eventually
+from ..kits.proxy import Proxy
+from ..kits.shared import eventually, hang_up
 
 _LONG_S = 60.0
 
@@ -48,9 +51,16 @@ class Told(Query):
 
     def knows_its_pins(self) -> bool:
         """Whether what the attempts announced has been heard, of pins that have not ended."""
-        watch = self.reader._run._durables._neighbours.watch
-        infos = self.js.consumer_infos(self.consumers())
-        return all(info.pinned_id in ("", watch.pin(p)) for p, info in enumerate(infos))
+        return all(
+            info.pinned_id == "" or self.is_announced(partition, info)
+            for partition, info in enumerate(self.js.consumer_infos(self.consumers()))
+        )
+
+    def is_announced(self, partition: int, info) -> bool:
+        """What the driver answers a task that asks whose a pin is."""
+        inbox = Owner.of(info.config).inbox
+        question = json.dumps({"partition": partition, "pin": info.pinned_id}).encode()
+        return self.js.client.request(f"{inbox}.whose", question).data != STRANGER
 
 
 @pytest.fixture(params=["limits", "interest", "workqueue"])
@@ -58,8 +68,16 @@ def retention(request):
     return request.param
 
 
+@pytest.fixture
+def proxy(nats_server):
+    """Before the server: what the query's connections ask is seen there, and can be cut off."""
+    with Proxy(nats_server.port) as proxy:
+        yield proxy
+        hang_up()
+
+
 @pytest.fixture(params=["streams", "filtered"])
-def query(request, nats_server, js, new_stream, retention, publish):
+def query(request, proxy, js, new_stream, retention, publish):
     """A query that has read a batch, and how to publish to one of its partitions."""
     if request.param == "streams":
         name = new_stream()
@@ -71,7 +89,7 @@ def query(request, nats_server, js, new_stream, retention, publish):
         names = [name, name]
         options = {"stream": name, "partitions": "2", "partitionSubject": f"{name}.{{partition}}.>"}
         subjects = [f"{name}.{p}.x" for p in range(2)]
-    made = Told(nats_server.url, **options)
+    made = Told(proxy.url, **options)
     made.js = js
     made.send = lambda p, data: publish([(subjects[p], data)])
     made.consumers = lambda: [(n, f"{made.at['consumer']}-{p}") for p, n in enumerate(names)]
@@ -94,6 +112,11 @@ def later(call, *arguments) -> threading.Thread:
     thread = threading.Thread(target=call, args=arguments)
     thread.start()
     return thread
+
+
+def asked(proxy, what: bytes) -> int:
+    """How often all connections of the query have asked for this."""
+    return sum(text.count(what) for text in proxy.heard)
 
 
 def waits(js, query) -> bool:
@@ -172,7 +195,7 @@ def test_what_is_not_heard_is_found(js, query, monkeypatch, lost):
     A message is found where the word of it was lost, and where nobody listens.
     """
     if lost == "unheard":
-        monkeypatch.setattr(arrivals.Arrivals, "heard", lambda *_: None)
+        monkeypatch.setattr(arrivals.Arrivals, "end_pull", lambda *_: None)
     else:
         monkeypatch.setattr(arrivals.Arrivals, "due", lambda *_: {})
     assert query.look() == query.at
@@ -190,49 +213,53 @@ def test_its_own_pull_is_no_other_clients(js, query, monkeypatch):
     A batch of one partition, while the driver's pull waits at the other one.
     """
     monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
+    judged: list[ConsumerView] = []
+    monkeypatch.setattr(neighbours, "foreign_client", judged.append)
     eventually(lambda: query.look() == query.at and waits(js, query))
     query.send(0, b"a")
     eventually(lambda: (end := query.look()) != query.at and query.batch(end))
 
     assert js.consumer_infos(query.consumers())[1].num_waiting == 1
-    assert not query.reader._run._durables._neighbours._waiting_since
+    assert judged and {view.waiting for view in judged} == {0}
 
 
 @pytest.mark.parametrize("retention", ["limits"], indirect=True)
-def test_no_pull_outlives_who_listens(js, query):
+def test_no_pull_outlives_who_listens(js, query, proxy):
     """
     When the listener's connection broke there is again one pull a partition, and no other: those
     of before would pass for another client's.
     """
-    watch = query.reader._run._durables._neighbours.watch
     for _ in range(3):
         eventually(lambda: query.look() == query.at and waits(js, query))
-        before = watch._client._connection
-        before._sock.shutdown(socket.SHUT_RDWR)
-        eventually(lambda before=before: watch._client._connection not in (None, before))
-        eventually(lambda: query.reader._run._durables._arrivals._listening)
-        assert query.look() == query.at
+        before = asked(proxy, b"CONSUMER.MSG.NEXT")
+        proxy.cut(b"$JS.EVENT.ADVISORY")  # the listener's
+        eventually(
+            lambda before=before: (
+                query.look() == query.at and asked(proxy, b"CONSUMER.MSG.NEXT") >= before + 2
+            )
+        )
         waiting = [info.num_waiting for info in js.consumer_infos(query.consumers())]
 
         assert max(waiting) <= 1
 
 
 @pytest.mark.parametrize("retention", ["limits"], indirect=True)
-def test_a_word_that_is_false_ends_no_query(js, query):
+def test_a_word_that_is_false_ends_no_query(js, query, proxy):
     """
     A consumer that stands before the query's offset has messages that the query has read: the
     driver looks once, and then as often as if it heard nothing.
     """
     for stream, consumer in query.consumers():
         js.reset(stream, consumer, 1)
-    looks = []
-    streams = query.reader._run._survey.streams
-    query.reader._run._survey.streams = lambda: looks.append(1) or streams()
+    streams = len({stream for stream, _ in query.consumers()})
+    pulls, before = asked(proxy, b"CONSUMER.MSG.NEXT"), asked(proxy, b"STREAM.INFO")
     for _ in range(5):
         assert query.look() == query.at
-    waited = query.reader._run._durables._arrivals._woken
+    looks = (asked(proxy, b"STREAM.INFO") - before) / streams
+    pulls = asked(proxy, b"CONSUMER.MSG.NEXT") - pulls
+    misled = js.consumer_infos(query.consumers())[0]
     query.send(1, b"a")
 
-    assert waited == tuple(query.at["sequences"])
-    assert len(looks) <= 11
+    assert pulls == 2 and misled.num_waiting == 0  # it was told, and does not ask again
+    assert 5 <= looks <= 11
     assert query.batch(query.look()) == [b"a"]

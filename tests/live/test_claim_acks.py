@@ -13,7 +13,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import ConsumerNotFoundError
 from pyspark_jetstream.readstream.shared import acks
 from pyspark_jetstream.readstream.shared.acks import ACK, Heartbeats, ack
-from pyspark_jetstream.readstream.shared.claimant import SharedConsumer
+from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
 from ..conftest import connection_to
 from ..kits.proxy import Proxy

@@ -18,8 +18,10 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import NotConnectedError, ReadError
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
+from pyspark_jetstream.readstream.shared import claimpulls
 from pyspark_jetstream.readstream.shared.acks import ACK, ack
-from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
+from pyspark_jetstream.readstream.shared.claimant import Claimant
+from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
 from ..conftest import connection_to
 from ..kits.options import connection_of, sharing_of
@@ -30,7 +32,7 @@ from ..kits.shared import eventually
 @pytest.fixture(autouse=True)
 def calm(monkeypatch):
     """However long the server takes to say that a pull is over, it is waited for."""
-    monkeypatch.setattr(claimant_module, "_QUIET_S", 30.0)
+    monkeypatch.setattr(claimpulls, "_QUIET_S", 30.0)
 
 
 @pytest.fixture
@@ -38,8 +40,8 @@ def claimant(nats_server):
     """Makes claimants of consumer `jobs` of a stream, each with its own connection."""
     clients = []
 
-    def make(stream, **sharing):
-        clients.append(Client(connection_to(nats_server)))
+    def make(stream, client=None, **sharing):
+        clients.append(client or Client(connection_to(nats_server)))
         consumer = SharedConsumer(0, stream, "jobs", None)
         each = Claimant(clients[-1], [consumer], sharing_of(**sharing), "g")
         each.join({0: None})
@@ -56,7 +58,7 @@ def arrived(js, stream: str, n: int) -> None:
 
 
 def waiting(js, stream: str) -> int:
-    return int(js._call(f"CONSUMER.INFO.{stream}.jobs")["num_waiting"])
+    return js.consumer_info(stream, "jobs").num_waiting
 
 
 @pytest.mark.parametrize("first_to_wait", [0, 1])
@@ -117,14 +119,17 @@ def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claiman
     assert [claim.sequence for claim in one.claim(5, 0)[0]] == [1]
 
 
-def test_what_comes_as_a_wait_ends_is_claimed(js, new_stream, publish, claimant, monkeypatch):
+def test_what_comes_as_a_wait_ends_is_claimed(
+    js, nats_server, new_stream, publish, claimant, monkeypatch
+):
     """
     A message that is delivered when nothing has been heard of the pull, and before it is withdrawn,
     belongs to the claim.
     """
     name = new_stream()
-    one = claimant(name, policy="overflow")
-    connection = one._client.connection
+    client = Client(connection_to(nats_server))
+    one = claimant(name, client, policy="overflow")
+    connection = client.connection
     frames, calls = connection.next_frame, []
 
     def late(deadline: float):
@@ -157,7 +162,7 @@ def crowd(js, new_stream, publish, claimant, nats_server, monkeypatch):
     publish([(f"{name}.x", b"%d" % number) for number in range(30)])
     arrived(js, name, 30)
     assert len(holder.claim(10, 0)[0]) == 10
-    monkeypatch.setattr(claimant_module, "_QUIET_S", 0.5)  # who may claim no more is told nothing
+    monkeypatch.setattr(claimpulls, "_QUIET_S", 0.5)  # who may claim no more is told nothing
     spare = Client(connection_to(nats_server))
     spare_pull(spare.connection, name, 2)
     eventually(lambda: waiting(js, name) == 1)
@@ -180,13 +185,13 @@ def test_no_pull_beside_that_of_another_reader(js, crowd, monkeypatch):
     claiming.start()
     eventually(lambda: len(looks) > 3)
     assert waiting(js, name) == 1
-    ack(holder._client, holder.consumers[0], range(1, 11))
+    ack(js.client, holder.consumers[0], range(1, 11))
     claiming.join(30)
 
     assert [claim.sequence for claim in found] == list(range(13, 19))
 
 
-def test_pulls_that_stay_open_are_not_waited_for_again(crowd, monkeypatch):
+def test_pulls_that_stay_open_are_not_waited_for_again(js, crowd, monkeypatch):
     """
     Where another reader's pull stays open a claim waits for its end once, and later claims do not.
     """
@@ -198,10 +203,11 @@ def test_pulls_that_stay_open_are_not_waited_for_again(crowd, monkeypatch):
     assert ours.claim(6, 0) == {0: []}
     assert len(looks) == before + 1
 
-    ack(holder._client, holder.consumers[0], range(1, 11))
+    ack(js.client, holder.consumers[0], range(1, 11))
     eventually(lambda: not ours.infos()[0].num_waiting)
+    before = len(looks)
     assert [claim.sequence for claim in ours.claim(6, 0)[0]] == list(range(13, 19))
-    assert not ours._crowded
+    assert len(looks) == before + 1
 
 
 def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
@@ -275,17 +281,19 @@ def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_ser
     However a pull ends, the connection keeps nothing of it: a query runs for months.
     """
     name = new_stream()
-    one = claimant(name, policy="overflow")
+    client = Client(connection_to(nats_server))
+    one = claimant(name, client, policy="overflow")
     publish([(f"{name}.x", b"1")] * 30)
     for limit in (1, 5, 5, 50, 50, 50):
         one.claim(limit, 0)  # full, or nothing there
     one.claim(1, 0.01)  # waited for
-    one._client.connection.ping(10)
-    url = f"{nats_server.monitor_url}/connz?subs=1&cid={one._client.connection.info['client_id']}"
+    client.connection.ping(10)
+    url = f"{nats_server.monitor_url}/connz?subs=1&cid={client.connection.info['client_id']}"
     with urllib.request.urlopen(url, timeout=10) as answer:
         (connection,) = json.load(answer)["connections"]
+    (own,) = connection["subscriptions_list"]
 
-    assert connection["subscriptions_list"] == [f"{one._client.connection._inbox}.*"]
+    assert own.endswith(".*")  # of answers to requests
 
 
 def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeypatch):
@@ -338,16 +346,17 @@ def test_a_pull_is_as_large_as_comes_in_time(
 
 
 def test_what_was_read_before_the_connection_broke_is_claimed(
-    js, new_stream, publish, claimant, monkeypatch
+    js, nats_server, new_stream, publish, claimant, monkeypatch
 ):
     """
     A connection that breaks within a pull costs what was on its way, not what is here.
     """
     name = new_stream()
-    one = claimant(name, policy="overflow")
+    client = Client(connection_to(nats_server))
+    one = claimant(name, client, policy="overflow")
     publish([(f"{name}.x", b"1")] * 30)
     arrived(js, name, 30)
-    connection = one._client.connection
+    connection = client.connection
     fill = connection.fill
     filled = []
 
@@ -392,13 +401,13 @@ def test_waits_in_a_cluster_lose_nothing():
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
-        leader = js._call("STREAM.INFO.S")["cluster"]["leader"]
+        leader = js.stream_info("S").leader[0]
         near = next(each for each in cluster.servers if each.name == leader)
         far = next(each for each in cluster.servers if each.name != leader)
         reader, writer = Client(connection_to(far)), Client(connection_to(near))
         one = Claimant(reader, [SharedConsumer(0, "S", "jobs", None)], sharing_of("overflow"), "g")
         try:
-            eventually(lambda: one.join({0: None}) or one.created)
+            eventually(lambda: one.join({0: None}) or one.joined)
             claimed: list[int] = []
             done = threading.Event()
 

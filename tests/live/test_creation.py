@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.publish.options import StreamCreation
 from pyspark_jetstream.write.creation import create_streams
 
 from ..kits.options import creation_of
@@ -20,24 +19,46 @@ def deleting(js):
         js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")
 
 
-def test_a_missing_stream_is_created_as_described(js, deleting):
+def test_a_missing_stream_is_created_as_described(js, deleting, caplog):
     """
-    Every option that describes the stream is in its configuration.
+    All that is given of its configuration is in it, and else what our writer and readers need.
     """
     deleting.append("C1")
-    wanted = StreamCreation("C1", ("c1.>",), 1, 1, "interest", 30.0, False, True, True)
-
-    create_streams(js, wanted)
+    given = {
+        "retention": "interest", "duplicate_window": 30 * 10**9, "allow_direct": False,
+        "allow_atomic": True, "allow_msg_ttl": True, "storage": "memory", "compression": "none",
+        "max_age": 3600 * 10**9, "metadata": {"team": "air"}, "max_msgs": 0,
+    }  # fmt: skip
+    create_streams(js, creation_of("C1", ("c1.>",), **given))
     config = js.stream_info("C1").config
+
     assert config["subjects"] == ["c1.>"]
-    assert config["retention"] == "interest"
-    assert config["duplicate_window"] == 30 * 10**9
-    assert (config["num_replicas"], config["storage"]) == (1, "file")
-    assert [bool(config.get(f"allow_{each}")) for each in ("direct", "batched", "atomic")] == [
-        False,
-        True,
-        True,
-    ]
+    assert {name for name in given if config.get(name) != given[name]} == {"metadata", "max_msgs"}
+    assert config["metadata"]["team"] == "air"
+    assert (config["num_replicas"], config["allow_batched"]) == (1, True)
+    assert config["max_msgs"] == -1
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("max_age_s", "window_s"), [(0, 120), (3600, 120), (30, 30)])
+def test_the_duplicate_window_is_no_longer_than_messages_are_kept(
+    js, deleting, max_age_s, window_s
+):
+    """
+    Two minutes by default, or `max_age` where that is less: the server takes no more.
+    """
+    deleting.append("C7")
+    create_streams(js, creation_of("C7", ("c7.>",), max_age=max_age_s * 10**9))
+
+    assert js.stream_info("C7").config["duplicate_window"] == window_s * 10**9
+
+
+def test_a_field_that_the_server_does_not_know_is_an_error(js):
+    """
+    In its own words; none is left out quietly.
+    """
+    with pytest.raises(OptionError, match=r"option 'createStream': stream 'C8': .*tomorrow"):
+        create_streams(js, creation_of("C8", ("c8",), tomorrow=True))
 
 
 def test_the_filtered_layout_is_one_stream_with_a_wildcard(js, deleting):
@@ -72,7 +93,7 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
     name = new_stream(duplicate_window=60 * 10**9)
     before = js.stream_info(name).config
     create_streams(
-        js, creation_of(name, ("other.>",), retention="workqueue", duplicate_window_s=5.0)
+        js, creation_of(name, ("other.>",), retention="workqueue", duplicate_window=5 * 10**9)
     )
 
     assert js.stream_info(name).config == before
@@ -96,4 +117,4 @@ def test_more_replicas_than_servers_are_an_error(js):
     A single server keeps one copy.
     """
     with pytest.raises(OptionError, match=r"stream 'C6': .*replicas"):
-        create_streams(js, creation_of("C6", ("c6",), replicas=3))
+        create_streams(js, creation_of("C6", ("c6",), num_replicas=3))

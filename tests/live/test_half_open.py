@@ -43,7 +43,7 @@ def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, mo
     Ledger(js).ensure()
     opts = sink_of(
         options(proxy.url), ledger=ledger, publish_mode=mode, ack_timeout_s=0.3,
-        publish_timeout_s=100.0, throttle=True,
+        publish_timeout_s=100.0,
     )  # fmt: skip
     hushed = threading.Event()
 

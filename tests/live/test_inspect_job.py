@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -23,12 +21,13 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.operations.inspection.trends import ASCII, BLOCKS
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
+from ..kits.schemas import mistakes
+from ..kits.tables import tables
 
 JOB = ROOT / "jobs" / "inspect_stream.py"
 
@@ -50,7 +49,7 @@ def started(server: DevServer, *arguments: str, rich: bool = True, out: int = su
         command[1:1] = ["-c", WITHOUT_RICH]
     process = subprocess.Popen(
         command, stdout=out, stderr=subprocess.PIPE, text=True, cwd="/",
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"} | env,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "400"} | env,
     )  # fmt: skip
     late = threading.Timer(120.0, process.kill)
     late.start()
@@ -71,22 +70,6 @@ def run(server: DevServer, *arguments: str, **more: Any) -> tuple[int, str, str]
     with started(server, *arguments, **more) as process:
         out, said = process.communicate(timeout=60)
         return process.returncode, out, said
-
-
-def tables(out: str) -> dict[str, list[dict[str, str]]]:
-    """The tables of an output by their titles, each row by its columns."""
-    found: dict[str, list[dict[str, str]]] = {}
-    title, columns, before = "", [], ""
-    for line in out.splitlines():
-        if line.startswith("┏"):
-            title, columns = before.strip(), []
-        elif line.startswith("┃"):
-            columns = [each.strip() for each in line.strip("┃").split("┃")]
-        elif line.startswith("│"):
-            cells = [each.strip() for each in line.strip("│").split("│")]
-            found.setdefault(title, []).append(dict(zip(columns, cells, strict=True)))
-        before = line
-    return found
 
 
 @pytest.fixture
@@ -159,46 +142,52 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path)
         f"1 problem:\n  source 0, partition 0 of {name}: stream was made anew"
     )
     assert as_json[0] == 3
+    assert mistakes(json.loads(as_json[1]), "inspect") == []
     assert json.loads(as_json[1])["problems"] == [
         f"source 0, partition 0 of {name}: stream was made anew"
     ]
 
 
-def plain_tables(out: str) -> dict[str, list[dict[str, str]]]:
-    """The tables of an output without rich by their titles; columns stand where dashes do."""
-    found: dict[str, list[dict[str, str]]] = {}
-    lines = out.splitlines()
-    for at, rule in enumerate(lines):
-        if not re.fullmatch(r"-+(  -+)*", rule):
-            continue
-        places = [match.span() for match in re.finditer("-+", rule)]
-        columns = [lines[at - 1][low:high].strip() for low, high in places]
-        rows = itertools.takewhile(bool, lines[at + 1 :])
-        cells = [[row[low:high].strip() for low, high in places] for row in rows]
-        found.setdefault(lines[at - 2], []).extend(
-            dict(zip(columns, row, strict=True)) for row in cells
-        )
-    return found
-
-
 def test_without_rich(nats_server: DevServer, pinned: str) -> None:
     """
-    Where rich is not installed, the same comes as tables of text: each column below its name, words
-    from the left, numbers from the right.
+    Where rich is not installed the same comes: each column below its name, words from the left,
+    numbers from the right.
     """
     arguments = ("--stream", pinned, "--partitions", "1", "--partition-subject",
                  f"{pinned}.{{partition}}.>")  # fmt: skip
     status, out, said = run(nats_server, *arguments, rich=False)
-    found = plain_tables(out)
+    found = tables(out)
     (consumer,) = found["Consumers"]
-    with_rich = tables(run(nats_server, *arguments)[1])
     stream, numbers = out[out.index("stream") :].splitlines()[0:3:2]
 
     assert (status, said) == (0, "")
-    assert found == with_rich
+    assert found == tables(run(nats_server, *arguments)[1])
     assert (consumer["stream"], consumer["consumer"], consumer["delivered"]) == (pinned, "q-0", "3")
     assert stream.index("messages") + len("messages") == numbers.index(" 6 ") + len(" 6")
     assert out.splitlines()[-1] == "no problem"
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_nothing_is_cut(
+    nats_server: DevServer, pinned: str, js: JetStream, columns: int, tmp_path: Path
+) -> None:
+    """
+    On a narrow terminal no line is wider than it, unless one value is, and every value of the wide
+    tables is there as a whole.
+    """
+    js.create_consumer(pinned, {"durable_name": "q-1", "ack_policy": "none"})
+    created = js.stream_info(pinned).created
+    write_checkpoint(tmp_path, [[offset({pinned: created}, [3, 4])]])
+    arguments = ("--stream", pinned, "--checkpoint", str(tmp_path))
+    wide, narrow = (run(nats_server, *arguments, COLUMNS=str(each))[1] for each in (1000, columns))
+    values = {
+        value for rows in tables(wide).values() for row in rows for value in row.values() if value
+    }
+    blocks = narrow[narrow.index("Streams") :]
+
+    assert max(map(len, blocks.splitlines())) <= columns
+    assert len(values) > 15
+    assert [value for value in values if value not in blocks] == []
 
 
 def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
@@ -208,7 +197,7 @@ def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
     status, out, said = run(nats_server, "--stream", "NOWHERE")
 
     assert (status, out) == (1, "")
-    assert said.startswith("stream 'NOWHERE' not found")
+    assert said.startswith("inspect_stream: stream 'NOWHERE' not found")
     assert said.count("\n") == 1
 
 
@@ -276,45 +265,6 @@ def test_a_reader_that_has_seen_enough(nats_server: DevServer, new_stream: NewSt
         status, said = process.wait(60), process.stderr.read()
 
     assert (status, said) == (0, "")
-
-
-@pytest.mark.parametrize("rich", [True, False])
-@pytest.mark.parametrize(("encoding", "drawn"), [("utf-8", "▁█"), ("ascii", "_@")])
-def test_watching_draws_what_it_has_seen(
-    nats_server: DevServer, pinned: str, publish: Publish, rich: bool, encoding: str, drawn: str
-) -> None:  # fmt: skip
-    """
-    From the second look on the lag and the rates of the last looks are drawn, a character a look,
-    with rich and without; in ASCII where the output takes nothing else.
-    """
-    more = {"rich": rich, "PYTHONIOENCODING": encoding}
-    with started(nats_server, "--stream", pinned, "--watch", "100ms", **more) as process:
-        assert process.stdout is not None and process.stderr is not None
-        lines = [process.stdout.readline()]
-
-        def until(text: str) -> None:
-            while text not in lines[-1]:
-                line = process.stdout.readline()
-                assert line, process.stderr.read()
-                lines.append(line)
-
-        until("Over time")
-        publish([(f"{pinned}.0.x", b"m")] * 20)
-        until(drawn[1])  # the stream's rate, or the lag
-        until("no problem")
-        process.send_signal(signal.SIGINT)
-        lines += process.stdout
-        said, status = process.stderr.read(), process.wait(60)
-    found = (tables if rich and encoding == "utf-8" else plain_tables)("".join(lines))
-
-    assert (status, said) == (0, "")
-    if rich and encoding == "ascii":
-        return  # rich draws other frames then
-    over_time = found["Over time"]
-    lags = [row["last looks"] for row in over_time if row["what"] == "lag"]
-    assert {row["of"] for row in over_time} == {f"stream {pinned}", f"consumer {pinned}/q-0"}
-    assert set("".join(lags)) <= {*(BLOCKS if encoding == "utf-8" else ASCII)}
-    assert [len(each) for each in lags] == [min(24, 2 + at) for at, _ in enumerate(lags)]
 
 
 @pytest.mark.parametrize("rich", [True, False])

@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.operations.console.tables import sheets
+from pyspark_jetstream.operations.console.tables import tables
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -151,7 +151,7 @@ def test_which_consumers(
     assert [c.name for c in look(stream=name).consumers] == ["q-2", "q-10", "q-x-1", "qq-1"]
     assert [c.name for c in look("q", stream=name).consumers] == ["q-2", "q-7", "q-10"]
     (one,) = look("q-7", stream=name).consumers
-    assert (one.policy, one.ack_policy, one.filters) == ("", "explicit", (f"{name}.7",))
+    assert (one.pin.policy, one.ack_policy, one.filters) == ("", "explicit", (f"{name}.7",))
 
 
 def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream) -> None:
@@ -168,11 +168,11 @@ def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream)
         js.create_consumer(name, attempt | group | {"metadata": owner.metadata})
     js.create_consumer(name, {"name": "spark-own-batch", "ack_policy": "none"} | group)
     found = look("one", stream=name)
-    (both,) = [each for each in sheets(found) if each.title == "Consumers"]
+    (both,) = [each for each in tables(found) if each.title == "Consumers"]
 
     assert [(c.name, c.own) for c in found.consumers] == [("one-0", False), ("spark-own-one", True)]
     assert found.problems() == []
-    assert "one attempt's own" in both.rows[1]
+    assert both.rows[1]["policy"] == "one attempt's own"
     assert len(look(stream=name).consumers) == 5
 
 
@@ -199,17 +199,18 @@ def test_a_pinned_consumer(
     before = look(stream=name).consumers[0]
     publish([(f"{name}.a", b"m")] * 5)
     pull(js, name, "q-0", 2)
-    until(lambda: look(stream=name).consumers[0].delivered == 2)
+    until(lambda: look(stream=name).consumers[0].progress.delivered == 2)
     (now,) = look(stream=name).consumers
 
-    assert (before.pinned_id, before.pinned_since, before.last_active) == ("", "", "")
-    assert now.pinned_id == js.consumer_info(name, "q-0").pinned_id != ""
-    assert now.pinned_since[:2] == now.last_active[:2] == "20"
-    assert (now.policy, now.group, now.ack_policy) == ("pinned_client", "spark", "explicit")
-    assert (now.delivered, now.deliveries, now.ack_floor, now.lag) == (2, 2, 0, 3)
-    assert (now.ack_pending, now.redelivered) == (2, 0)
+    pin, at = now.pin, now.progress
+    assert (before.pin.client, before.pin.since, before.progress.last_active) == ("", "", "")
+    assert pin.client == js.consumer_info(name, "q-0").pinned_id != ""
+    assert pin.since[:2] == at.last_active[:2] == "20"
+    assert (pin.policy, pin.group, now.ack_policy) == ("pinned_client", "spark", "explicit")
+    assert (at.delivered, at.deliveries, at.ack_floor, at.lag) == (2, 2, 0, 3)
+    assert (at.ack_pending, at.redelivered) == (2, 0)
     js.unpin(name, "q-0", "spark")
-    assert look(stream=name).consumers[0].pinned_id == ""
+    assert look(stream=name).consumers[0].pin.client == ""
 
 
 def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> None:
@@ -220,7 +221,7 @@ def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> 
     durable(js, name, "q-0")
     for _ in range(2):
         pull(js, name, "q-0")
-    until(lambda: look(stream=name).consumers[0].waiting == 2)
+    until(lambda: look(stream=name).consumers[0].progress.waiting == 2)
 
 
 def test_a_checkpoint_beside_the_stream(
@@ -485,9 +486,8 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
 
 
 def test_a_query_that_begins_meanwhile(
-    inspector: Callable[..., Inspector], new_stream: NewStream, js: JetStream, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    new_stream: NewStream, js: JetStream, tmp_path: Path
+) -> None:
     """
     A first batch that is planned during the look is seen with its stream and consumers.
     """
@@ -495,17 +495,45 @@ def test_a_query_that_begins_meanwhile(
     durable(js, name, "q-0")
     created = js.stream_info(name).created
     write_checkpoint(tmp_path, [])
-    looking = inspector(None, tmp_path)
-    consumers = looking._consumers
+    looks = []
 
-    def planned_meanwhile(*arguments: Any) -> Any:
-        found = consumers(*arguments)
-        write_checkpoint(tmp_path, [[offset({name: created}, [0])]])
-        return found
+    class PlannedMeanwhile(LocalDirectory):
+        def read(self, name: str) -> bytes:
+            looks.append(name)
+            if looks.count("metadata") == 2 and name == "metadata":
+                write_checkpoint(tmp_path, [[offset({name_of: created}, [0])]])
+            return super().read(name)
 
-    monkeypatch.setattr(looking, "_consumers", planned_meanwhile)
-    found = looking.look()
+    name_of = name
+    found = Inspector(js.client, checkpoint=PlannedMeanwhile(tmp_path)).look()
 
     assert [each.name for each in found.streams] == [name]
     assert [each.name for each in found.consumers] == ["q-0"]
     assert (positions(found)[0].consumer, found.problems()) == (0, [])
+
+
+def test_all_that_is_sparks() -> None:
+    """
+    Without options and checkpoint, consumers that a query has made are shown with their streams,
+    and streams that are Spark's themselves; of what others have on the server nothing.
+    """
+    with DevServer() as server, closing(Client(connection_to(server))) as client:
+        js = JetStream(client)
+        nothing = Inspector(client).look()
+        for name in ("FLIGHTS", "OTHERS", "EMPTY", "KV_SPARK_LEDGER"):
+            js.create_stream({"name": name, "subjects": [f"{name}.>"]})
+        marked = {"metadata": {"pyspark-jetstream.partition": "0"}}
+        js.create_stream({"name": "RAW-0", "subjects": ["raw.0"]} | marked)
+        owner = Owner("one", "h", 1, "_INBOX.x", name="alerts").metadata
+        durable(js, "FLIGHTS", "alerts-0", metadata=owner)
+        durable(js, "FLIGHTS", "somebody")
+        durable(js, "OTHERS", "somebody")
+        found = Inspector(client).look()
+        of_one = Inspector(client, consumer="somebody").look()
+
+    assert (nothing.streams, nothing.consumers, nothing.problems()) == ((), (), [])
+    assert [each.name for each in found.streams] == ["FLIGHTS", "KV_SPARK_LEDGER", "RAW-0"]
+    assert [(c.name, c.owner.name) for c in found.consumers] == [("alerts-0", "alerts")]
+    assert [(c.stream, c.name) for c in of_one.consumers] == [
+        ("FLIGHTS", "somebody"), ("OTHERS", "somebody"),
+    ]  # fmt: skip

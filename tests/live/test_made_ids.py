@@ -350,7 +350,7 @@ def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_str
     with Proxy(nats_server.port) as proxy:
         query = Query(proxy.url, js, new_stream(allow_atomic=True))
         query.options = sink_of(
-            options(proxy.url), ledger=True, publish_mode=mode, ack_timeout_s=0.3, throttle=True
+            options(proxy.url), ledger=True, publish_mode=mode, ack_timeout_s=0.3
         )
 
         def blocks():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -145,7 +144,7 @@ def test_a_mapping_that_came_or_went_is_an_error(js, options, new_stream, taken_
     """
     name, query = new_stream(**BRIEF), f"m5-{taken_away}"
     way = mapped(options, {f"{name}.1": f"{name}.one"}, **FAST)
-    plain = replace(options, **FAST)
+    plain = changed(options, **FAST)
     before, after = (way, plain) if taken_away else (plain, way)
     task = TaskName(query, 0, 0)
     with pytest.raises(KilledError):

@@ -224,8 +224,8 @@ def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes
     ("arguments", "without", "status", "said"),
     [
         (("--servers", "nats://127.0.0.1:1", "--request-timeout", "1s"), "", 1, "no connection to"),
-        (("--metrics-subject", "a..b"), "", 1, "invalid subject filter 'a..b'"),
-        (("--connect-timeout", "soon"), "", 1, "option 'connectTimeout'"),
+        (("--metrics-subject", "a..b"), "", 2, "invalid subject filter 'a..b'"),
+        (("--connect-timeout", "soon"), "", 2, "metrics: --connect-timeout: expected"),
         (("--listen", "here"), "", 2, "--listen: expected HOST:PORT"),
         (("--listen", "9464"), "", 2, "--listen: expected HOST:PORT"),
         (("--listen", "127.0.0.1:99999"), "", 2, "--listen: Port out of range"),

@@ -7,6 +7,7 @@ with `failOnDataLoss=false`, it goes on and says so.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 
@@ -330,7 +331,9 @@ def test_a_mirror_that_is_promoted(own, store, query, layout, mode, amid):
         subjects = own.stream_info("A").config["subjects"]
         config = {k: v for k, v in own.stream_info("M").config.items() if k != "mirror"}
         own.delete_stream("A")
-        own._call("STREAM.UPDATE.M", config | {"subjects": subjects})
+        own.client.request(
+            f"{own.prefix}.STREAM.UPDATE.M", json.dumps(config | {"subjects": subjects}).encode()
+        )
 
     expected: list[bytes] = []
     publish()

@@ -144,6 +144,9 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
             source.reader(source.schema()).partitions()
 
 
+CREATED = {"createStream": "true", "stream": "S", "streamSubjects": "S.>"}
+
+
 @pytest.mark.parametrize(
     ("options", "column", "capability", "needs"),
     [
@@ -151,9 +154,11 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
         ({"publishMode": "fast"}, None, "publishMode=fast", "2.14"),
         ({"publishMode": "atomic"}, None, "publishing atomic batches", "2.12"),
         ({}, "ttl", "the column ttl", "2.11"),
+        (CREATED, None, "createStream", "2.10"),
+        (CREATED | {"streamConfig": '{"allow_atomic": true}'}, None, "atomic batches", "2.12"),
         (
-            {"createStream": "true", "stream": "S", "streamSubjects": "S.>"},
-            None, "createStream", "2.10",
+            CREATED | {"streamConfig": '{"allow_batched": true}'},
+            None, "allow_batched in streamConfig", "2.14",
         ),
     ],
 )  # fmt: skip
@@ -207,12 +212,13 @@ def test_a_plain_write_to_an_old_server(old, caplog):
 
 def test_a_stream_is_created_without_what_the_server_lacks(nats_server, js, request):
     """
-    `allowBatched`, true by default, is left out for a server without: 2.12 refuses the field.
+    `allow_batched`, true by default, is left out for a server without: 2.12 refuses the field.
     """
     name = f"created-{request.node.name[:8]}"
     with Proxy(nats_server.port, info_with(version="2.12.8")) as proxy:
         given = {"servers": proxy.url, "stream": name, "streamSubjects": f"{name}.>"}
-        wanted = parse_sink(given | {"createStream": "true", "allowAtomic": "true"})
+        config = '{"allow_atomic": true}'
+        wanted = parse_sink(given | {"createStream": "true", "streamConfig": config})
         client = Client(wanted.connection)
         create_streams(JetStream(client), wanted.create)
         client.close()

@@ -21,7 +21,7 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.telemetry import Counts, Origin
 from pyspark_jetstream.write.rows import MessageBuilder
 
-from ..kits.options import changed, connection_of, priorities_of, rules_of, sink_of
+from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
 from ..kits.targets import targets_of
 from .test_publisher import stored
 
@@ -54,9 +54,7 @@ def rows(rng, count):
 
 def write(server, subjects, block=500, width=lambda row: 0, **changes):
     """The counts of writing the rows; row i has i as data, so wide at least."""
-    options = sink_of(
-        connection_of(server.url), publish_mode="async", limiter="fixed", max_in_flight=200
-    )
+    options = sink_of(connection_of(server.url), publish_mode="async", **FIXED, max_in_flight=200)
     options = changed(options, priorities=priorities_of(subjects=BY_SUBJECT), **changes)
     client, look = Client(options.connection), Client(options.connection)
     js = JetStream(look)

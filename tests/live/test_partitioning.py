@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -21,12 +22,14 @@ from pyspark_jetstream.errors import (
     StreamDiffersError,
 )
 from pyspark_jetstream.mapping.rule import Rule
+from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.copies import Copied
 from pyspark_jetstream.operations.partitioning import partition_stream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan, numbering
 
 from ..kits.partitions import N, stored, update
 from ..kits.places import ROOT
+from ..kits.schemas import mistakes
 
 JOB = [sys.executable, str(ROOT / "jobs/partition_stream.py")]
 
@@ -61,7 +64,8 @@ def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str])
     )
 
     rule = Rule.parse(f"{origin}.*.*", numbering(f"{origin}.*.*", N, (1,)))
-    expected = {rule.apply(s): rows for s, rows in stored(js, origin).items()}
+    before = stored(js, origin)
+    expected = dict(zip(rule.apply(list(before)), before.values(), strict=True))
     names = [each.stream for each in done.streams]
     assert (done.messages, done.numbered) == (240, f"{origin}-all")
     assert stored(js, *names) == expected
@@ -250,7 +254,7 @@ def test_the_job_partitions_a_stream(
     assert f"verified: {origin}-all 240/240" in first.stderr
     assert other.returncode == 1
     assert "exists with another configuration" in other.stderr
-    assert (wrong.returncode, wrong.stderr) == (2, "option 'force': goes with undo\n")
+    assert (wrong.returncode, wrong.stderr) == (2, "partition_stream: --force: goes with --undo\n")
     assert filtered.stdout == f"is there {origin}-all\n"
     assert undone.stdout.splitlines()[-1] == f"removed {origin}-all, 240 messages"
     assert not set(names) & set(js.stream_names())
@@ -293,3 +297,30 @@ def test_a_killed_job_is_run_again(
     done = job(nats_server, *good, "--verify", "content")
 
     assert (done.returncode, done.stdout) == (0, "240 messages of 24 subjects, 0 left out\n")
+
+
+def test_what_the_program_shows_as_json(
+    nats_server: DevServer, js: JetStream, numbered: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """
+    As `--json` it says what would be made, what was made, where another layout takes over, and what
+    was removed, each as the schema says.
+    """
+    origin = numbered()
+    words = ["partition", "--stream", origin, "--servers", nats_server.url, "--partitions", str(N)]
+    words += ["--partition-subject", f"{origin}.{{partition}}.>"]
+    found = []
+    for more in (
+        ("--dry-run",), (), ("--replaces", origin, "--hand-over"), ("--undo", "--dry-run"),
+        ("--undo",),
+    ):  # fmt: skip
+        assert main([*words, *more, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    planned, made, cut, lost, removed = found
+
+    assert [mistakes(each, "partition") for each in found] == [[]] * 5
+    assert not any(each["is_there"] for each in planned["streams"])
+    assert (made["messages"], made["verified"], cut["stream"]) == (480, "order", origin)
+    assert [lost["removed"], removed["removed"]] == [False, True]
+    assert len(removed["streams"]) == N

@@ -22,7 +22,7 @@ from pyspark_jetstream.readstream.ownership import Pins
 from pyspark_jetstream.values import Secret
 
 from ..kits.options import connection_of
-from ..kits.pins import Advisories, Puller, Query
+from ..kits.pins import Advisories, Puller, Query, QueryProcess
 from ..kits.places import ROOT
 from ..kits.shared import eventually
 
@@ -277,13 +277,9 @@ def test_the_consumers_name_the_query(js, new_stream, publish, query, monkeypatc
     heard.batch()
     first, early = name("told-0"), name("heard-0")
     pinned = js.consumer_info(stream, "heard-0").pinned_id
-    deadline = time.monotonic() + 20
-    while heard.reader._run._durables._neighbours.watch.query_name != "alerts":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
     publish([(f"{stream}.x", b"x")])
     told.batch()
-    heard.plan()  # no attempt takes the pin yet
+    eventually(lambda: heard.plan() and name("heard-0"))  # no attempt takes the pin yet
 
     assert (first, name("told-0")) == ("flights", "flights")
     assert (early, name("heard-0")) == ("", "alerts")
@@ -362,7 +358,7 @@ def test_nothing_that_is_said_ends_the_listening(
     one.batch()
     inbox = js.consumer_info(name, "c-0").config["metadata"]["pyspark-jetstream.inbox"]
     if breaks:
-        announced, calls = Pins.announced, []
+        announced, calls = Pins.add_announcement, []
 
         def once(self, note):
             calls.append(note)
@@ -370,7 +366,7 @@ def test_nothing_that_is_said_ends_the_listening(
                 raise RuntimeError("unforeseen")
             announced(self, note)
 
-        monkeypatch.setattr(Pins, "announced", once)
+        monkeypatch.setattr(Pins, "add_announcement", once)
     for data in (b'{"partition": [], "pinned": 1}', b"[]", b"no JSON", b'{"partition": {}}'):
         js.client.connection.send(wire.pub(f"{inbox}.pins", data))
     js.client.connection.ping(10.0)
@@ -384,7 +380,6 @@ def test_nothing_that_is_said_ends_the_listening(
         time.sleep(0.1)
     time.sleep(0.3)
     assert answers()
-    assert one.reader._run._durables._neighbours.watch._thread.is_alive()
 
 
 # ── whoever else pulls ───────────────────────────────────────────────────────────────────────
@@ -471,22 +466,25 @@ def test_another_checkpoint_with_the_same_consumer_is_refused(js, new_stream, pu
     assert one.sequences == three.sequences == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_query_whose_consumer_was_taken_over_ends(js, new_stream, publish, query, monkeypatch):
+def test_a_query_whose_consumer_was_taken_over_ends(js, nats_server, new_stream, publish, query):
     """
     A run that cannot answer, and whose consumer another one has taken over, ends before its next
     batch with an error that names the other one: they do not take it from each other for ever.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
-    one = query(stream=stream, consumer="lost")
-    one.batch()
-    one.reader._run._durables._neighbours.watch.close()  # as if its process were stopped
-    two = query(stream=stream, consumer="lost")
-    two.batch()
-    publish([(f"{stream}.x", b"x")])
-    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
-    with pytest.raises(ForeignClientError, match=f"query {two.at['query']} .*has taken consumer"):
+    one = QueryProcess(nats_server, stream=stream, consumer="lost")
+    try:
         one.batch()
+        one.freeze()
+        two = query(stream=stream, consumer="lost")
+        two.batch()  # asks whether the first one lives, for longer than it waits between two looks
+        publish([(f"{stream}.x", b"x")])
+        one.thaw()
+        with pytest.raises(ForeignClientError, match=f"query {two.at['query']} .*has taken consum"):
+            one.batch()
+    finally:
+        one.kill()
 
     assert two.batch() == [6]
 

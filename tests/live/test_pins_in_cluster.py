@@ -17,6 +17,7 @@ from pyspark_jetstream.tasks import RangeRead
 from ..kits.clients import options
 from ..kits.pins import Puller, Query
 from ..kits.replicas import fill
+from ..kits.shared import api
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_auto_in_a_cluster(cluster):
     query.stop()
     ranged = JetStreamRangeReader(parse_read({"servers": cluster.urls, "stream": "FEW"}))
     (task,) = ranged.partitions()
-    js._call("STREAM.DELETE.FEW")
+    api(js, "STREAM.DELETE.FEW")
     js.client.close()
 
     assert found == list(range(1, 5_001))
@@ -51,7 +52,7 @@ def test_auto_in_a_cluster(cluster):
 
 
 def leader(js: JetStream, stream: str, consumer: str) -> str:
-    found = js._call(f"CONSUMER.INFO.{stream}.{consumer}").get("cluster", {})
+    found = api(js, f"CONSUMER.INFO.{stream}.{consumer}").get("cluster", {})
     return str(found.get("leader") or "")
 
 
@@ -85,7 +86,7 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
             down = next(server for server in cluster.servers if server.name == was)
             down.kill()
         else:
-            js._call(f"CONSUMER.LEADER.STEPDOWN.{name}.c-0")
+            api(js, f"CONSUMER.LEADER.STEPDOWN.{name}.c-0")
         for rows in batches:
             found += rows.column("sequence").to_pylist()
         after = js.consumer_info(name, "c-0").pinned_id
@@ -96,7 +97,7 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
         if how == "dies":
             down.restart()
             cluster.await_leader()
-        js._call(f"STREAM.DELETE.{name}")
+        api(js, f"STREAM.DELETE.{name}")
         admin.close()
 
     assert len(tasks) == 1
@@ -133,7 +134,7 @@ def test_a_pin_is_forgotten_by_the_next_leader(cluster):
         first = old.next()
         pinned = js.consumer_info("FORGET", "c").pinned_id
         was = leader(js, "FORGET", "c")
-        js._call("CONSUMER.LEADER.STEPDOWN.FORGET.c")
+        api(js, "CONSUMER.LEADER.STEPDOWN.FORGET.c")
         deadline = time.monotonic() + 30
         while leader(js, "FORGET", "c") in ("", was) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -145,7 +146,7 @@ def test_a_pin_is_forgotten_by_the_next_leader(cluster):
     finally:
         old.close()
         new.close()
-        js._call("STREAM.DELETE.FORGET")
+        api(js, "STREAM.DELETE.FORGET")
         admin.close()
 
     assert first[3] == b"1" and pinned == old.pin

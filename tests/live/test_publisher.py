@@ -192,9 +192,9 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
 @pytest.mark.parametrize("mode", ["fast", "atomic"])
 def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
     """
-    Several streams share `maxInFlightBytes`. When all of it is on the wire and the server goes
-    away, each lane sends again what may be lost, though its bytes still count; and no more than
-    one of them goes beyond it.
+    Several streams share a quarter of `bufferMemory`. When all of it is on the wire and the server
+    goes away, each lane sends again what may be lost, though its bytes still count; and no more
+    than one of them goes beyond it.
     """
     on_the_wire, send, breaks = [0], Sender.send, []
 

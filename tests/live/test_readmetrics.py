@@ -20,7 +20,7 @@ from ..kits.exporter import Reads, Scrapes, exporter
 from ..kits.pins import Query
 from ..kits.shared import query as shared_query
 from ..kits.sources import NewStream, Publish, numbered
-from .test_standby import LEASE, die, until_it_reads
+from .test_standby import LEASE, until_it_reads
 
 __all__ = ["exporter", "shared_query"]
 
@@ -200,7 +200,7 @@ def test_a_standby(
 ) -> None:
     """
     Of two queries with a standby each says whether it reads, by its own name; the one that waits
-    has no lag. When the first is dead the second reads.
+    has no lag. When the first has ended the second reads.
     """
     name = new_stream()
     publish(numbered(name, 10))
@@ -213,8 +213,7 @@ def test_a_standby(
     reads.wait("lag_messages", {("0",): 0}, query=names[0])
     assert reads.of("lag_messages", query=names[1]) == {}
     publish(numbered(name, 5))
-    first.reader._run._reporting.close()
-    die(first)
+    first.stop()
     until_it_reads(second)
     reads.wait("active", {(): 1}, query=names[1])
     reads.wait("active", {}, query=names[0])

@@ -24,7 +24,7 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED
 
-from ..kits.options import connection_of, sink_of
+from ..kits.options import changed, connection_of, sink_of
 from .test_publisher import publish
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -46,7 +46,7 @@ def rows(subject, count, size=10, **headers):
 def brief(server, **changes) -> SinkOptions:
     """Options of a write that gives up soon."""
     options = sink_of(connection_of(server.url), publish_timeout_s=6.0, allow_rollup=True)
-    return replace(options, ack_timeout_s=0.5, **changes)
+    return changed(options, ack_timeout_s=0.5, **changes)
 
 
 @pytest.mark.parametrize(

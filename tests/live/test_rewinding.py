@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from pyspark_jetstream.write.sink import JetStreamStreamWriter
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.checkpoints import write_checkpoint
+from ..kits.schemas import mistakes
 from .test_taken_back import SCHEMA, SIZE, Query, place, query
 
 __all__ = ["place", "query"]
@@ -101,7 +103,7 @@ def test_a_rewind_is_done_twice_or_interrupted(place, query, rewind, monkeypatch
 
     monkeypatch.setattr(Path, "rename", once)
     status, _, err, path = rewind(2)
-    assert (status, err) == (1, "killed\n")
+    assert (status, err) == (1, "pyspark-jetstream rewind: killed\n")
     monkeypatch.undo()
     monkeypatch.setattr(ledger_module, "SETTLES_S", 0.2)
     assert rewind(2)[0] == rewind(2)[0] == 0
@@ -150,17 +152,33 @@ def test_what_cannot_be_rewound(place, query, rewind):
     place.take_back(STREAM)
     status, _, err, path = rewind(7)
     assert status == 2
-    assert err.startswith("option 'batch': the checkpoint does not have it (any more): no file ")
+    assert err.startswith(
+        "pyspark-jetstream rewind: --batch: the checkpoint does not have it (any more): no file "
+    )
     status, _, err, _ = rewind(3)
     assert (status, err) == (
         1,
-        "exactlyOnce, q: the ledger ends with batch 1: write again from batch 2 on\n",
+        "pyspark-jetstream rewind: exactlyOnce, q: the ledger ends with batch 1: write again from"
+        " batch 2 on\n",
     )
     assert not (path / "rewound-1").exists()
     place.forget()
     status, out, _, _ = rewind(3)
     assert status == 0
     assert "the ledger knows nothing of this query" in out
+
+
+def test_what_a_rewind_shows_as_json(place, query, rewind):
+    """
+    As `--json` says which batch is next, and what was moved; or that the query goes on.
+    """
+    place.take_back("T")
+    done = [
+        json.loads(rewind(*words)[1]) for words in ((3, "--json"), (None, "--accept", "--json"))
+    ]
+
+    assert [mistakes(each, "rewind") for each in done] == [[], []]
+    assert (done[0]["batch"], done[0]["in_ledger"]) == (3, True)
 
 
 def test_a_rewind_waits_until_ids_are_forgotten(place, query, rewind):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.readstream.shared import reader as reader_module
+from pyspark_jetstream.readstream.shared import ahead as ahead_module
+from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.answers import answer
@@ -18,7 +22,7 @@ __all__ = ["query"]
 @pytest.fixture
 def always(monkeypatch):
     """However long a batch of a test took, the next is expected to be short."""
-    monkeypatch.setattr(reader_module, "_SHORT", 0)
+    monkeypatch.setattr(member_module, "_SHORT", 0)
 
 
 def second_batch(js, name, one, claimed: int) -> None:
@@ -97,15 +101,15 @@ def test_nothing_is_claimed_ahead(js, new_stream, publish, query, monkeypatch, w
     name, dead = new_stream(), new_stream()
     options = {"maxRecordsPerTrigger": 10}
     if why == "maxDeliver":
-        monkeypatch.setattr(reader_module, "_SHORT", 0)
+        monkeypatch.setattr(member_module, "_SHORT", 0)
         options |= {"maxDeliver": 2, "deadLetterSubject": f"{dead}.x"}
     else:
-        monkeypatch.setattr(reader_module, "_KEEP_S", 0.0)
+        monkeypatch.setattr(member_module, "_KEEP_S", 0.0)
     publish(numbered(name, 60))
     one, two = query(stream=name, **options), query(stream=name)
     assert one.step() == 10
     one.plan()
-    assert one.reader._run._joined.ahead._thread is None
+    assert one.reader.driver.member.ahead.is_idle
     two.drain()
     one.commit()
     one.drain()
@@ -119,7 +123,7 @@ def test_claims_ahead_are_given_back_in_time(js, new_stream, publish, query, mon
     What is claimed ahead while a batch takes longer than expected others have long before the ack
     wait is over, and the query that is busy does not have it as well.
     """
-    monkeypatch.setattr(reader_module, "_KEEP_S", 0.3)
+    monkeypatch.setattr(member_module, "_KEEP_S", 0.3)
     name = new_stream()
     publish(numbered(name, 60))
     one, two = (query(stream=name, maxRecordsPerTrigger=10) for _ in range(2))
@@ -164,13 +168,13 @@ def test_a_query_that_is_killed(js, new_stream, publish, query, monkeypatch, ret
     one = query(stream=name, maxRecordsPerTrigger=10, ackWait="3s")
     two = query(stream=name)
     assert one.claim() is None
-    ahead = one.reader._run._joined.ahead
+    ahead = one.reader.driver.member.ahead
     ahead.keep_s = 60.0
     publish(numbered(name, 60))
     second_batch(js, name, one, 20)
     two.drain()
     assert sorted(two.sequences) == list(range(31, 61))
-    monkeypatch.setattr(ahead, "_give_back", lambda claimed: None)
+    monkeypatch.setattr(ahead_module, "give_back", lambda *_: None)
     one.restart()  # within the ack wait: the batch that was recorded
     eventually(lambda: two.drain() or len(two.rows) == 40)
     one.drain()
@@ -180,7 +184,7 @@ def test_a_query_that_is_killed(js, new_stream, publish, query, monkeypatch, ret
 
 
 @pytest.mark.usefixtures("always")
-def test_claims_that_are_older_than_half_the_ack_wait(js, new_stream, publish, query):
+def test_claims_that_are_older_than_half_the_ack_wait(js, new_stream, publish, query, monkeypatch):
     """
     A process that stood still may find the heartbeats going again before it looks: claims ahead
     from before are in no batch and are not given back, as they may be somebody else's.
@@ -189,7 +193,9 @@ def test_claims_that_are_older_than_half_the_ack_wait(js, new_stream, publish, q
     publish(numbered(name, 60))
     one, two = (query(stream=name, maxRecordsPerTrigger=10, ackWait="4s") for _ in range(2))
     second_batch(js, name, one, 20)
-    one.reader._run._joined.ahead._kept -= 2.5
+    eventually(lambda: repr(one.reader.driver.member.ahead) == "<Ahead 10 claims>")
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2.5)
+    monkeypatch.setattr(ahead_module, "time", later)
     one.commit()
     assert one.plan()["claims"] == {"0": {"1": "31-40"}}
     one.commit()
@@ -221,4 +227,4 @@ def test_claims_ahead_of_a_stream_that_is_no_more(js, new_stream, publish, query
 
     assert [row["data"] for row in one.rows[20:]] == [b"new"] * 5
     assert ack_pending(js, name) == 5
-    assert "of 5 claims" in repr(one.reader._run._joined.heartbeats)
+    assert "of 5 claims" in repr(one.reader.driver.member.heartbeats)

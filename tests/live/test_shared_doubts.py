@@ -12,11 +12,11 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.readstream.shared import ahead as ahead_module
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
-from pyspark_jetstream.readstream.shared import reader as reader_module
+from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.proxy import Proxy
-from ..kits.shared import Query, ack_pending, eventually, hang_up, query
+from ..kits.shared import Query, ack_pending, api, eventually, hang_up, query
 
 __all__ = ["query"]
 
@@ -27,7 +27,7 @@ def amid_a_claim(monkeypatch, servers, unsettle, replicas: int) -> None:
     when the consumer is unsettled; the other one then reads what it is given. Each message is in
     one batch.
     """
-    monkeypatch.setattr(reader_module, "_SHORT", 0)
+    monkeypatch.setattr(member_module, "_SHORT", 0)
     client = Client(connection_to(servers[0]))
     js = JetStream(client)
     js.create_stream(
@@ -79,7 +79,7 @@ def test_unsettled_amid_a_claim(monkeypatch, what):
     if what == "leader":
         with DevCluster(3) as cluster:
             step_down = "CONSUMER.LEADER.STEPDOWN.S.jobs-0"
-            amid_a_claim(monkeypatch, cluster.servers, lambda js: js._call(step_down), replicas=3)
+            amid_a_claim(monkeypatch, cluster.servers, lambda js: api(js, step_down), replicas=3)
     else:
         with DevServer() as server:
             amid_a_claim(monkeypatch, [server], lambda js: server.restart(), replicas=1)

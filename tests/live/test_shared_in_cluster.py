@@ -15,7 +15,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.readstream.shared import reader as reader_module
+from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.shared import Query, eventually, hang_up
@@ -79,7 +79,7 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
     seed = time.time_ns() % 10**6
     logger.info("seed %d", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(reader_module, "_SHORT", 0)
+    monkeypatch.setattr(member_module, "_SHORT", 0)
     count = 60_000 if unrest != "restarts" else 40_000
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))

@@ -15,7 +15,7 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
 )
 from pyspark_jetstream.readstream.shared import ahead as ahead_module
-from pyspark_jetstream.readstream.shared import reader as reader_module
+from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.shared import Query, eventually
@@ -80,7 +80,7 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
     are not answered, which is said and does not hold up the query. They are dealt out once more,
     and every message is read once.
     """
-    monkeypatch.setattr(reader_module, "_KEEP_S", 0.0)  # nothing is claimed ahead, of what is reset
+    monkeypatch.setattr(member_module, "_KEEP_S", 0.0)  # nothing is claimed ahead, of what is reset
     with DevServer(store_dir=tmp_path) as server:
         client = Client(connection_to(server))
         js = JetStream(client)
@@ -109,7 +109,7 @@ def test_a_server_that_restarts_in_a_claim_ahead(tmp_path, monkeypatch):
     A server that restarts takes claims of old messages for expired, and deals out again what a
     query has just claimed ahead: it comes to that query, which knows it, and is in one batch.
     """
-    monkeypatch.setattr(reader_module, "_SHORT", 0)
+    monkeypatch.setattr(member_module, "_SHORT", 0)
     with DevServer(store_dir=tmp_path) as server:
         client = Client(connection_to(server))
         js = JetStream(client)
@@ -153,7 +153,7 @@ def test_leader_changes_in_a_cluster(monkeypatch):
     On three replicas the leaders of stream and consumer change between and during batches, not
     during claims; each message is claimed once.
     """
-    monkeypatch.setattr(reader_module, "_KEEP_S", 0.0)  # nothing is claimed ahead, at any time
+    monkeypatch.setattr(member_module, "_KEEP_S", 0.0)  # nothing is claimed ahead, at any time
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)

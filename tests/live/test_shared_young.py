@@ -11,7 +11,9 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
-from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
+from pyspark_jetstream.readstream.shared.claimant import Claimant
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
 from ..conftest import connection_to
 from ..kits.answers import answer
@@ -62,7 +64,7 @@ def test_by_the_servers_clock(nats_server, new_stream, publish, monkeypatch, hou
     claims are read many at a time or each for itself.
     """
     if not scans:
-        monkeypatch.setattr(Claimant, "_scan", lambda *_: None)
+        monkeypatch.setattr(ClaimPulls, "scan", lambda *_: None)
     name = new_stream()
     with Proxy(nats_server.port, rewrite=clock_moved(hours)) as proxy:
         client = Client(connection_of(proxy.url))
@@ -96,7 +98,7 @@ def test_a_server_that_restarts_keeps_claims_of_new_messages(tmp_path):
                 client.request(f"s.{i}", b"x")
             eventually(lambda: js.consumer_info("S", "jobs-0").num_pending == 40)
             assert one.plan() is not None
-            assert one.reader._run._claimant.is_young
+            assert one.reader.driver.claimant.is_young
             server.restart()
             eventually(lambda: js.consumer_info("S", "jobs-0").num_ack_pending == 40)
             looked = time.monotonic()

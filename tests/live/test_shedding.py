@@ -18,7 +18,7 @@ from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger, TaskName
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.options import connection_of, priorities_of, rules_of, sink_of
+from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
 from .test_throttle import Operator, Task
 
@@ -27,11 +27,9 @@ SHEDDABLE = frozenset({Priority.NORMAL, Priority.NON_CRITICAL})
 
 def narrow(server, **changes) -> SinkOptions:
     """Whatever may be shed is, with a queue and a window that are full at once."""
-    options = sink_of(
-        connection_of(server.url), publish_mode="async", limiter="fixed", max_in_flight=8
-    )
+    options = sink_of(connection_of(server.url), publish_mode="async", **FIXED, max_in_flight=8)
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, parked_bytes=200_000)
-    return replace(options, drops=True, rules=rules, **changes)
+    return changed(options, drops=True, rules=rules, **changes)
 
 
 def until(js, name, messages):

@@ -9,6 +9,7 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.errors import (
     DataLossError,
     OffsetError,
@@ -16,12 +17,13 @@ from pyspark_jetstream.errors import (
     QueryFencedError,
 )
 from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.tasks import WarmUp
 
 from ..conftest import connection_to
-from ..kits.pins import Query
-from ..kits.shared import eventually
+from ..kits.pins import Query, QueryProcess
+from ..kits.shared import api, eventually
 
 LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "readMode": "consumer"}
 
@@ -40,14 +42,18 @@ def query(nats_server):
         each.stop()
 
 
-def die(query) -> None:
-    """As `kill -9` would: nothing is given back, nothing is renewed."""
-    lease = query.reader._run._turn._lease
-    lease._stopped.set()
-    lease._thread.join(20)
-    lease._active.clear()
-    lease._client.close()
-    query.reader._run._durables.close()
+@pytest.fixture
+def apart(nats_server):
+    """Makes queries in processes of their own."""
+    made = []
+
+    def make(**options):
+        made.append(QueryProcess(nats_server, **LEASE | options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
 
 
 def recorded(js, stream) -> dict:
@@ -65,25 +71,27 @@ def until_it_reads(query, timeout_s=40.0) -> list[int]:
 
 
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
-def test_the_second_goes_on_where_the_first_committed(js, new_stream, publish, query, retention):
+def test_the_second_goes_on_where_the_first_committed(
+    js, new_stream, publish, query, apart, retention
+):
     """
     While the first query reads, the second has no rows and says who reads; when the first is dead,
     it reads from what the first had committed on: nothing is lost, and only the batch that was not
     known to be committed is there twice.
     """
     stream = new_stream(retention=retention)
-    first, second = query(stream=stream), query(stream=stream)
+    first, second = apart(stream=stream), query(stream=stream)
     first.batch()  # makes the consumer
     publish([(f"{stream}.x", b"%d" % i) for i in range(1, 31)])
     until_it_reads(first)
     waiting = [second.batch(), second.batch()]
     publish([(f"{stream}.x", b"x") for _ in range(20)])
     first.batch()
-    first.reader.commit(first.at)
+    first.commit()
     shown = json.loads(json.dumps(second.reader.reportLatestOffset()))["standby"]
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     first.batch()  # 51 to 60 are committed, but nobody has noted that
-    die(first)
+    first.kill()
     took = until_it_reads(second)
     publish([(f"{stream}.x", b"x") for _ in range(5)])
     rest = until_it_reads(second)
@@ -135,61 +143,27 @@ def test_one_that_waits_has_its_workers_started(js, new_stream, publish, query):
     assert without == []
 
 
-def test_one_that_waits_does_not_look_beyond_the_lease(nats_server, monkeypatch):
-    """
-    Who waits looks again at the latest when the record could be taken, so no more than one answer
-    of the server lies between the end of the lease and the take-over.
-    """
-    waits: list[tuple[float, float]] = []
-    watch = Lease._watch
-
-    def noted(self):
-        watch(self)
-        if not self.holds:
-            left = 6.0 - self._silent_s
-            waits.append((self._next_look_s, left))
-
-    monkeypatch.setattr(Lease, "_watch", noted)
-    options = connection_to(nats_server)
-    leases = [
-        Lease(options, "LOOKS", Owner(f"q{i}", "h", i, f"_INBOX.{i}", True), "c", 6.0)
-        for i in range(2)
-    ]
-    try:
-        reads, waiting = leases
-        reads._stopped.set()  # it stands still
-        reads._thread.join(20)
-        deadline = time.monotonic() + 40
-        while not waiting.wait(0.1):
-            assert time.monotonic() < deadline
-    finally:
-        for lease in leases:
-            lease.close()
-            lease._client.close()
-
-    assert all(next_s <= left for next_s, left in waits)
-    assert any(next_s == left for next_s, left in waits)
-
-
-def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(js, new_stream, publish, query):
+def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(
+    js, new_stream, publish, query, apart
+):
     """
     Planned again from the two offsets that Spark has logged, by another process, the first batch of
     a query that took over has the same rows; the batches after it have nothing to note.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream), query(stream=stream)
+    first, second = apart(stream=stream), apart(stream=stream)
     first.batch()
     second.batch()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     first.batch()
-    die(first)
+    first.kill()
     start = second.at
     took = until_it_reads(second)
     end = second.at
     publish([(f"{stream}.x", b"x")])
     until_it_reads(second)
-    die(second)
+    second.kill()
     again = query(stream=stream)
     again.at = start
     tasks = again.reader.partitions(start, end)
@@ -204,7 +178,7 @@ def test_a_batch_after_a_take_over_has_its_beginning_in_its_end(js, new_stream, 
     assert "resumed" not in second.at
 
 
-def test_one_that_was_frozen_ends(js, new_stream, publish, query):
+def test_one_that_was_frozen_ends(js, new_stream, publish, query, apart):
     """
     A query that stood still for longer than its lease and goes on finds, before it plans another
     batch, that another one took its place, and ends with its name; started again it waits, and
@@ -212,18 +186,16 @@ def test_one_that_was_frozen_ends(js, new_stream, publish, query):
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream), query(stream=stream)
+    first, second = apart(stream=stream), query(stream=stream)
     first.batch()
     second.batch()
     first.batch()  # notes what the one before committed
-    lease = first.reader._run._turn._lease
-    lease._stopped.set()  # its thread stands still
-    lease._thread.join(20)
+    first.freeze()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     until_it_reads(second)
+    first.thaw()
     with pytest.raises(QueryFencedError, match=f"query {second.at['query']} .* took the place of"):
         first.batch()
-    lease._client.close()
     again = query(stream=stream)
     again.at = first.at
     waits = again.batch()
@@ -238,20 +210,20 @@ def test_one_that_was_frozen_ends(js, new_stream, publish, query):
     assert found == list(range(21, 41))
 
 
-def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query):
+def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, apart):
     """
     A batch that stands in the log of a query that died is run when it is that query's turn again:
     until then planning it waits, and takes nothing from the query that reads.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream), query(stream=stream)
+    first, second = apart(stream=stream), query(stream=stream)
     first.batch()
     second.batch()
     start = first.at
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     end, _ = first.plan()
-    die(first)
+    first.kill()
     until_it_reads(second)
     again = query(stream=stream)
     planned: list = []
@@ -269,17 +241,17 @@ def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query):
     assert second.sequences == [*range(11, 21), *range(21, 26)]
 
 
-def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, query):
+def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, query, apart):
     """
     A query that is killed and started again over its checkpoint reads on at once, although another
     one waits.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream, priorityTimeout="1h"), query(stream=stream)
+    first, second = apart(stream=stream, priorityTimeout="1h"), query(stream=stream)
     first.batch()
     second.batch()
-    die(first)
+    first.kill()
     again = query(stream=stream, priorityTimeout="1h")
     again.at = first.at
     publish([(f"{stream}.x", b"x") for _ in range(10)])
@@ -307,7 +279,7 @@ def test_one_that_ends_in_good_order_is_not_waited_for(js, new_stream, publish, 
     assert found == list(range(11, 21))
 
 
-def test_what_came_after_the_last_look_may_be_read(js, new_stream, publish, query):
+def test_what_came_after_the_last_look_may_be_read(js, new_stream, publish, query, monkeypatch):
     """
     What the other query read, noted and gave back since the one that takes over looked at the
     stream does not pass for messages that the stream has lost.
@@ -318,20 +290,21 @@ def test_what_came_after_the_last_look_may_be_read(js, new_stream, publish, quer
     first.batch()
     second.batch()
     first.batch()
-    run = second.reader._run
-    look, looks = run._look, []
+    look, looks = Survey.look, []
 
-    def looked(*fresh_s):
-        look(*fresh_s)
+    def looked(survey, consumers):
+        found = look(survey, consumers)
         looks.append(1)
-        if len(looks) == 1:
+        if len(looks) == 1:  # the second's, before it asks for the lease
             publish([(f"{stream}.x", b"x") for _ in range(5)])
             assert until_it_reads(first) == list(range(11, 16))
             first.batch()
             first.stop()
-            eventually(run._turn._lease._active.is_set)
+            reads = "pyspark-jetstream.query"
+            eventually(lambda: recorded(js, stream)["owner"][reads] == second.at["query"])
+        return found
 
-    run._look = looked
+    monkeypatch.setattr(Survey, "look", looked)
     waits = second.batch()
     publish([(f"{stream}.x", b"x")])
 
@@ -377,7 +350,7 @@ def test_what_is_gone_is_told_once(js, new_stream, publish, query, caplog):
     for _ in range(3):
         first.batch()
     purged = caplog.text.count("data loss")
-    js._call(f"STREAM.DELETE.{stream}")
+    api(js, f"STREAM.DELETE.{stream}")
     new_stream(stream)
     publish([(f"{stream}.x", b"x") for _ in range(3)])
     for _ in range(3):
@@ -397,21 +370,21 @@ def test_what_is_gone_is_told_once(js, new_stream, publish, query, caplog):
     assert quiet <= 1  # a renewal
 
 
-def test_latest_begins_where_the_first_query_began(js, new_stream, publish, query):
+def test_latest_begins_where_the_first_query_began(js, new_stream, publish, query, apart):
     """
     With startingOffsets=latest the second query does not begin where it was started, but with what
     the first one has not committed.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first = query(stream=stream, startingOffsets="latest")
+    first = apart(stream=stream, startingOffsets="latest")
     first.batch()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     second = query(stream=stream, startingOffsets="latest")
     second.batch()
     second.batch()
     first.plan()
-    die(first)
+    first.kill()
     found = until_it_reads(second)
 
     assert found == list(range(11, 21))
@@ -422,15 +395,15 @@ def test_no_error_ends_the_watch(nats_server, monkeypatch, caplog):
     An error that nobody has foreseen costs one look: who waits goes on watching, and takes over.
     """
     options = connection_to(nats_server)
-    watch, calls = Lease._watch, []
+    last, calls = Bucket.last, []
 
-    def once(self):
-        calls.append(self)
-        if len(calls) == 3:  # the first looks of both are not in the thread
+    def once(self, *keys):
+        calls.append(keys)
+        if len(calls) == 4:  # both look once, and one says that it waits, before their threads do
             raise RuntimeError("unforeseen")
-        watch(self)
+        return last(self, *keys)
 
-    monkeypatch.setattr(Lease, "_watch", once)
+    monkeypatch.setattr(Bucket, "last", once)
     leases: list[Lease] = []
     try:
         for i in range(2):
@@ -438,7 +411,7 @@ def test_no_error_ends_the_watch(nats_server, monkeypatch, caplog):
             leases.append(Lease(options, "WATCH", owner, "c", 6.0))
         reads, waits = leases
         deadline = time.monotonic() + 20
-        while len(calls) < 4 and time.monotonic() < deadline:
+        while len(calls) < 5 and time.monotonic() < deadline:
             time.sleep(0.05)
         reads.close()
         while not waits.wait(0.1) and time.monotonic() < deadline:
@@ -501,30 +474,30 @@ def test_what_is_refused(js, new_stream, publish, query):
     other = query(stream=stream, partitions=2, partitionSubject=f"{stream}.{{partition}}.>")
     with pytest.raises(OffsetError, match="active query reads 1 partitions"):
         other.batch()
-    js._call(f"STREAM.DELETE.KV_{BUCKET}")
+    api(js, f"STREAM.DELETE.KV_{BUCKET}")
     config = {"name": f"KV_{BUCKET}", "subjects": [f"$KV.{BUCKET}.>"], "max_age": 10**12}
     js.create_stream(config)
     try:
         with pytest.raises(OptionError, match="has a max_age"):
             query(stream=stream).batch()
     finally:
-        js._call(f"STREAM.DELETE.KV_{BUCKET}")
+        api(js, f"STREAM.DELETE.KV_{BUCKET}")
 
 
-def test_an_unfinished_batch_that_somebody_read(js, new_stream, publish, query):
+def test_an_unfinished_batch_that_somebody_read(js, new_stream, publish, query, apart):
     """
     That a query's unfinished batch has left the stream is no data loss once another one has
     committed it; what nobody has committed is one.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
-    first, second = query(stream=stream), query(stream=stream)
+    first, second = apart(stream=stream), query(stream=stream)
     first.batch()
     second.batch()
     start = first.at
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     end, _ = first.plan()
-    die(first)
+    first.kill()
     until_it_reads(second)
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     second.batch()  # notes that 20 is committed
@@ -539,25 +512,23 @@ def test_an_unfinished_batch_that_somebody_read(js, new_stream, publish, query):
         again.reader.latestOffset(end, ReadAllAvailable())
 
 
-def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, query):
+def test_one_whose_place_was_taken_settles_nothing(js, new_stream, publish, query, apart):
     """
     What Spark still tells a query that lost its place about commits does not reach the stream: the
     messages are the other one's to read.
     """
     stream = new_stream(retention="workqueue")
-    first, second = query(stream=stream), query(stream=stream)
+    first, second = apart(stream=stream), query(stream=stream)
     first.batch()
     second.batch()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
     until_it_reads(first)
-    lease = first.reader._run._turn._lease
-    lease._stopped.set()
-    lease._thread.join(20)
+    first.freeze()
     deadline = time.monotonic() + 40
     while second.reader.latestOffset(second.at, ReadAllAvailable()) == second.at:
         assert time.monotonic() < deadline
-    first.reader.commit(first.at)
-    lease._client.close()
+    first.thaw()
+    first.commit()
     left = js.stream_info(stream).messages
     found = second.batch()
 

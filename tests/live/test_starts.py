@@ -12,14 +12,7 @@ from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ApiError, JetStreamError, NotConnectedError
 from pyspark_jetstream.operations.backfill import journal, letters, ranges, relay, snapshots
-from pyspark_jetstream.operations.console import (
-    exporter,
-    overview,
-    partitions,
-    rewinding,
-    throttle,
-    unpinning,
-)
+from pyspark_jetstream.operations.console import commands
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.options import connection_of
@@ -63,20 +56,20 @@ def test_a_wrong_port(start):
 
 PLAN = "--stream", "S", "--partitions", "2", "--partition-subject", "s.{partition}.>"
 COMMANDS = {
-    "inspect": (overview.main, "--stream", "S"),
-    "inspect --watch": (overview.main, "--stream", "S", "--watch", "1"),
-    "unpin": (unpinning.main, "--stream", "S", "--consumer", "q"),
-    "rewind": (rewinding.main, "--checkpoint", "checkpoint", "--batch", "0"),
-    "rewind --accept": (rewinding.main, "--checkpoint", "checkpoint", "--accept"),
-    "partition": (partitions.main, *PLAN),
-    "partition --dry-run": (partitions.main, *PLAN, "--dry-run"),
-    "partition --undo": (partitions.main, *PLAN, "--undo"),
-    "partition --hand-over": (partitions.main, *PLAN, "--replaces", "T", "--hand-over"),
-    "throttle producers": (throttle.main, "producers"),
-    "throttle pause": (throttle.main, "pause", "--subject", "s.>", "--for", "1s"),
-    "throttle lift": (throttle.main, "lift", "--subject", "s.>"),
-    "throttle quota": (throttle.main, "quota", "--limit", "s.>=1/s"),
-    "metrics": (exporter.main, "--listen", "127.0.0.1:0"),
+    "inspect": ("inspect", "--stream", "S"),
+    "inspect --watch": ("inspect", "--stream", "S", "--watch", "1"),
+    "unpin": ("unpin", "--stream", "S", "--consumer", "q"),
+    "rewind": ("rewind", "--checkpoint", "checkpoint", "--batch", "0"),
+    "rewind --accept": ("rewind", "--checkpoint", "checkpoint", "--accept"),
+    "partition": ("partition", *PLAN),
+    "partition --dry-run": ("partition", *PLAN, "--dry-run"),
+    "partition --undo": ("partition", *PLAN, "--undo"),
+    "partition --hand-over": ("partition", *PLAN, "--replaces", "T", "--hand-over"),
+    "throttle producers": ("throttle", "producers"),
+    "throttle pause": ("throttle", "pause", "--subject", "s.>", "--for", "1s"),
+    "throttle lift": ("throttle", "lift", "--subject", "s.>"),
+    "throttle quota": ("throttle", "quota", "--limit", "s.>=1/s"),
+    "metrics": ("metrics", "--listen", "127.0.0.1:0"),
 }  # fmt: skip
 
 
@@ -88,11 +81,10 @@ def test_a_wrong_port_of_a_command(command, tmp_path, monkeypatch, capsys):
     """
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path / "checkpoint", [[offset({"S": "t"}, [1])]] * 2)
-    main, *words = COMMANDS[command]
     wrong = [f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"]
     reach = ["--servers", ",".join(wrong), "--connect-timeout", "200ms", "--request-timeout", "1d"]
 
-    assert main([*words, *reach]) == 1
+    assert commands.main([*COMMANDS[command], *reach]) == 1
     said = capsys.readouterr().err
     for address in wrong:
         assert f"{address}: [Errno 111] Connection refused" in said

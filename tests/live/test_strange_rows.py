@@ -117,7 +117,7 @@ RESERVED = {
     "its default": ("spark.jetstream.throttle", {"throttleSubject": "ops.pause"}),
     "another's": ("ops.pause", {"throttleSubject": "ops.pause"}),
     "below that": ("ops.pause.active", {"throttleSubject": "ops.pause"}),
-    "without one": ("spark.jetstream.throttle", {"throttle": "false"}),
+    "without one": ("spark.jetstream.throttle", {"throttleSubject": "none"}),
     "metrics": ("ops.metrics", {"metricsSubject": "ops.metrics"}),
     "below metrics": ("ops.metrics.x", {"metricsSubject": "ops.metrics"}),
     "an inbox": ("_INBOX.abc.1", {}),

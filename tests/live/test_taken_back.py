@@ -22,6 +22,7 @@ from pyspark_jetstream.errors import (
     TakenBackError,
     TargetChangedError,
 )
+from pyspark_jetstream.write import changes
 from pyspark_jetstream.write import ledger as ledger_module
 from pyspark_jetstream.write.changes import Seen
 from pyspark_jetstream.write.committed import Committed, Noted
@@ -68,7 +69,7 @@ class Query:
             )
         finally:
             client.close()
-        return Published(0, self.write, written, streams=tuple(report.seen))
+        return Published(0, self.write, written, streams=tuple(report.seen), fresh=report.fresh)
 
     def batch(self, batch):
         """A batch and its commit."""
@@ -417,3 +418,30 @@ def test_a_commit_that_may_not_look_at_a_target_goes_on(place, query, monkeypatc
 
     assert "no look whether stream=T was taken back" in caplog.text
     assert place.data() == list(range(5 * SIZE))
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+@pytest.mark.parametrize("streams", [["T"], ["T", STREAM]], ids=["target", "both"])
+@pytest.mark.parametrize("others", [0, 40])
+def test_a_target_that_is_taken_back_amid_a_batch(place, monkeypatch, mode, streams, others):
+    """
+    Rows of the batch that runs are gone, and its first ones are there: the commit says so, and the
+    next attempt stores what is gone. So it is where the stream goes on behind.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 0.1)
+    config = place.js.stream_info("T").config
+    place.js._call("STREAM.UPDATE.T", config | {"allow_batched": True, "allow_atomic": True})
+    query = Query(place.server.url, publish_mode=mode)
+    query.run(2)
+    place.copy()
+    published = query.task(2)
+    place.take_back(*streams)
+    for _ in range(others):
+        place.js.publish("T.x", b"-1", [])
+
+    with pytest.raises(
+        TargetChangedError, match=f"{SIZE} rows were stored behind .* ends {others} messages behind"
+    ):
+        JetStreamStreamWriter(query.options, SCHEMA).commit([published], 2)
+    assert query.batch(2).acked == SIZE
+    assert sorted(place.data()) == [-1] * others + list(range(3 * SIZE))

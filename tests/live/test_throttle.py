@@ -322,7 +322,7 @@ def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
     B14: with fail-fast a pause longer than what is left of publishTimeout is an error at once.
     """
     name = new_stream()
-    options = sink(nats_server, publish_timeout_s=10.0, rules=rules_of(fail_fast=True))
+    options = sink(nats_server, publish_timeout_s=10.0, rules=rules_of(throttle_max_wait_s=0.0))
     task = Task(nats_server, options, [f"{name}.a"])
     task.start()
     while js.stream_info(name).messages < 500:
@@ -335,10 +335,10 @@ def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
 
 def test_b20_a_writer_that_does_not_listen(js, nats_server, new_stream, operator):
     """
-    B20: with throttle=false nobody answers and nothing is paused.
+    B20: with throttleSubject=none nobody answers and nothing is paused.
     """
     name = new_stream()
-    task = Task(nats_server, sink(nats_server, throttle=False), [f"{name}.a"])
+    task = Task(nats_server, sink(nats_server, throttle_subject=None), [f"{name}.a"])
     task.start()
     while js.stream_info(name).messages < 500:
         time.sleep(0.01)

@@ -40,7 +40,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 from ..kits.options import connection_of, sink_of
 from .test_publisher import stored
 from .test_throttle import CONTROL, Operator, Task
-from .test_throttle_job import PATIENT, run, start, until
+from .test_throttle_job import PATIENT, rows_of, run, start, until
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 FOR_EVER_S = 300.0
@@ -166,27 +166,29 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
         ):  # a pause lapses while an operator that the machine stops says nothing
             words = "producers", "--throttle-subject", control, "--wait", "1s"
             listening[:] = run(nats_server, *words)[1]
-            return bool(listening and listening[0][3])
+            return bool(listening and listening[0].get("paused"))
 
         until(is_told)
         amid, waits = count(js, name), not ended
         time.sleep(3.0)  # the program has counted, and those that ended are known to have
         program.send_signal(signal.SIGINT)
         out, err = program.communicate(timeout=60)
-    rows = {row[0]: row[1:] for row in (line.split("\t") for line in out.splitlines())}
+    rows = {row["producer"]: row for row in rows_of(out)}
 
     assert "nobody so far" in said
     assert amid == {f"{name}.b": 200}
     assert waits
     assert count(js, name) == {f"{name}.a": 20, f"{name}.b": 200}
     assert program.returncode == 0
-    assert rows["100"][-1] == "acknowledged"
-    sent, receipts, missed, state = rows["10 more"]
-    assert (sent, missed, state) == ("", "0", "acknowledged, ended meanwhile")
-    assert int(receipts) >= 10  # the pause is said again each second, also to who was told
+    assert rows["100"]["state"] == "acknowledged"
+    more = rows["10 more"]
+    assert (more["subjects sent"], more["missed"]) == ("", "0")
+    assert more["state"] == "acknowledged, ended meanwhile"
+    assert int(more["receipts"]) >= 10  # the pause is said again each second, also to who was told
     assert f"stored meanwhile on '{name}.a', whoever published it: 0\n" in err
-    ((_, able, _, paused),) = listening
-    assert able == "yes"
+    (one,) = listening
+    paused = one["paused"]
+    assert one["supports throttle"] == "yes"
     assert paused.startswith(f"{name}.a until ")
     assert f"TopicProduceQuotaExceeded of {name}.a, operator's request " in paused
 
@@ -221,15 +223,15 @@ def test_b7_a_process_keeps_what_it_was_told(js, nats_server, new_stream, contro
 
 def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):
     """
-    B7, B20: where nobody listens the server says so at once, and with throttle=false nobody asks;
-    the rows go, though nobody's patience is over.
+    B7, B20: where nobody listens the server says so at once, and with throttleSubject=none nobody
+    asks; the rows go, though nobody's patience is over.
     """
     name = new_stream()
     options = sink(nats_server, throttle_subject=control)
     for number in range(20):
         assert write(options, [f"{name}.a"], producer_id=number).acked == 20
     with listening(Client(options.connection), f"{control}.active"):
-        silent = replace(options, throttle=False)
+        silent = replace(options, throttle_subject=None)
         assert write(silent, [f"{name}.a"], producer_id=20).acked == 20
 
 
@@ -313,7 +315,7 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
     class Slow:
         """A count that lasts until the writer was answered."""
 
-        def came(self):
+        def count(self):
             began.set()
             results.append(answered.wait(20))
             stop.set()
@@ -324,7 +326,7 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
 
     def counting():
         usage = Slow()
-        usage.came()
+        usage.count()
         return usage
 
     controller = Controller(client, Pauses(subject), stopped=stop.is_set)

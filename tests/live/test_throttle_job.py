@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from pyspark_jetstream.values import Secret
 from ..conftest import connection_to
 from ..kits.answers import answer
 from ..kits.places import ROOT
+from ..kits.schemas import mistakes
+from ..kits.tables import tables
 from ..kits.throttle import Writer
 
 JOB = ROOT / "jobs" / "throttle.py"
@@ -40,21 +43,27 @@ def start(server: DevServer, *arguments: str, without: str = "rich", **env: str)
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
         " from pyspark_jetstream.operations.console import throttle;"
-        " throttle._receipt_wait = throttle.duration;"  # at most 400ms otherwise
+        " throttle.receipt_wait = throttle.duration;"  # at most 400ms otherwise
         " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     command = [sys.executable, "-c", script, without, str(JOB), *arguments]
     return subprocess.Popen(
         [*command, "--servers", server.url],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"COLUMNS": "400"} | env,
     )  # fmt: skip
 
 
-def run(server: DevServer, *arguments: str, **how: str) -> tuple[int, list[list[str]], str]:
+def run(server: DevServer, *arguments: str, **how: str) -> tuple[int, list[dict[str, str]], str]:
     """Status, rows of the table, and what else was said."""
     job = start(server, *arguments, **how)
     out, err = job.communicate(timeout=60)
-    return job.returncode, [line.split("\t") for line in out.splitlines()], err
+    return job.returncode, rows_of(out), err
+
+
+def rows_of(out: str) -> list[dict[str, str]]:
+    """The rows of the one table."""
+    return [row for rows in tables(out).values() for row in rows]
 
 
 def until(what: Callable[[], object], seconds: float = 20.0) -> None:
@@ -80,21 +89,51 @@ def test_b21_the_producers(nats_server):
 
     assert found == (
         0,
-        [["7", "yes", "orders.eu, '\\x1b[2J'", ""], ["8", "no", "orders.us", ""]],
+        [
+            {"producer": "7", "supports throttle": "yes", "subjects sent": "orders.eu, '\\x1b[2J'"},
+            {"producer": "8", "supports throttle": "no", "subjects sent": "orders.us"},
+        ],
         "",
     )
 
 
-def test_a_table(nats_server):
+def test_with_and_without_rich(nats_server):
     """
-    With rich there is a table.
+    The table is the same.
     """
     with Writer(nats_server, 7, ("orders.eu",)):
-        job = start(nats_server, "producers", "--wait", "2s", without="pyspark")
-        out, err = job.communicate(timeout=60)
+        first, second = (
+            run(nats_server, "producers", "--wait", "2s", without=each)
+            for each in ("rich", "pyspark")
+        )
 
-    assert (job.returncode, err) == (0, "")
-    assert "│ 7        │ yes               │ orders.eu     │" in out
+    assert first == second
+    assert first[1][0]["subjects sent"] == "orders.eu"
+
+
+def test_what_is_shown_as_json(nats_server, new_stream):
+    """
+    As `--json` each command has one document at the end, as its schema says.
+    """
+    stream = new_stream()
+    commands = (
+        ("producers", "--wait", "2s"),
+        ("pause", "--subject", "orders.*", "--for", "1200ms", *PATIENT),
+        ("lift", "--subject", "orders.*", *PATIENT),
+    )
+    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+        jobs = [start(nats_server, *each, "--json") for each in commands]
+        found = [json.loads(job.communicate(timeout=60)[0]) for job in jobs]
+        before = writer.discovered
+        job = start(nats_server, "quota", "--limit", f"{stream}.>=1000/s", "--json")
+        until(lambda: writer.discovered > before + 2)
+        job.send_signal(signal.SIGINT)
+        found.append(json.loads(job.communicate(timeout=60)[0]))
+
+    assert [mistakes(each, "throttle") for each in found] == [[]] * 4
+    assert [each["producers"][0]["producer"] for each in found[:3]] == ["7"] * 3
+    assert "stored" in found[1]
+    assert found[3]["limits"][0]["limit"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -137,7 +176,8 @@ def test_b21_only_some_that_cannot_be_told(nats_server):
     with Writer(nats_server, 8, ("orders.us",), supports=False) as writer:
         found = run(nats_server, "pause", "--subject", ">", "--for", "1500ms")
 
-    assert found[:2] == (4, [["8", "orders.us", "0", "0", "does not know the protocol"]])
+    assert found[0] == 4
+    assert [row["state"] for row in found[1]] == ["does not know the protocol"]
     assert writer.commands == []
 
 
@@ -160,7 +200,7 @@ def test_b24_a_pause(nats_server):
     times = [at for at, _ in paused.commands]
     commands = [command for _, command in paused.commands]
 
-    assert (status, [row[-1] for row in rows]) == (0, ["acknowledged", "acknowledged"])
+    assert (status, [row["state"] for row in rows]) == (0, ["acknowledged", "acknowledged"])
     assert [each.pause_s > 0 for each in commands] == [True] * (len(commands) - 1) + [False]
     assert {(each.reason, each.subject, each.producer_id) for each in commands} == {
         (QUOTA, "orders.*", 7)
@@ -183,7 +223,7 @@ def test_b24_who_comes_meanwhile(nats_server):
         out, _ = job.communicate(timeout=60)
 
     assert job.returncode == 0
-    assert [line.split("\t")[-1] for line in out.splitlines()] == [
+    assert [row["state"] for row in rows_of(out)] == [
         "acknowledged", "acknowledged, ended meanwhile",
     ]  # fmt: skip
     assert {each.pause_s > 0 for _, each in second.commands} == {True, False}
@@ -243,7 +283,7 @@ def test_b23_who_ignores_quotas_is_paused_as_a_whole(nats_server):
     assert commands[1].subject == ">"
     assert (commands[-1].reason, commands[-1].pause_s) == (PENDING, 0)
     assert job.returncode == 0, said
-    assert out.rstrip("\n").endswith("\tpaused as a whole")
+    assert [row["state"] for row in rows_of(out)] == ["paused as a whole"]
 
 
 def test_b23_who_never_answers(nats_server):
@@ -258,7 +298,7 @@ def test_b23_who_never_answers(nats_server):
         reasons = [command.reason for _, command in deaf.commands]
 
     assert status == 3
-    assert rows[1][0::4] == ["9", "silent"]
+    assert (rows[1]["producer"], rows[1]["state"]) == ("9", "silent")
     assert "not acknowledged by " in said
     assert " 9: they may go on publishing" in said
     assert reasons[:2] == [QUOTA, PENDING]
@@ -279,7 +319,11 @@ def test_lift(nats_server):
         until(lambda: writer.free and writer.free[-1] > writer.commands[-1][0])
     control.close()
 
-    assert (status, rows) == (0, [["7", "orders.eu", "2", "0", "acknowledged"]])
+    assert (status, rows) == (
+        0,
+        [{"producer": "7", "subjects sent": "orders.eu", "receipts": "2", "missed": "0",
+          "state": "acknowledged"}],
+    )  # fmt: skip
 
 
 def test_the_server_is_gone_for_a_while():
@@ -360,7 +404,7 @@ def test_b25_what_a_quota_needs():
         watching.close()
 
     assert (job.returncode, said) == (0, "S.a: free\nS.a: paused\n")
-    assert out.split("\t")[3] == "3"
+    assert rows_of(out)[0]["published"] == "3"
 
 
 # ── quota ────────────────────────────────────────────────────────────────────────────────────
@@ -383,14 +427,14 @@ def test_the_long_run_is_at_the_limit(nats_server, new_stream, js, filter):
         took = time.monotonic() - began
         job.send_signal(signal.SIGINT)
         out, said = job.communicate(timeout=60)
-    row = out.rstrip("\n").split("\t")
+    (row,) = rows_of(out)
 
     assert 500 * took / 3 < stored < 500 * took * 5 / 3
-    assert (row[0], row[1]) == (filter.format(stream), "500.0")
-    assert int(row[3].replace(",", "")) > stored * 0.9
-    assert f"{row[0]}: paused" in said
+    assert (row["filter, writers"], row["limit /s"]) == (filter.format(stream), "500.0")
+    assert int(row["published"].replace(",", "")) > stored * 0.9
+    assert f"{row['filter, writers']}: paused" in said
     assert job.returncode == 0
-    assert {each.subject for _, each in writer.commands} == {row[0]}
+    assert {each.subject for _, each in writer.commands} == {filter.format(stream)}
 
 
 def test_below_the_limit_nobody_is_told_anything(nats_server, new_stream):
@@ -405,7 +449,7 @@ def test_below_the_limit_nobody_is_told_anything(nats_server, new_stream):
         out, _ = job.communicate(timeout=60)
 
     assert (job.returncode, writer.commands) == (0, [])
-    assert out.rstrip("\n").endswith("\tfree")
+    assert [row["state"] for row in rows_of(out)] == ["free"]
 
 
 def test_a_quota_outlives_the_server():
@@ -440,7 +484,7 @@ def test_a_filter_without_a_stream(nats_server):
         job.send_signal(signal.SIGINT)
         out, _ = job.communicate(timeout=60)
 
-    assert (job.returncode, out) == (0, "nothing.>\t1.0\t0.0\t0\tno stream takes it\n")
+    assert (job.returncode, [row["state"] for row in rows_of(out)]) == (0, ["no stream takes it"])
 
 
 def test_a_filter_that_cannot_be_counted(nats_server, new_stream):

@@ -17,7 +17,7 @@ from ..kits import barethrottle as bare
 from .test_publisher import stored
 from .test_throttle import Task
 from .test_throttle_begin import count, sink, write, writing
-from .test_throttle_job import PATIENT, start, until
+from .test_throttle_job import PATIENT, rows_of, start, until
 
 RATE = "publish_throttling_rate_in_msg"
 
@@ -135,17 +135,17 @@ def test_b2_b12_their_producers_under_our_program(
             program.send_signal(signal.SIGINT)
             out, err = program.communicate(timeout=60)
             until(lambda: a in subjects_of(js, name)[ended:])
-    rows = {row[0]: row[1:] for row in (line.split("\t") for line in out.splitlines())}
+    rows = rows_of(out)
     amid = Counter(subjects_of(js, name)[begun : ended - 1])
 
     assert (first.ended_by, second.ended_by) == ("503", "active")
     assert second.commands_first == 1
     assert set(amid) == {b, c}
     assert program.returncode == 0, err
-    assert {number: row[-1] for number, row in rows.items()} == {
+    assert {row["producer"]: row["state"] for row in rows} == {
         "1": "acknowledged", "2": "acknowledged", "3": "does not know the protocol",
     }  # fmt: skip
-    assert {row[2] for row in rows.values()} == {"0"}
+    assert {row["missed"] for row in rows} == {"0"}
     assert {each["throttling_reason"] for each in first.commands + second.commands} == {
         "TopicProduceQuotaExceeded"
     }
@@ -170,7 +170,7 @@ def test_b22_a_connections_reason_under_our_program(js, nats_server, new_stream,
         until(lambda: producer.published > stood)
 
     assert program.returncode == 0, err
-    assert out.rstrip("\n").endswith("\tacknowledged")
+    assert [row["state"] for row in rows_of(out)] == ["acknowledged"]
     assert {each["throttling_reason"] for each in producer.commands} == {
         "BrokerProduceQuotaExceeded"
     }
@@ -297,7 +297,7 @@ def test_b26_their_producers_under_our_quota(js, nats_server, new_stream, contro
             until(lambda: not keeper.commands[-1]["pause_for_millis"])
             free = keeper.published
             until(lambda: keeper.published > free + 100)
-    rows = {row[0].strip(): row[1:] for row in (line.split("\t") for line in out.splitlines())}
+    rows = {row["filter, writers"]: row for row in rows_of(out)}
 
     assert program.returncode == 0, err
     assert {each["pause_for_millis"] for each in keeper.commands[:-1]} == {5000}
@@ -307,7 +307,7 @@ def test_b26_their_producers_under_our_quota(js, nats_server, new_stream, contro
     assert (late.ended_by, late.commands_first) == ("active", 1)
     assert late.commands[0][RATE] == 0
     assert rows.keys() == {f"{name}.>", "1", "3"}
-    assert int(rows["1"][2]) > 20
+    assert int(rows["1"]["published"]) > 20
 
 
 def test_b26_a_producer_that_does_not_keep_its_word(js, nats_server, new_stream, control):

@@ -12,6 +12,7 @@ from pyspark_jetstream.operations.console.commands import main
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.options import connection_of
+from ..kits.schemas import mistakes
 from .test_pins import pinned_consumer, puller
 
 __all__ = ["puller"]
@@ -73,6 +74,7 @@ def test_who_is_pinned_next_is_shown(js, new_stream, publish, puller, unpin):
     status, lines, _ = unpin("--stream", stream, "--consumer", "c", "--json")
     two.next()
     (facts,) = map(json.loads, lines)
+    assert mistakes(facts, "unpin") == []
 
     assert status == 0
     assert (facts["stream"], facts["consumer"], facts["group"]) == (stream, "c", "spark")

@@ -114,12 +114,12 @@ def test_bytes_of_a_stream(js, new_stream, publish, storage):
     usage = Usage(js, [f"{stream}.>", "nothing.>"])
     before = js.stream_info(stream).bytes
     publish([(f"{stream}.a", b"x" * 1000)] * 7 + [(f"{stream}.b", b"")])
-    came = usage.came()
+    came = usage.count()
     grown = js.stream_info(stream).bytes - before
 
     assert came == {f"{stream}.>": (8, grown), "nothing.>": (0, 0)}
     assert 7_000 < grown < 8_000
-    assert usage.came()[f"{stream}.>"] == (0, 0)
+    assert usage.count()[f"{stream}.>"] == (0, 0)
 
 
 def test_bytes_of_what_has_left(js, new_stream, publish):
@@ -132,18 +132,18 @@ def test_bytes_of_what_has_left(js, new_stream, publish):
     total, size = 0, 0
     publish([(f"{stream}.a", b"x" * 500)] * 50)
     each = js.stream_info(stream).bytes / 50 - 500
-    usage.came()
+    usage.count()
     for number in range(30):
         widths = [100 * (1 + (number + i) % 10) for i in range(40)]
         publish([(f"{stream}.a", b"x" * width) for width in widths])
         size += round(sum(widths) + each * len(widths))
         if number == 20:
             js.purge(stream, None, None)
-        total += usage.came()[f"{stream}.>"].nbytes
+        total += usage.count()[f"{stream}.>"].nbytes
     js.purge(stream, None, None)
 
     assert 0.9 * size < total < 1.1 * size
-    assert usage.came()[f"{stream}.>"] == (0, 0)
+    assert usage.count()[f"{stream}.>"] == (0, 0)
 
 
 def test_bytes_of_a_part_of_a_stream(js, new_stream, publish):
@@ -157,7 +157,7 @@ def test_bytes_of_a_part_of_a_stream(js, new_stream, publish):
     totals = []
     for _ in range(5):
         publish([(f"{stream}.a", b"x" * 100), (f"{stream}.b", b"y" * 5000)] * 20)
-        totals.append(usage.came())
+        totals.append(usage.count())
 
     assert [each[f"{stream}.a"] for each in totals] == [(20, 20 * (100 + len(stream) + 2))] * 5
     assert totals[0][f"{stream}.b"] == (23, 23 * (5000 + len(stream) + 2))

@@ -99,7 +99,7 @@ def test_a_finished_task_is_not_written_again(js, ledger, options, new_stream):
     An attempt that comes after a complete one finds every row stored.
     """
     name, task = new_stream(**BRIEF), TaskName("q1", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     first = write(options, task, rows(name, 500))
     outlive()
     again = write(options, task, rows(name, 500))
@@ -145,7 +145,7 @@ def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options,
     """
     name = new_stream(allow_batched=True, allow_atomic=True, **BRIEF)
     task = TaskName(f"q2-{mode}", 3, 1)
-    options = replace(options, publish_mode=mode, **FAST)
+    options = changed(options, publish_mode=mode, **FAST)
     with pytest.raises(KilledError):
         write(options, task, rows(name, 1000, fail_at=600))
     outlive()
@@ -162,7 +162,7 @@ def test_a_committed_batch_is_not_written_again(js, ledger, options, new_stream)
     A replay of the committed batch stores nothing; the next one does.
     """
     name = new_stream(**BRIEF)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     write(options, TaskName("q3", 7, 0), rows(name, 10))
     ledger.commit("q3", 7, 1, {"rows": 10})
     outlive()
@@ -208,7 +208,7 @@ def test_a_zombie_stops_in_the_middle(js, ledger, options, new_stream):
     An attempt that slept while another one wrote notices before it publishes the next batch.
     """
     name, task = new_stream(**BRIEF), TaskName("q6", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
 
     def asleep():
         yield from rows(name, 100)
@@ -226,7 +226,7 @@ def test_what_a_dead_attempt_stores_late_is_seen(js, ledger, options, new_stream
     Rows the earlier attempt stores while the later one runs are left out, too.
     """
     name, task = new_stream(**BRIEF), TaskName("q7", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     with pytest.raises(KilledError):
         write(options, task, rows(name, 400, fail_at=100))
 
@@ -253,7 +253,7 @@ def test_rows_that_tell_a_size_are_recovered(js, ledger, options, new_stream):
     A stored row has the size that the server says, which is the last, whatever its own headers say.
     """
     name, task = new_stream(**BRIEF), TaskName("q7b", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     with pytest.raises(KilledError):
         write(options, task, rows(name, 400, fail_at=100))
     for row in range(100, 150):
@@ -271,7 +271,7 @@ def test_ids_of_the_rows_own_are_recovered(js, ledger, options, new_stream):
     Rows with a msg_id, and with one among their headers, are found by it.
     """
     name, task = new_stream(**BRIEF), TaskName("q8", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     ids = {"msg_id": lambda row: f"order-{row}"}
     with pytest.raises(KilledError):
         write(options, task, rows(name, 400, fail_at=200, **ids))
@@ -290,7 +290,7 @@ def test_streams_that_come_later_are_noted_first(js, ledger, options, new_stream
     A task that reaches its second stream in a later batch can be completed there as well.
     """
     one, two, task = new_stream(**BRIEF), new_stream(**BRIEF), TaskName("q9", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
 
     def both(fail=False):
         yield from rows(one, 200)
@@ -312,7 +312,7 @@ def test_rows_that_were_replaced_since_are_not_written_again(js, ledger, options
     """
     rng = random.Random(keep)
     name = new_stream(max_msgs_per_subject=keep, **BRIEF)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     keys = [rng.randrange(12) for _ in range(600)]
 
     def input(fail_at=None):
@@ -429,7 +429,7 @@ def test_a_deleted_record_writes_the_task_anew(js, ledger, options, new_stream):
     What an operator deletes with `nats kv del` is as if it had never been.
     """
     name, task = new_stream(**BRIEF), TaskName("q15", 0, 0)
-    options = replace(options, **FAST)
+    options = changed(options, **FAST)
     write(options, task, rows(name, 10))
     js.publish(f"$KV.SPARK_LEDGER.{task}", b"", [("KV-Operation", "DEL")])
     outlive()
@@ -588,11 +588,11 @@ def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_str
     all of its rows, and none twice.
     """
     name, task = new_stream(**BRIEF), TaskName("q23", 0, 0)
-    options = replace(options, max_in_flight=1, **FAST)
+    options = changed(options, max_in_flight=1, **FAST)
 
     def overtake():
         eventually(lambda: js.stream_info(name).messages)
-        write(replace(options, max_in_flight=4096), task, rows(name, 60_000, 60_000))
+        write(changed(options, max_in_flight=4096), task, rows(name, 60_000, 60_000))
 
     overtaking = threading.Thread(target=overtake, daemon=True)
     overtaking.start()

@@ -350,4 +350,4 @@ def test_a_mistake_ends_spark_submit_with_status_2(job: Job, tmp_path: Path) -> 
     )
 
     assert ended == 2, said
-    assert said.count("range_backfill: option 'endingTimestamp'") == 1
+    assert said.count("range_backfill: --to: ") == 1

@@ -112,7 +112,7 @@ def test_a_query_while_it_runs_and_afterwards(
     assert sum(p["lag"] for p in source["positions"]) == 60
     # Open pulls may bring more than the batch.
     assert all(p["consumer"] >= p["planned"] - 1 for p in source["positions"])
-    assert all(c["pinned_id"] and c["pinned_since"] for c in running["consumers"])
+    assert all(c["pin"]["client"] and c["pin"]["since"] for c in running["consumers"])
 
     status, done = inspected(
         nats_server, checkpoint, "--stream", name, "--partitions", "2",
@@ -127,7 +127,7 @@ def test_a_query_while_it_runs_and_afterwards(
     assert (done["checkpoint"]["planned"], done["checkpoint"]["committed"]) == (2, 2)
     assert [p["lag"] for p in source["positions"]] == [0, 0]
     assert [p["messages"] for p in done["partitions"]] == [50, 50]
-    assert [c["query_name"] for c in done["consumers"]] == [f"alerts {version}"] * 2
+    assert [c["owner"]["name"] for c in done["consumers"]] == [f"alerts {version}"] * 2
     assert (back[0], back[1]["problems"]) == (0, [])
     assert [p["notes"] for p in back[1]["checkpoint"]["sources"][0]["positions"]] == [
         ["consumer stands beyond the checkpoint"]

@@ -90,8 +90,8 @@ def test_a_file_system_that_does_not_answer(nats_server: DevServer) -> None:
 
     assert (process.returncode, out) == (1, "")
     assert said == (
-        f"checkpoint {place}: its file system did not answer within 20s (--checkpoint-timeout); is"
-        " it up, and reached from here?\n"
+        f"inspect_stream: checkpoint {place}: its file system did not answer within 20s"
+        " (--checkpoint-timeout); is it up, and reached from here?\n"
     )
 
 
@@ -135,4 +135,6 @@ def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
             out, said = process.communicate(timeout=120)
 
     assert (process.returncode, out, said.count("\n")) == (1, "", 1)
-    assert said.startswith("checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not start: ")
+    assert said.startswith(
+        "inspect_stream: checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not start: "
+    )

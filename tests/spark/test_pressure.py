@@ -193,7 +193,6 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
                     overloadPolicy="dead-letter",
                     deadLetterSubject="DEAD.{subject}",
                     publishMode="async",
-                    limiter="fixed",
                     maxInFlight="200",
                     queueSize="100",
                     metricsSubject="spark.metrics",

@@ -81,7 +81,8 @@ def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
     assert {entry["reference"] for entry in rates} == references
     for entry in rates:
         expected = entry["value"] / entry["reference_value"]
-        assert entry["ratio"] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+        rounded = 0.5 / entry["value"] + 0.5 / entry["reference_value"] if entry["value"] else 1
+        assert entry["ratio"] == pytest.approx(expected, rel=1e-3 + rounded, abs=1e-3)
     others = [entry for entry in entries if entry not in rates]
     assert {entry["unit"] for entry in rates} <= {"rows/s"}
     assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB"}
@@ -313,7 +314,7 @@ def test_writes_under_pressure_are_measured(tmp_path):
     assert 0 < values["window adaptive: worst share of the best"] <= 1
     assert compared["others, one row of 100 paused by an operator"] == "others alone"
     assert compared["others, one row of 100 at its limit"] == "others alone"
-    assert compared["throttle=true"] == "throttle=false"
+    assert compared["a throttleSubject"] == "throttleSubject=none"
     assert compared["priorities by subject"] == "without"
     assert compared["normal rows under overload: p99"] == "critical rows under overload"
     for name in ("receipts at full rate", "critical rows under overload"):

@@ -105,7 +105,7 @@ def test_spark_runs_with_its_settings() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

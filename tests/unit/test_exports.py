@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import subprocess
 import sys
@@ -72,8 +71,8 @@ MODULES = {
 @pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
 def test_every_module_says_what_it_exports(path):
     """
-    Each module has a docstring, and each but the folders' and `__main__` an `__all__` of names that
-    it defines.
+    Each module has a docstring; an `__all__`, where there is one, has names that the module
+    defines. What begins with an underscore is not for others, so most modules need none.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     exported = [
@@ -88,44 +87,18 @@ def test_every_module_says_what_it_exports(path):
     }
 
     assert ast.get_docstring(tree)
-    if path.name not in ("__init__.py", "__main__.py"):
+    if path.name not in ("__init__.py", "__main__.py") and exported:
         assert len(exported) == 1
         assert sorted(exported[0]) == sorted(set(exported[0]))
         assert set(exported[0]) <= defined
 
 
 @pytest.mark.parametrize("wing", WINGS)
-def test_the_face_of_a_wing(wing):
+def test_a_wing_shows_nothing_itself(wing):
     """
-    Each public name of a wing is what the module that defines it has; a type checker is told the
-    same, and nothing else.
+    The folder of a wing says what it is; a name stands in the module that defines it, so that who
+    does not read loads no reader.
     """
-    face = importlib.import_module(f"pyspark_jetstream.{wing}")
-    tree = ast.parse(Path(face.__file__).read_text())
-    told = {
-        (node.module, alias.name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.level == 1
-        for alias in node.names
-    }
+    tree = ast.parse((PACKAGE / wing / "__init__.py").read_text(encoding="utf-8"))
 
-    assert sorted(name for _, name in told) == sorted(face.__all__)
-    for module, name in told:
-        there = importlib.import_module(f"pyspark_jetstream.{wing}.{module}")
-        assert getattr(face, name) is getattr(there, name)
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        face.Nothing  # noqa: B018
-
-
-def test_a_face_imports_nothing():
-    """
-    Importing all faces loads none of the modules behind them.
-    """
-    script = "import sys\n" + "".join(f"import pyspark_jetstream.{wing}\n" for wing in WINGS)
-    script += "print(sorted(n for n in sys.modules if n.startswith('pyspark_jetstream.')))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    wanted = ["pyspark_jetstream.faces", *(f"pyspark_jetstream.{wing}" for wing in WINGS)]
-
-    assert done.stdout.strip() == str(sorted(wanted))
+    assert [type(node) for node in tree.body] == [ast.Expr]

@@ -23,7 +23,7 @@ from pyspark_jetstream.outbox import throttleprotocol
 from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.publish.lanes.answers import Says, classify, understand
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.readstream.standby import Record
+from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.write import ledger
 
 from ..kits.options import connection_of
@@ -110,7 +110,7 @@ def answered(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("read", "error"),
     [
-        (Record.from_bytes, OffsetError),
+        (LeaseRecord.from_bytes, OffsetError),
         (Report.decode, ValueError),
         (throttleprotocol.understand, ValueError),
         (answered, ProtocolError),

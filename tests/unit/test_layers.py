@@ -18,7 +18,7 @@ from ..kits.places import ROOT
 PACKAGE = "pyspark_jetstream"
 
 GROUND = [
-    "faces", "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
+    "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
     "othernames", "option", "worker",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
@@ -55,7 +55,7 @@ ONLY = {
 """Of these a wing may import only some modules."""
 
 PURE = {
-    "arrays", "errors", "faces", "foreign", "option", "othernames", "sanitize",
+    "arrays", "errors", "foreign", "option", "othernames", "sanitize",
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
@@ -89,9 +89,9 @@ DOES_IO = {
 
 SPARK = {
     "__init__", "datasource", "tasks", "worker",
-    "operations.inspection.hadoop",
+    "operations.console.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
-    "readstream.driver", "readstream.reader", "readstream.refused", "readstream.shared.reader",
+    "readstream.driver", "readstream.reader", "readstream.shared.reader",
     "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""
@@ -103,12 +103,12 @@ EXTRAS = {
     "prometheus_client": {"operations.console.exporter"},
     "rich": {
         "operations.backfill.progress", "operations.console.progress",
-        "operations.console.screen", "operations.console.tables", "operations.terminal",
+        "operations.console.tables", "operations.terminal",
     },
 }  # fmt: skip
 """Packages of extras, and who may import them."""
 
-DEMO = {"demo", "checking"}
+DEMO = {"demo", "checking", "screen"}
 """The programs in `jobs/` are short, but for this one."""
 
 Import = tuple[str, str]
@@ -193,26 +193,6 @@ def test_imports_follow_the_table(module):
         there, _, inside = name.partition(".")
         narrow = ONLY.get((home, there))
         assert narrow is None or inside in narrow, name
-
-
-@pytest.mark.parametrize("module", HOUSE)
-def test_a_name_is_imported_from_where_it_is_defined(module):
-    """
-    Faces (`__init__` of a wing) are for users, jobs, bench and tests; inside nobody imports them.
-    """
-    faces = {name for name in HOUSE if HOUSE[name].name == "__init__.py"}
-    assert not ours(HOUSE[module]) & (faces - {module, "__init__"})
-
-
-@pytest.mark.parametrize("module", BENCH)
-def test_the_bench_knows_faces_and_the_root_only(module):
-    """
-    But for the words of the protocol (`client.wire`), which a bare reference speaks itself.
-    """
-    faces = {name for name in HOUSE if HOUSE[name].name == "__init__.py"}
-    root = {name for name in HOUSE if "." not in name}
-
-    assert ours(BENCH[module]) <= faces | root | {"client.wire"}
 
 
 def test_nothing_in_the_house_is_a_circle():
@@ -303,10 +283,6 @@ MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS = {
     "client.connection.Connection": 16, "client.options.ConnectionOptions": 15,
-    "operations.inspection.findings.ConsumerState": 23,
-    "publish.options.SinkOptions": 26,
-    "readstream.lease.Lease": 22, "readstream.reader._Driver": 17,
-    "readstream.shared.claimant.Claimant": 19,
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_jetstream import values as value_of
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
@@ -18,17 +19,14 @@ def test_a_write_under_pressure():
     options = parse_sink(
         {
             "throttleSubject": "ops.throttle",
-            "throttleMode": "fail-fast",
             "throttleMaxWait": "1m",
-            "throttleBufferBytes": "1MiB",
+            "bufferMemory": "8MiB",
             "queueSize": "sqrt",
-            "queueBytes": "2MiB",
             "queueTimeout": "30s",
             "publishTimeout": "20s",
             "overloadPolicy": "dead-letter",
             "deadLetterSubject": "dead.{subject}",
             "shedPriorities": "normal, non-critical",
-            "overloadWindow": "3s",
             "prioritySubjects": "orders.>=critical, metrics.*=non-critical",
             "priorityHeader": "X-Priority",
             "priorityClaim": "tenant",
@@ -38,19 +36,18 @@ def test_a_write_under_pressure():
         }
     )
 
+    assert options.window.max_in_flight_bytes == 2 << 20
     assert options.throttle
     assert options.throttle_subject == "ops.throttle"
     assert options.dead_letter_subject == "dead.{subject}"
     assert options.rules == rules_of(
         queue_size="sqrt",
         queue_bytes=2 << 20,
-        parked_bytes=1 << 20,
+        parked_bytes=4 << 20,
         sheddable=frozenset({Priority.NORMAL, Priority.NON_CRITICAL}),
-        overload_window_s=3.0,
         queue_timeout_s=30.0,
         publish_timeout_s=20.0,
         throttle_max_wait_s=60.0,
-        fail_fast=True,
     )
     assert options.priorities == priorities_of(
         subjects=(("orders.>", Priority.CRITICAL), ("metrics.*", Priority.NON_CRITICAL)),
@@ -62,13 +59,47 @@ def test_a_write_under_pressure():
     assert options.priority_resolver == "mine.rules:urgency"
 
 
+@pytest.mark.parametrize("name", ["none", "NONE", " ", ""])
+def test_b20_a_throttle_subject_may_be_none(name):
+    """
+    B20: then operators can pause nothing; else they can.
+    """
+    options = parse_sink({"throttleSubject": name})
+
+    assert (options.throttle, options.throttle_subject) == (False, None)
+    assert parse_sink({}).throttle_subject == "spark.jetstream.throttle"
+
+
+@pytest.mark.parametrize(("text", "wait_s"), [("0", 0.0), ("0s", 0.0), ("5m", 300.0)])
+def test_b14_to_wait_no_time_is_to_fail_fast(text, wait_s):
+    """
+    B14: with `throttleMaxWait=0` a paused row has only `publishTimeout`.
+    """
+    rules = parse_sink({"throttleMaxWait": text}).rules
+
+    assert (rules.throttle_max_wait_s, rules.fail_fast) == (wait_s, wait_s == 0)
+
+
+@pytest.mark.parametrize("size", ["1", "3B", "1MiB", "128MiB"])
+def test_buffer_memory_bounds_all_rows_of_a_task(size):
+    """
+    A9, B18: what is on the wire, in the queue and paused has parts of it, and together no more.
+    """
+    options = parse_sink({"bufferMemory": size})
+    parts = options.window.max_in_flight_bytes, options.rules.queue_bytes
+
+    assert min(*parts, options.rules.parked_bytes) > 0
+    assert sum(parts) + options.rules.parked_bytes <= max(3, value_of.size(size))
+    assert parse_sink({"bufferMemory": "128MiB"}) == parse_sink({})
+
+
 def test_the_shortest_metrics_interval():
     """
     100 ms; a shorter one is refused (below).
     """
     found = parse_sink({"metricsSubject": "m", "metricsInterval": "100ms"})
 
-    assert found.metrics_interval_s == 0.1
+    assert found.metrics.metrics_interval_s == 0.1
 
 
 def test_a18_nothing_is_shed_by_default():
@@ -102,7 +133,6 @@ def test_rejected_rows_may_be_dead_letters():
         ({"deadLetterSubject": "dead"}, "deadLetterSubject", "give both"),
         ({"deadLetterSubject": "dead", "onReject": "fail"}, "deadLetterSubject", "give both"),
         ({"onReject": "dead-letter"}, "deadLetterSubject", "give both"),
-        ({"maxCpuPercent": "80", "limiter": "fixed"}, "maxCpuPercent", "limiter=fixed"),
         ({"throttleReroute": "true"}, "throttleReroute", "needs a subjectMapping"),
         (
             {
@@ -124,13 +154,15 @@ def test_rejected_rows_may_be_dead_letters():
         ({"overloadPolicy": "drop", "shedPriorities": "critical"}, "shedPriorities", "never shed"),
         ({"overloadPolicy": "drop", "shedPriorities": "low"}, "shedPriorities", "expected"),
         ({"shedPriorities": "normal"}, "shedPriorities", "block"),
-        ({"overloadWindow": "1s"}, "overloadWindow", "block"),
         ({"priorityClaim": "tenant"}, "priorityClaim", "give both"),
         ({"priorityClaimValues": "a=critical"}, "priorityClaim", "give both"),
         ({"prioritySubjects": "orders.>=high"}, "prioritySubjects", "critical, normal"),
         ({"priorityStrategies": "header, header"}, "priorityStrategies", "each once"),
         ({"priorityResolver": "function"}, "priorityResolver", "package.module:function"),
-        ({"throttle": "false", "throttleSubject": "a"}, "throttleSubject", "throttle=false"),
+        ({"throttleMaxWait": "0.0s"}, "throttleMaxWait", "more than zero"),
+        ({"throttleMaxWait": "10"}, "throttleMaxWait", "a duration with its unit"),
+        ({"metricsInterval": "1s"}, "metricsInterval", "needs option 'metricsSubject'"),
+        ({"bufferMemory": "0"}, "bufferMemory", "a size such as"),
         ({"throttleSubject": "a.*"}, "throttleSubject", "wildcard"),
         ({"queueSize": "none"}, "queueSize", "auto, sqrt"),
         ({"metricsSubject": "m", "metricsInterval": "99ms"}, "metricsInterval", "at least 100ms"),

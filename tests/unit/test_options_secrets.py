@@ -42,6 +42,14 @@ def test_no_secret_shows_in_parsed_options(kind, tmp_path):
         assert pickle.loads(pickle.dumps(parsed)) == parsed
 
 
+@pytest.mark.parametrize("text", ["x", "-----END NATS USER JWT-----"])
+def test_credentials_that_are_none(text):
+    """
+    A text without the line that a `.creds` file begins with is refused on the driver.
+    """
+    assert "with BEGIN NATS USER JWT" in str(refused("sink", {"credentials": text}))
+
+
 @pytest.mark.parametrize("kind", PARSERS)
 def test_no_secret_shows_in_an_error(kind, tmp_path):
     """

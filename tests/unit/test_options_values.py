@@ -72,7 +72,7 @@ from ..kits.options import parse, refused
         ("sink", "subject", "a.>", "wildcard"),
         ("sink", "subjectMapping", "{", "subjectMapping"),
         ("sink", "maxInFlight", "0", "positive integer"),
-        ("sink", "limiter", "vegas", "gradient"),
+        ("sink", "publishOrder", "random", "subject or strict or none"),
         ("sink", "ackTimeout", "soon", "unit"),
         ("sink", "tlsCaFile", "/no/such/file", "no such file"),
         ("sink", "credentialsFile", "/no/such/file", "no such file"),
@@ -139,7 +139,7 @@ def test_sizes(text, size):
     """
     Sizes are read into bytes; decimal and binary units differ.
     """
-    assert parse("sink", {"maxInFlightBytes": text}).max_in_flight_bytes == size
+    assert parse("stream", {"maxBytesPerTrigger": text}).max_bytes == size
 
 
 @pytest.mark.parametrize(

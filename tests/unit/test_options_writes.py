@@ -44,26 +44,83 @@ def test_a_stream_to_create_is_described():
             "stream": "F-{partition}",
             "streamSubjects": "f.{partition}.>, g.{partition}",
             "partitions": "3",
-            "replicas": "3",
-            "retention": "interest",
-            "duplicateWindow": "10m",
-            "allowDirect": "false",
-            "allowBatched": "false",
-            "allowAtomic": "true",
+            "streamConfig": '{"num_replicas": 3, "retention": "interest", "of": {"tomorrow": 1}}',
         }
     )
 
     assert sink.create == StreamCreation(
-        "F-{partition}", ("f.{partition}.>", "g.{partition}"), 3, 3, "interest", 600.0,
-        False, False, True,
-    )  # fmt: skip
+        "F-{partition}",
+        ("f.{partition}.>", "g.{partition}"),
+        3,
+        {"num_replicas": 3, "retention": "interest", "of": {"tomorrow": 1}},
+    )
+
+
+@pytest.mark.parametrize("others", [{}, {"stream": "S", "streamSubjects": "a.>,b"}])
+def test_a_file_of_a_configuration_says_all_of_a_stream(tmp_path, others):
+    """
+    Its name and its subjects, too; options that say the same do not contradict it, and members
+    that are null are none.
+    """
+    file = tmp_path / "stream.json"
+    file.write_text('{"name": "S", "subjects": ["a.>", "b"], "max_age": 5, "mirror": null}')
+    options = {"createStream": "true", "streamConfig": str(file)} | others
+
+    assert parse_sink(options).create == StreamCreation("S", ("a.>", "b"), 1, {"max_age": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("/nowhere/stream.json", "no such file: '/nowhere/stream.json'"),
+        ('{"max_age": 1', "JSON, or a file of it: Expecting ',' delimiter: line 1 column 14"),
+        ('[{"max_age": 1}]', "JSON, or a file of it:  is [{'max_age': 1}], no object"),
+        ('{"duplicate_window": "2m"}', ".duplicate_window is '2m', no number from 0"),
+        ('{"max_age": -1}', ".max_age is -1, no number from 0"),
+        ('{"allow_direct": "yes"}', ".allow_direct is 'yes', neither true nor false"),
+        ('{"num_replicas": 1.5}', ".num_replicas is 1.5, no number"),
+        ('{"subjects": "a.>"}', ".subjects is 'a.>', no list"),
+        ('{"subjects": [7]}', ".subjects[0] is 7, no text"),
+        ('{"subjects": ["a..b"]}', "invalid subject filter 'a..b': token 2 is empty"),
+        ("[" * 100_000 + "{", "nested too deep"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_configuration_that_is_none_is_refused(text, why):
+    """
+    In one line, on the driver, with the place in the text.
+    """
+    error = refused("sink", {"createStream": "true", "stream": "S", "streamConfig": text})
+
+    assert error.option == "streamConfig"
+    assert why in str(error)
+    assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"stream": "S"}, "option 'stream': describes the stream to create: it needs createStream"),
-        ({"replicas": "3", "createStream": "false"}, "option 'replicas': describes the stream"),
+        (
+            {"streamConfig": '{"max_age": 5}', "createStream": "false"},
+            "option 'streamConfig': describes the stream",
+        ),
+        (
+            {"createStream": "true", "stream": "S", "streamConfig": '{"name": "T"}'},
+            "option 'stream': contradicts option 'streamConfig', which has another",
+        ),
+        (
+            {
+                "createStream": "true",
+                "streamSubjects": "a",
+                "streamConfig": '{"name": "T", "subjects": ["b"]}',
+            },
+            "option 'streamSubjects': contradicts option 'streamConfig', which has another",
+        ),
+        (
+            {"createStream": "true", "streamConfig": '{"name": "S.x", "subjects": ["s"]}'},
+            "option 'stream': expected a stream name",
+        ),
         ({"createStream": "true"}, "option 'createStream': needs option 'stream' too"),
         (
             {"createStream": "true", "stream": "S"},
@@ -102,47 +159,14 @@ def test_a_write_that_contradicts_itself_is_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, ("gradient", 1, 64, 4096, 8192)),
-        ({"maxInFlight": "1"}, ("gradient", 1, 64, 1, 1)),
-        (
-            {"minInFlight": "8", "initialInFlight": "8", "maxInFlight": "8"},
-            ("gradient", 8, 8, 8, 8),
-        ),
-        ({"maxInFlight": "4096"}, ("gradient", 1, 64, 4096, 4096)),
-        ({"limiter": "fixed", "maxInFlight": "9"}, ("fixed", 1, 64, 9, 9)),
-    ],
+    ("given", "near", "far"),
+    [({}, 4096, 8192), ({"maxInFlight": "1"}, 1, 1), ({"maxInFlight": "4096"}, 4096, 4096)],
 )
-def test_limits_in_flight(given, expected):
+def test_limits_in_flight(given, near, far):
     """
-    minInFlight ≤ initialInFlight ≤ maxInFlight; what is not given does not contradict. Far
-    away the default of maxInFlight is twice as many.
+    Far away the default of maxInFlight is twice as many.
     """
-    parsed = parse("sink", given)
+    window = parse("sink", given).window
 
-    assert expected == (
-        parsed.limiter,
-        parsed.min_in_flight,
-        parsed.initial_in_flight,
-        parsed.max_in_flight,
-        parsed.max_in_flight_far,
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"minInFlight": "9", "maxInFlight": "8"}, "'minInFlight': 9 is more than maxInFlight 8"),
-        ({"minInFlight": "5000"}, "'minInFlight': 5000 is more than maxInFlight 4096"),
-        ({"initialInFlight": "9", "maxInFlight": "8"}, "'initialInFlight': 9 is not from"),
-        ({"initialInFlight": "9", "minInFlight": "10"}, "'initialInFlight': 9 is not from"),
-        ({"limiter": "fixed", "minInFlight": "2"}, "'minInFlight': contradicts limiter=fixed"),
-        ({"limiter": "fixed", "initialInFlight": "2"}, "'initialInFlight': contradicts limiter"),
-    ],
-)
-def test_limits_in_flight_that_contradict(given, error):
-    """
-    Bounds out of order, and bounds that a fixed limit would not heed, are errors.
-    """
-    assert error in str(refused("sink", given))
+    assert (window.max_in_flight, window.max_in_flight_far) == (near, far)
+    assert (window.min_in_flight, window.initial_in_flight) == (1, 64)

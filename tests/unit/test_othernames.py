@@ -93,7 +93,7 @@ def test_what_is_said_names_options_that_are_there(kind, name, said):
         ("stream", "nats.trust-store.path", "'tlsCaFile'"),
         ("stream", "nats.msg.ack.wait.secs", "'ackWait'"),
         ("stream", "nats.js.api-prefix", "'jsApiPrefix'"),
-        ("sink", "nats.storage.replicas", "'replicas'"),
+        ("sink", "nats.storage.replicas", "'streamConfig'"),
         ("stream", "nats.datetime.format", "whose options have no prefix"),
         ("stream", "nats.stream", "whose options have no prefix"),
     ],

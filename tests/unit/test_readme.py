@@ -42,6 +42,14 @@ def test_option_tables():
     assert sorted((o.name, o.doc) for o in shown) == sorted((o.name, o.doc) for o in all_options())
 
 
+def test_few_options_are_for_everybody():
+    """
+    The first table of docs/reference/options.md has twenty-five at most, all of which are there.
+    """
+    assert len(optiontables.COMMON) <= 25
+    assert {option.name for option in all_options()} >= optiontables.COMMON
+
+
 def test_headers_of_the_server():
     """
     The table of headers names each of the list, in the row that it is of.

@@ -16,8 +16,6 @@ from pyspark.sql.types import MapType, StructType
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["row_sum", "text", "total"]
-
 _MODULUS: Final = 1 << 64
 
 

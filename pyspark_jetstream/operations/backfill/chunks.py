@@ -16,8 +16,6 @@ from typing import NamedTuple
 from pyspark_jetstream.fetch.directget import DirectRead
 from pyspark_jetstream.fetch.own import Own
 
-__all__ = ["Chunk", "chunked", "offsets"]
-
 
 class Chunk(NamedTuple):
     """`(start, end]` of a stream: of one partition, or of all with `partition=None`."""

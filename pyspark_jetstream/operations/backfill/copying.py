@@ -11,13 +11,11 @@ from .journal import Entry, Journal, Manifest, Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Shown", "Source", "Target", "copy"]
-
 Shown = Callable[[int, int], None]
 """Called for each chunk with the messages it was planned with and its rows."""
 
 
-class Source(Protocol):
+class ChunkSource(Protocol):
     """Rows in chunks that stay the same."""
 
     fail_on_data_loss: bool
@@ -38,7 +36,7 @@ class Source(Protocol):
         """How many messages of a chunk are gone, given how many rows it was read with."""
 
 
-class Target(Protocol):
+class ChunkTarget(Protocol):
     """Where chunks go, each as a whole."""
 
     def check(self, plan: Plan) -> Plan:
@@ -65,8 +63,8 @@ class Target(Protocol):
 
 def copy(
     spark: SparkSession,
-    source: Source,
-    target: Target,
+    source: ChunkSource,
+    target: ChunkTarget,
     journal: Journal,
     shown: Callable[[int, int], Shown],
 ) -> Manifest:
@@ -113,7 +111,7 @@ def copy(
     return manifest
 
 
-def _missing(source: Source, chunk: dict[str, Any], rows: int) -> int:
+def _missing(source: ChunkSource, chunk: dict[str, Any], rows: int) -> int:
     missing = source.missing(chunk, rows)
     if missing and source.fail_on_data_loss:
         raise BackfillError(

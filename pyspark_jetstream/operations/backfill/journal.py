@@ -33,8 +33,6 @@ from ...foreign import read_json
 from .faults import BackfillError, StorageError, UsageError
 from .storage import Storage
 
-__all__ = ["Entry", "Journal", "Manifest", "Plan"]
-
 MANIFEST: Final = "_manifest.json"
 PROGRESS: Final = "_progress"
 _PLAN: Final = f"{PROGRESS}/plan.json"

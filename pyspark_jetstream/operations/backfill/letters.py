@@ -37,8 +37,6 @@ from .relay import RelayTarget
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ReplayTarget", "Selection", "check_removable", "remove"]
-
 _RESTORED: Final = (
     "subject string, headers map<string, array<string>>, msg_id string, reason string,"
     " priority string"

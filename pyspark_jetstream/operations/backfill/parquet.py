@@ -28,8 +28,6 @@ from .journal import Entry, Journal, Manifest, Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ParquetTarget", "Partitioning"]
-
 _OURS: Final = re.compile(r"(?:.*/)?chunk-\d{5,}-\d{3,}-[0-9a-f]{8}\.parquet")
 _TOKEN: Final = re.compile(r"token:([1-9][0-9]?)")
 _FIELDS: Final = ("rows", "first", "last", "checksum", "bytes")

@@ -14,12 +14,10 @@ from pyspark_jetstream.sanitize import sanitized
 
 from .copying import Shown
 
-__all__ = ["Pace", "progress"]
-
 _MARKS: Final = 6
 
 
-class Pace:
+class ChunkRate:
     """
     Rate and time left, by the last chunks of this run: the first ones wait for Spark to warm up.
 
@@ -34,7 +32,7 @@ class Pace:
         """When how much was done, and how many rows."""
 
     def __repr__(self) -> str:
-        return f"<Pace {self.done}/{self.total}, {self.rows} rows>"
+        return f"<ChunkRate {self.done}/{self.total}, {self.rows} rows>"
 
     def add(self, weight: int, rows: int, now: float) -> None:
         """A chunk is done."""
@@ -63,10 +61,10 @@ def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
     try:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     except ImportError:
-        yield lambda total, done: _lines(Pace(total, done, time.monotonic()))
+        yield lambda total, done: _lines(ChunkRate(total, done, time.monotonic()))
         return
     if not sys.stderr.isatty():
-        yield lambda total, done: _lines(Pace(total, done, time.monotonic()))
+        yield lambda total, done: _lines(ChunkRate(total, done, time.monotonic()))
         return
     columns = (
         SpinnerColumn(),
@@ -78,7 +76,7 @@ def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
     with Progress(*columns, console=console(stderr=True)) as bar:
 
         def start(total: int, done: int) -> Shown:
-            pace = Pace(total, done, time.monotonic())
+            pace = ChunkRate(total, done, time.monotonic())
             task = bar.add_task(sanitized(title), total=total, completed=done, text="")
 
             def show(weight: int, rows: int) -> None:
@@ -90,7 +88,7 @@ def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
         yield start
 
 
-def _lines(pace: Pace) -> Shown:
+def _lines(pace: ChunkRate) -> Shown:
     if pace.done:
         complain(f"{pace.percent():5.1f}%  done before")
 

@@ -31,8 +31,6 @@ from .journal import Journal, Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RangeSource", "bounds", "check_streams", "marked"]
-
 _BOUNDS = ("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp")
 _SPLITS = ("minpartitions", "maxrecordsperpartition")
 

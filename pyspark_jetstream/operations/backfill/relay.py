@@ -41,8 +41,6 @@ from .journal import Entry, Journal, Manifest, Plan
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["RelayTarget"]
-
 _ID: Final = "nats-msg-id"
 _LEFT_OUT: Final = (_ID, "nats-rollup")
 _EXPECTED: Final = "nats-expected-"

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["SnapshotSource", "snapshot_options"]
-
 _NAME: Final = "jetstream-plan"
 """Of the data source that reads a chunk; always the same, so that Spark keeps no more than one."""
 
@@ -218,7 +216,7 @@ def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType)
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             return read_task(partition)
 
-    class Planned(DataSource):
+    class PlanSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return _NAME
@@ -229,5 +227,5 @@ def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType)
         def reader(self, schema: StructType) -> DataSourceReader:
             return Reader()
 
-    spark.dataSource.register(Planned)
+    spark.dataSource.register(PlanSource)
     return spark.read.format(_NAME).load()

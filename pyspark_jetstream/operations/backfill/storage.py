@@ -18,8 +18,6 @@ from .faults import StorageError, from_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Hadoop", "Storage", "StoredFile"]
-
 
 class Hadoop(NamedTuple):
     """Where Hadoop's file systems are: in a JVM, by a configuration."""

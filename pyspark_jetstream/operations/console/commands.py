@@ -1,12 +1,13 @@
 """
 The command `pyspark-jetstream`: the programs for operators by their names.
 
-A program's module is imported when it is called, so that the list of them is there at once and
-needs neither Spark nor the packages of extras.
+A program's module is imported when it is called, so the list of them comes at once, and without
+Spark or the packages of extras.
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import textwrap
@@ -17,8 +18,6 @@ from typing import Final, NamedTuple
 
 from pyspark_jetstream import __version__
 from pyspark_jetstream.operations.terminal import complain, say
-
-__all__ = ["COMMANDS", "main"]
 
 PROGRAM: Final = "pyspark-jetstream"
 
@@ -31,7 +30,7 @@ class Command(NamedTuple):
     """A program."""
 
     module: str
-    """The module beside this one that has its `main`."""
+    """The module beside this one that is the program, as `program` has it."""
 
     does: str
     """The first sentence of its help."""
@@ -92,24 +91,10 @@ _EXTRAS: Final = {"rich": "cli", "prometheus_client": "metrics"}
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """The exit status of the command; 1: an extra is missing; 2: no such command; 130: Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        return _run(words, program)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
-            raise
-        complain(f"{program}: needs {package}: pip install '{PROGRAM}[{_EXTRAS[package]}]'")
-        return FAILED
-
-
-def _run(words: list[str], program: str) -> int:
-    for name, length in ((" ".join(words[:2]), 2), (" ".join(words[:1]), 1)):
+    for length in (2, 1):
+        name = " ".join(words[:length])
         if name in COMMANDS:
-            module = import_module(f"{__package__}.{COMMANDS[name].module}")
-            status: int = module.main(words[length:], program=f"{program} {name}")
-            return status
+            return _run(name, f"{program} {name}", words[length:])
     if words[:1] == ["--version"]:
         say(f"{PROGRAM} {__version__}")
         return 0
@@ -117,20 +102,62 @@ def _run(words: list[str], program: str) -> int:
     if {"-h", "--help"} & set(words[1:2] if group else words[:1]):
         say(*_help(group or COMMANDS, program))
         return 0
+    if words[:1] == ["completion"]:
+        return _completion(words[1:], program)
     complain(f"{program}: {_mistake(words, group)} See {program} --help")
     return USAGE
 
 
+def job(name: str) -> int:
+    """The program of a file in `jobs/`, called as that file is; its exit status."""
+    return _run(name, shlex.join(["python", sys.argv[0]]), sys.argv[1:])
+
+
+def _run(name: str, called: str, words: Sequence[str]) -> int:
+    program = import_module(".program", __package__)
+    try:
+        module = import_module(f".{COMMANDS[name].module}", __package__)
+        status: int = program.run(module, called, f"{PROGRAM} {name}", words)
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        complain(f"{called}: needs {package}: pip install '{PROGRAM}[{_EXTRAS[package]}]'")
+        return FAILED
+
+
+def _completion(words: Sequence[str], program: str) -> int:
+    if list(words) not in (["bash"], ["zsh"]):
+        complain(f"{program} completion: expected bash or zsh. See {program} --help")
+        return USAGE
+    completion = import_module(".completion", __package__)
+    say(*completion.script(words[0], PROGRAM, {n: c.module for n, c in COMMANDS.items()}))
+    return 0
+
+
 def _mistake(words: list[str], group: list[str]) -> str:
-    """What is wrong with words that name no command; what follows the first is not repeated."""
+    """What is wrong with words that name no command; values, which may be secrets, stay out."""
     if not words:
         return "expected a command."
-    near = get_close_matches(" ".join(words[:2]), COMMANDS, 1, cutoff=0.8)
-    if group and not near:
+    blamed = words[1:2] if group else words[:1]
+    if not blamed:
         return f"expected {' or '.join(group)}."
-    word = words[0].partition("=")[0]
-    near = near or get_close_matches(word, {name.partition(" ")[0] for name in COMMANDS}, 1)
-    return f"unknown command '{word}'" + (f": did you mean '{near[0]}'?" if near else ".")
+    word = blamed[0].partition("=")[0]
+    if group:
+        known = {name.rpartition(" ")[2]: name for name in group}
+    else:
+        known = {name.partition(" ")[0]: name.partition(" ")[0] for name in COMMANDS}
+        known |= {name: name for name in COMMANDS}
+        known["completion"] = "completion"
+    near = get_close_matches(" ".join(words[:2]), known, 1, cutoff=0.8) or get_close_matches(
+        word, known, 1
+    )
+    if near:
+        return f"unknown command '{word}': did you mean '{known[near[0]]}'?"
+    return f"unknown command '{word}'" + (f": expected {' or '.join(group)}." if group else ".")
 
 
 def _help(names: Iterable[str], program: str) -> list[str]:
@@ -149,5 +176,6 @@ def _help(names: Iterable[str], program: str) -> list[str]:
         "",
         *lines,
         "",
-        f"{program} COMMAND --help says more of one; {program} --version, which version this is.",
-    ]  # fmt: skip
+        f"{program} COMMAND --help says more of one; {program} --version, which version this is;",
+        f"{program} completion bash, or zsh, prints a script that completes commands and flags.",
+    ]

@@ -3,61 +3,94 @@ Shows where a mapping sends subjects: by which rule, on which subject, with whic
 
     pyspark-jetstream explain-mapping '{"orders.*": "orders.{{partition(8,1)}}.$1"}' orders.42
     pyspark-jetstream explain-mapping nats-server.conf myservice.requests foo.loss.a
+
+The mapping is JSON, a `mappings { … }` block, or a file of one of them or of a whole server's.
+
+Exit status 0: every subject is explained; 2: the mapping or a subject is not valid.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Final
+from typing import Any
 
 from pyspark_jetstream.mapping.subjectmapping import Explanation, SubjectMapping
-from pyspark_jetstream.operations.terminal import complain, show
+from pyspark_jetstream.operations.terminal import Row, say_json, show
 from pyspark_jetstream.values import inline_or_file
 
-from .connecting import described
-
-__all__ = ["main"]
-
-COMMAND: Final = "pyspark-jetstream explain-mapping"
-
-_COLUMNS: Final = (
-    "subject", "rule", "also match, in order", "in cluster", "destination", "share",
-    "is published on",
-)  # fmt: skip
+from .program import Parser
 
 
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """Exit status 0: every subject is explained; 2: the mapping or a subject is not valid."""
-    verbatim = argparse.RawTextHelpFormatter
-    parser = described(__doc__, COMMAND, program, formatter_class=verbatim)
-    add = parser.add_argument
-    add(
-        "mapping", help="JSON, a mappings { … } block, or a file of one of them or a whole server's"
-    )
-    add("subjects", metavar="subject", nargs="+")
-    given = parser.parse_args(arguments)
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    parser.add_argument("mapping", help="the text of a mapping, or a file")
+    parser.add_argument("subjects", metavar="SUBJECT", nargs="+")
+    parser.add_json()
+
+
+def run(given: argparse.Namespace) -> int:
+    """Exit status 0: every subject is explained."""
     try:
         mapping = SubjectMapping.parse(inline_or_file(given.mapping))
         explained = [mapping.explain(subject) for subject in given.subjects]
     except ValueError as error:
-        complain(error)
-        return 2
-    show(_COLUMNS, list(map(rows, explained)), {"share"})
+        given.parser.error(str(error))
+    if given.json:
+        say_json([document(each) for each in explained])
+    else:
+        show([row for each in explained for row in rows(each)])
     return 0
 
 
-def rows(explained: Explanation) -> list[tuple[str, ...]]:
+def document(explained: Explanation) -> dict[str, Any]:
+    """What may happen to a message on this subject, for programs."""
+    becomes = [
+        {
+            "cluster": cluster,
+            "destination": destination,
+            "percent": percent,
+            "subject": subject,
+            "error": fault,
+        }
+        for cluster, destination, percent, subject, fault in _ways(explained)
+    ]
+    return {
+        "subject": explained.subject,
+        "rule": explained.source,
+        "also_match": list(explained.competitors),
+        "becomes": becomes,
+    }
+
+
+def rows(explained: Explanation) -> list[Row]:
     """A line for each thing that may happen to a message on this subject."""
-    rule = explained.source or "none matches"
-    lines: list[tuple[str, ...]] = []
+    first = {
+        "subject": explained.subject,
+        "rule": explained.source or "none matches",
+        "also match, in order": ", ".join(explained.competitors),
+    }
+    return [
+        (dict.fromkeys(first, "") if at else first)
+        | {
+            "in cluster": cluster,
+            "destination": destination,
+            "share": f"{percent} %",
+            "is published on": f"error: {fault}" if fault else subject,
+        }
+        for at, (cluster, destination, percent, subject, fault) in enumerate(_ways(explained))
+    ]
+
+
+def _ways(explained: Explanation) -> list[tuple[str, str, int, str | None, str | None]]:
+    """Cluster, destination, per cent, subject, fault of each."""
+    ways: list[tuple[str, str, int, str | None, str | None]] = []
     for cluster, shares in (("", explained.main), *explained.clusters.items()):
-        for share in shares.destinations:
-            becomes = share.subject or f"error: {share.fault}"
-            lines.append((cluster, share.destination, f"{share.percent} %", becomes))
+        ways += [
+            (cluster, share.destination, share.percent, share.subject, share.fault)
+            for share in shares.destinations
+        ]
         if shares.kept:
-            lines.append((cluster, "stays", f"{shares.kept} %", explained.subject))
+            ways.append((cluster, "stays", shares.kept, explained.subject, None))
         if shares.lost:
-            lines.append((cluster, "lost", f"{shares.lost} %", ""))
-    first = (explained.subject, rule, ", ".join(explained.competitors))
-    return [((first if not n else ("", "", "")) + line) for n, line in enumerate(lines)]
+            ways.append((cluster, "lost", shares.lost, None, None))
+    return ways

@@ -19,73 +19,54 @@ import argparse
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urlsplit
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.errors import JetStreamError, NotConnectedError
+from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
-from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, Report, Snapshot
 from pyspark_jetstream.sanitize import get_logger
 from pyspark_jetstream.subjects import check_filter
 
-from .connecting import add_connection, argument, connection_words, described, parsed
+from .program import Parser, argument, checked, connected, seconds
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["Exporter", "families", "main"]
-
 logger = get_logger(__name__)
 
-COMMAND: Final = "pyspark-jetstream metrics"
-SILENT = "gauges of whoever says nothing for so long do not count (%(default)s)"
-
 _WARN_S: Final = 1.0
-"""Between two lines about reports that are none."""
+"""Shortest time between two log lines about messages that are no reports."""
 
 _IDLE_S = 10.0
-"""After so long without a message the server is asked for a sign of life."""
+"""A connection without messages for so long is checked by a PING."""
 
 
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """Runs until it is stopped; the exit status, as the help says."""
-    verbatim = argparse.RawTextHelpFormatter
-    parser = described(__doc__, COMMAND, program, formatter_class=verbatim)
+def arguments(parser: Parser) -> None:
+    """What it takes."""
     add = parser.add_argument
-    add(
-        "--metrics-subject",
-        metavar="SUBJECT",
-        default="spark.jetstream.metrics",
-        help="%(default)s",
-    )
+    add("--metrics-subject", type=checked(check_filter), metavar="SUBJECT",
+        default="spark.jetstream.metrics", help="%(default)s")  # fmt: skip
     add("--listen", type=argument(address), metavar="HOST:PORT", default="127.0.0.1:9464",
         help="%(default)s")  # fmt: skip
-    add("--silent", type=float, default=30.0, metavar="SECONDS", help=SILENT)
-    add_connection(parser)
-    given = vars(parsed(parser, arguments))
+    add("--silent", type=seconds, default=30.0, metavar="TIME",
+        help="gauges of whoever says nothing for so long do not count (30s)")  # fmt: skip
+    parser.add_connection()
+
+
+def run(given: argparse.Namespace) -> NoReturn:
+    """Serves until it is stopped; it returns only by an error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    exporter = Exporter(Reports(given["silent"]))
-    try:
-        check_filter(given["metrics_subject"])
-        connection = parse_connection(connection_words(given))
-        client = Client(connection, at_start=True)
-        client.connection.ping(connection.request_timeout_s)
-        exporter.serve(*given["listen"])
-        exporter.follow(client, given["metrics_subject"])
-    except ImportError as error:
-        complain(f"{error}: pip install 'pyspark-jetstream[metrics]'")
-    except (JetStreamError, ValueError, OSError) as error:
-        complain(error)
-    except KeyboardInterrupt:
-        return 130
-    return 1
+    exporter = Exporter(Reports(given.silent))
+    with connected(given) as client:
+        client.connection.ping(client.options.request_timeout_s)
+        exporter.serve(*given.listen)
+        exporter.follow(client, given.metrics_subject)
 
 
 def address(text: str) -> tuple[str, int]:
@@ -102,10 +83,11 @@ def address(text: str) -> tuple[str, int]:
 
 
 class Exporter:
-    """What was reported, written by the thread that follows the subject, read by scrapes."""
+    """All reports; the thread that follows the subject writes them, scrapes read them."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: Reports, clock: Callable[[], float] = time.monotonic) -> None:
         self._reports = reports
+        self._clock = clock
         self._beginnings = Beginnings()
         self._lock = Lock()
         self._left_out = 0
@@ -118,19 +100,19 @@ class Exporter:
 
         exporter = self
 
-        class Totals(Collector):
+        class Sums(Collector):
             def collect(self) -> Iterator[Metric]:
                 with exporter._lock:
-                    totals = exporter._beginnings.of(exporter._reports.totals(time.monotonic()))
+                    totals = exporter._beginnings.of(exporter._reports.totals(exporter._clock()))
                 yield from families(totals)
 
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Totals())
+        registry.register(Sums())
         server, _ = start_http_server(port, host, registry)
         shown = f"[{host}]" if ":" in host else host
         logger.info("serving http://%s:%d/metrics", shown, server.server_port)
 
-    def follow(self, client: Client, subject: str) -> None:
+    def follow(self, client: Client, subject: str) -> NoReturn:
         """
         Takes reports, over as many connections as it needs.
 
@@ -148,7 +130,7 @@ class Exporter:
                     if frame is None:
                         connection.send(wire.PING)
                     elif frame.sid == sid:
-                        self._take(frame.data)
+                        self.take(frame.data)
             except NotConnectedError as error:
                 client.drop()
                 if not error.retryable:
@@ -156,16 +138,17 @@ class Exporter:
                 logger.warning("%s", error)
                 time.sleep(1)
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """A message on the subject; what is no report is counted, and logged at times."""
         try:
             report = Report.decode(data)
             with self._lock:
-                self._reports.take(report, time.monotonic())
+                self._reports.take(report, self._clock())
         except ValueError as error:
             self._left_out += 1
-            if time.monotonic() >= self._warn_at:
+            if self._clock() >= self._warn_at:
                 logger.warning("left out %d reports so far: %s", self._left_out, error)
-                self._warn_at = time.monotonic() + _WARN_S
+                self._warn_at = self._clock() + _WARN_S
 
 
 def families(totals: Mapping[str, Snapshot]) -> Iterator[Metric]:

@@ -2,16 +2,18 @@
 Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, and a checkpoint beside
 what the server holds.
 
+    pyspark-jetstream inspect
     pyspark-jetstream inspect --stream FLIGHTS
     pyspark-jetstream inspect --stream 'FLIGHTS-{partition}' --partitions 4 --watch
     pyspark-jetstream inspect --checkpoint /checkpoints/alerts --watch 10
     pyspark-jetstream inspect --checkpoint hdfs://name/checkpoints/alerts
     pyspark-jetstream inspect --stream FLIGHTS --consumer spark-6544945683 --json
 
-Nothing is changed: it reads the checkpoint's files and asks the server. Without --consumer it shows
-the consumers of the checkpoint's queries, else all that have a priority group. With --watch it
-looks again every two seconds, or so many, and adds rates, and lags and rates over time, until
-Ctrl-C. A checkpoint that is not on this machine is read by Spark's JVM, as Spark is configured.
+Nothing is changed: it reads the checkpoint's files and asks the server. Without arguments it shows
+all that is Spark's on the server. Without --consumer it shows the consumers of the checkpoint's
+queries, else all that have a priority group. With --watch it looks again every two seconds, or so
+many, and adds rates, until Ctrl-C. A checkpoint that is not on this machine is read by Spark's JVM,
+as Spark is configured.
 
 Exit status 0: all well, or Ctrl-C; 1: failed, why in one line; 2: wrong arguments; 3: some problem,
 it is shown.
@@ -22,18 +24,19 @@ $JETSTREAM_CREDENTIALS.
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import CheckpointError, JetStreamError, OptionError
-from pyspark_jetstream.fetch.options import StreamOptions
+from pyspark_jetstream.operations.inspection.checkpoints import (
+    Directory,
+    LocalDirectory,
+    checkpoint_path,
+    is_local,
+)
 from pyspark_jetstream.operations.inspection.findings import Inspection
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.stopping import Stop
@@ -41,97 +44,92 @@ from pyspark_jetstream.operations.terminal import complain, say_json
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
-from .connecting import (
-    add_checkpoint,
-    add_connection,
-    argument,
-    connection_words,
-    described,
-    opened_checkpoint,
-    parsed,
-)
+from .program import Parser, argument, connected, connection_words, seconds
 from .tables import printed, shown
 
-__all__ = ["main", "parser"]
-
-COMMAND: Final = "pyspark-jetstream inspect"
-
-FAILED: Final = 1
-USAGE: Final = 2
 PROBLEMS: Final = 3
 
-STREAM_OPTIONS: Final = ("stream", "subject", "partitions", "partitionSubject")
+_STREAM: Final = ("stream", "subject", "partitions", "partitionSubject")
+"""Options of a read that say which streams, and how they are partitioned."""
 
 
-def parser(program: str = COMMAND) -> argparse.ArgumentParser:
-    """The arguments."""
-    command = described(__doc__, COMMAND, program, allow_abbrev=False)
-    add = command.add_argument
-    add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    add_consumers(parser)
+    add = parser.add_argument
     add("--subject", metavar="FILTER", help="as the query's option subject")
-    add("--partitions", metavar="N", help="how many there are")
     add("--partition-subject", dest="partitionSubject", metavar="SUBJECT",
         help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
-    add("--consumer", type=argument(consumer_name), metavar="PREFIX",
-        help="of the query's consumers; default: the checkpoint's")  # fmt: skip
-    add_checkpoint(command)
-    add("--watch", nargs="?", const=2.0, type=argument(_interval), metavar="SECONDS",
+    add("--watch", nargs="?", const=2.0, type=seconds, metavar="SECONDS",
         help="look again every so many seconds (2)")  # fmt: skip
-    add("--json", action="store_true", help="one JSON document, with --watch one a line")
-    add_connection(command)
-    return command
+    parser.add_json("one JSON document, with --watch one a line")
+    parser.add_connection()
 
 
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """The exit status, as the help says."""
-    command = parser(program)
-    given = parsed(command, arguments)
-    if given.stream is None and given.checkpoint is None:
-        command.error("expected --stream, --checkpoint or both")
-    try:
-        return _inspect(given)
-    except OptionError as error:
-        complain(error)
-        return USAGE
-    except JetStreamError as error:
-        complain(error)
-        return FAILED
-    except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130 if given.watch is None else 0
+def run(given: argparse.Namespace) -> int:
+    """Looks once, or until it is stopped; the exit status, as the help says."""
+    with inspecting(given) as (_, inspector):
+        if given.watch is not None:
+            return watch(inspector, given.watch, _lines if given.json else shown)
+        inspection = inspector.look()
+    if given.json:
+        say_json(document(inspection))
+    else:
+        printed(inspection)
+    return PROBLEMS if inspection.problems() else 0
 
 
-def _inspect(given: argparse.Namespace) -> int:
-    connection = connection_words(vars(given))
-    words = {name: getattr(given, name) for name in STREAM_OPTIONS if getattr(given, name)}
-    options: StreamOptions | None = None
-    if "stream" in words:
-        options = parse_stream(connection | words)
-    elif words:
+def add_consumers(parser: Parser) -> None:
+    """Which consumers are meant: by their names, or by a query's checkpoint."""
+    add = parser.add_argument
+    add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
+    add("--partitions", metavar="N", help="how many there are")
+    add("--consumer", type=argument(consumer_name), metavar="NAME",
+        help="one consumer, or the prefix of a query's; default: the checkpoint's")  # fmt: skip
+    add("--checkpoint", metavar="DIR",
+        help="a query's checkpointLocation: a path, or a URI that Spark reaches (needs Java)",
+    )  # fmt: skip
+    add("--checkpoint-timeout", type=argument(duration), default=60.0, metavar="TIME",
+        help="for each answer of another file system than this machine's (60s)",
+    )  # fmt: skip
+
+
+@contextmanager
+def inspecting(given: argparse.Namespace) -> Iterator[tuple[Client, Inspector]]:
+    """
+    An inspector of what `add_consumers` has been given, and its client.
+
+    Raises:
+        OptionError: A mistake in the options, or there is no such checkpoint.
+        CheckpointError: Where the checkpoint is kept cannot be reached.
+        NotConnectedError: No server can be reached.
+    """
+    words = {name: value for name in _STREAM if (value := getattr(given, name, None))}
+    if words and "stream" not in words:
         raise OptionError(next(iter(words)), "needs --stream")
-    with opened_checkpoint(given) as checkpoint:
-        client = Client(parse_connection(connection), at_start=True)
+    options = parse_stream(connection_words(given) | words) if words else None
+    with _checkpoint(given) as checkpoint, connected(given) as client:
+        yield client, Inspector(client, options, given.consumer, checkpoint)
+
+
+@contextmanager
+def _checkpoint(given: argparse.Namespace) -> Iterator[Directory | None]:
+    if given.checkpoint is None:
+        yield None
+    elif is_local(given.checkpoint):
+        yield LocalDirectory(checkpoint_path(given.checkpoint))
+    else:
+        # Not above: who has local checkpoints alone, or none, needs neither pyspark nor Java.
+        from pyspark_jetstream.operations.inspection.hadoop import HadoopDirectory
+
+        directory = HadoopDirectory(given.checkpoint, given.checkpoint_timeout)
         try:
-            inspector = Inspector(client, options, given.consumer, checkpoint)
-            if given.watch is None:
-                inspection = inspector.look()
-                if given.json:
-                    say_json(_document(inspection), indent=2)
-                else:
-                    printed(inspection)
-                return PROBLEMS if inspection.problems() else 0
-            return _watch(inspector, given.watch, _lines if given.json else shown)
+            yield directory
         finally:
-            client.close()
+            directory.close()
 
 
-def _watch(
-    inspector: Inspector,
-    interval_s: float,
-    showing: Callable[[], Any],
-) -> int:
+def watch(inspector: Inspector, interval_s: float, showing: Callable[[], Any]) -> int:
     """Looks again and again until Ctrl-C or SIGTERM, also after errors that may pass."""
     stopped = Stop()
     with showing() as show:
@@ -151,12 +149,9 @@ def _watch(
 
 @contextmanager
 def _lines() -> Iterator[Callable[[Inspection], None]]:
-    yield lambda inspection: say_json(_document(inspection))
+    yield lambda inspection: say_json(document(inspection), indent=None)
 
 
-def _document(inspection: Inspection) -> dict[str, Any]:
+def document(inspection: Inspection) -> dict[str, Any]:
+    """What was found, for programs."""
     return asdict(inspection) | {"problems": inspection.problems()}
-
-
-def _interval(text: str) -> float:
-    return duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)

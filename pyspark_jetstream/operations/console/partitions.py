@@ -32,29 +32,20 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
-from collections.abc import Sequence
 from typing import Any, Final
 
-from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
-from pyspark_jetstream.errors import CopyMismatchError, JetStreamError, OptionError
+from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.errors import CopyMismatchError, OptionError
 from pyspark_jetstream.operations.handover import hand_over
 from pyspark_jetstream.operations.removal import undo_partitions
-from pyspark_jetstream.operations.terminal import complain, say, say_json
+from pyspark_jetstream.operations.terminal import say, say_json
 
 from ..partitioning import partition_stream, planned_streams
 from ..partitionplan import PartitionPlan
-from .connecting import add_connection, connection_words, described, parsed
+from .program import Parser, connection_of, seconds
 from .progress import copying
 
-__all__ = ["main", "parser", "planned"]
-
-COMMAND: Final = "pyspark-jetstream partition"
-
-FAILED: Final = 1
-USAGE: Final = 2
 MISMATCH: Final = 3
-INTERRUPTED: Final = 130
 
 _VERIFY: Final = (
     "counts: messages by subject; order (default): also where each message comes from, in which"
@@ -62,11 +53,11 @@ _VERIFY: Final = (
 )
 
 
-def parser(program: str = COMMAND) -> argparse.ArgumentParser:
-    """The arguments."""
-    command = described(__doc__, COMMAND, program, allow_abbrev=False)
-    add = command.add_argument
-    add("--stream", required=True, help="the stream to partition; left as it is")
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    parser.when_interrupted = ": the server goes on copying; run this again to check"
+    add = parser.add_argument
+    add("--stream", metavar="NAME", required=True, help="the stream to partition; left as it is")
     add("--partitions", type=int, required=True, metavar="N")
     add("--layout", choices=("streams", "filtered"), help="default: streams")
     add("--streams", metavar="NAME-{partition}", help="names of the partitions' streams")
@@ -76,49 +67,37 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add("--tokens", type=int, nargs="+", default=(), help="the '*' to hash, counted from 1")
     add("--destination", help="the transform that numbers; default: after the literal beginning")
     add("--verify", choices=("counts", "order", "content"), default="order", help=_VERIFY)
-    add("--stall-timeout", type=float, default=60, help="seconds without a copy (%(default)s)")
+    add("--stall-timeout", type=seconds, default=60.0, metavar="TIME",
+        help="how long nothing may be copied (60s)")  # fmt: skip
     add(
         "--replaces", metavar="LAYOUT", help="the layout read so far: a stream, or NAME-{partition}"
     )
     add("--replaces-partitions", type=int, metavar="N", help="how many, where it does not tell")
-    act = command.add_mutually_exclusive_group()
+    act = parser.add_mutually_exclusive_group()
     act.add_argument("--hand-over", action="store_true", help="print where to leave it, and begin")
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")
     add("--force", action="store_true", help="undo although something is lost")
     add("--dry-run", action="store_true", help="only say what would be made, or removed and lost")
-    add_connection(command)
-    return command
+    parser.add_json("one JSON document instead of text; --hand-over always prints one")
+    parser.add_connection()
 
 
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """The exit status, as the help says."""
-    words = sys.argv[1:] if arguments is None else arguments
-    given = vars(parsed(parser(program), words))
+def run(given: argparse.Namespace) -> int:
+    """Makes the layout, or does what else was asked for; the exit status, as the help says."""
+    connection = connection_of(given)
+    plan = planned(vars(given))
     try:
-        connection = parse_connection(connection_words(given))
-        plan = planned(given)
-        if given["undo"]:
-            undo(connection, plan, given["force"], given["dry_run"])
-        elif given["hand_over"]:
+        if given.undo:
+            undo(connection, plan, given)
+        elif given.hand_over:
             hand(connection, plan, given)
-        elif given["dry_run"]:
-            for name, there in planned_streams(connection, plan):
-                say(f"{'is there' if there else 'would make'} {name}")
+        elif given.dry_run:
+            show_planned(connection, plan, given.json)
         else:
-            again = f"{program} {shlex.join(words)} --hand-over"
-            make(connection, plan, given, again)
-    except OptionError as error:
-        complain(error)
-        return USAGE
+            make(connection, plan, given)
     except CopyMismatchError as error:
-        complain(error)
+        given.parser.complain(error)
         return MISMATCH
-    except JetStreamError as error:
-        complain(error)
-        return FAILED
-    except KeyboardInterrupt:
-        complain("interrupted: the server goes on copying; run this again to check")
-        return INTERRUPTED
     return 0
 
 
@@ -130,18 +109,19 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
         OptionError: It makes no sense.
     """
     if given["force"] and not given["undo"]:
-        raise OptionError("force", "goes with undo")
+        raise OptionError("force", "goes with --undo")
     if given["hand_over"] and given["replaces"] is None:
-        raise OptionError("replaces", "required with hand-over: the layout read so far")
+        raise OptionError("replaces", "required with --hand-over: the layout read so far")
     origin, streams, numbered = given["stream"], given["streams"], given["numbered"]
     alone = numbered is not None and streams is None
     layout = given["layout"] or ("filtered" if alone else "streams")
     if layout == "filtered":
         if streams is not None:
-            raise OptionError("streams", "contradicts layout filtered")
+            raise OptionError("streams", "contradicts --layout filtered")
         if given["partition_subject"] is not None:
             raise OptionError(
-                "layout", f"stream '{origin}' with partition-subject is the filtered layout already"
+                "layout",
+                f"stream '{origin}' with --partition-subject is the filtered layout already",
             )
         numbered = numbered or f"{origin}-all"
     else:
@@ -158,26 +138,47 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
     )
 
 
-def make(
-    connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, Any], again: str
-) -> None:
-    """Makes the layout, and says what readers do then: `again` hands over."""
+def show_planned(connection: ConnectionOptions, plan: PartitionPlan, as_json: bool) -> None:
+    """Says which streams the layout has, and which of them are there."""
+    found = planned_streams(connection, plan)
+    if as_json:
+        say_json({"streams": [{"stream": name, "is_there": there} for name, there in found]})
+        return
+    for name, there in found:
+        say(f"{'is there' if there else 'would make'} {name}")
+
+
+def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:
+    """Makes the layout, and says what readers do then."""
     with copying() as show:
         done = partition_stream(
             connection,
             plan,
             progress=show,
-            stall_timeout_s=given["stall_timeout"],
-            verify=given["verify"],
+            stall_timeout_s=given.stall_timeout,
+            verify=given.verify,
         )
+    if given.json:
+        made = {
+            "numbered": done.numbered,
+            "streams": [
+                {"stream": each.stream, "messages": each.messages} for each in done.streams
+            ],
+            "messages": done.messages,
+            "subjects": done.subjects,
+            "left_out": done.left_out,
+            "verified": done.verified,
+        }
+        say_json(made)
+        return
     say(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
-    old = given["replaces"]
+    old = given.replaces
     if old is not None:
         say(
             "",
             f"Each query that reads '{old}' changes over by itself:",
             "1. Stop it.",
-            f"2. {again} > cut.json",
+            f"2. {given.parser.prog} {shlex.join(given.words)} --hand-over > cut.json",
             "3. Start it once more with its old options, .options(**cut['old']) and"
             " .trigger(availableNow=True), and let it end.",
             "4. Start it with .options(**cut['new']) and a new checkpointLocation.",
@@ -186,23 +187,32 @@ def make(
         )
 
 
-def hand(connection: ConnectionOptions, plan: PartitionPlan, given: dict[str, Any]) -> None:
+def hand(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Prints the options on both sides of the cut."""
     with copying() as show:
         cut = hand_over(
             connection,
-            given["replaces"],
+            given.replaces,
             plan,
-            partitions=given["replaces_partitions"],
+            partitions=given.replaces_partitions,
             progress=show,
-            stall_timeout_s=given["stall_timeout"],
+            stall_timeout_s=given.stall_timeout,
         )
-    say_json({"stream": cut.origin, "sequence": cut.sequence, "old": cut.old, "new": cut.new})
+    document = {"stream": cut.origin, "sequence": cut.sequence, "old": cut.old, "new": cut.new}
+    say_json(document, indent=None)
 
 
-def undo(connection: ConnectionOptions, plan: PartitionPlan, force: bool, dry_run: bool) -> None:
+def undo(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Removes the layout, and says what was lost with it."""
-    for removal in undo_partitions(connection, plan, force=force, dry_run=dry_run):
-        lost = f"; lost: {'; '.join(removal.lost)}" if removal.lost else ""
-        did = "would remove" if dry_run else "removed"
-        say(f"{did} {removal.stream}, {removal.messages:,} messages{lost}")
+    removed = undo_partitions(connection, plan, force=given.force, dry_run=given.dry_run)
+    if given.json:
+        streams = [
+            {"stream": each.stream, "messages": each.messages, "lost": list(each.lost)}
+            for each in removed
+        ]
+        say_json({"removed": not given.dry_run, "streams": streams})
+        return
+    for each in removed:
+        lost = f"; lost: {'; '.join(each.lost)}" if each.lost else ""
+        did = "would remove" if given.dry_run else "removed"
+        say(f"{did} {each.stream}, {each.messages:,} messages{lost}")

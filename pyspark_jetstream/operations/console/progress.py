@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark_jetstream.operations.copies import Copied
-from pyspark_jetstream.operations.terminal import complain, console, drawn, show
+from pyspark_jetstream.operations.terminal import Row, cell, complain, console, drawn
 from pyspark_jetstream.sanitize import sanitized
-
-__all__ = ["copying", "living"]
 
 
 @contextmanager
@@ -55,34 +53,35 @@ def _lines() -> Callable[[Sequence[Copied]], None]:
 
 
 @contextmanager
-def living(
-    columns: Sequence[str], rows: Callable[[], Sequence[Sequence[str]]]
-) -> Iterator[Callable[[], None]]:
+def living(rows: Callable[[], Sequence[Row]]) -> Iterator[Callable[[], None]]:
     """
-    A table that follows `rows` on a terminal and is printed at the end; without rich, with tabs.
-
-    Elsewhere than on a terminal there is a line whenever the last column of a row has changed; for
-    none where it is empty.
+    A table that follows `rows` while something runs: in place on a terminal; elsewhere a line
+    whenever the last column of a row has another value, which is said beside the first one.
     """
-    is_live = sys.stderr.isatty()
+    if not sys.stderr.isatty():
+        yield _changes(rows)
+        return
     try:
         from rich.live import Live
+        from rich.text import Text
     except ImportError:
-        is_live = False
-    if is_live:
-        table, where = drawn(columns, [rows()]), console(stderr=True)
-        with Live(table, console=where, transient=True, redirect_stdout=False) as live:
-            yield lambda: live.update(drawn(columns, [rows()]))
-    else:
         yield _changes(rows)
-    show(columns, [rows()])
+        return
+    where = console(stderr=True)
+
+    def text() -> Text:
+        return Text("\n".join(drawn(rows(), width=where.width)))
+
+    with Live(text(), console=where, transient=True, redirect_stdout=False) as live:
+        yield lambda: live.update(text())
 
 
-def _changes(rows: Callable[[], Sequence[Sequence[str]]]) -> Callable[[], None]:
+def _changes(rows: Callable[[], Sequence[Row]]) -> Callable[[], None]:
     shown: dict[str, str] = {}
 
     def show() -> None:
-        now = {row[0]: row[-1] for row in rows() if row[-1]}
+        texts = [[cell(value) for value in row.values()] for row in rows()]
+        now = {first: last for first, *_, last in texts if last}
         for name, state in now.items():
             if shown.get(name) != state:
                 complain(f"{name}: {state}")

@@ -2,9 +2,9 @@
 Copies a range of a stream into Parquet files, or into another stream. Killed, it is run again.
 
     pyspark-jetstream backfill range --stream FLIGHTS --output /data/flights --partition-by day
-    pyspark-jetstream backfill range --stream FLIGHTS --from 2026-01-01T00:00:00Z --to=-10m \\
-        --output s3a://lake/flights --option servers=nats://n1:4222,nats://n2:4222 \\
-        --option credentialsFile=/etc/nats/spark.creds
+    pyspark-jetstream backfill range --stream FLIGHTS --from 2026-01-01T00:00:00Z --to -10m \\
+        --output s3a://lake/flights --servers nats://n1:4222,nats://n2:4222 \\
+        --credentials-file /etc/nats/spark.creds
     pyspark-jetstream backfill range --stream FLIGHTS --from 1000 --to 500000 --into COPY \\
         --manifest hdfs:///backfills/copy --target-option 'subjectMapping={"flights.>": "copy.>"}'
 
@@ -21,57 +21,49 @@ $JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Final
 
-from pyspark_jetstream.operations.backfill.commandline import (
-    Parser,
-    chunk_settings,
-    concluded,
-    guarded,
-    identity,
-    merged,
-    positive,
-    reaching,
-    schema_of,
-    session,
-    target_identity,
-)
-from pyspark_jetstream.operations.backfill.copying import Target, copy
-from pyspark_jetstream.operations.backfill.journal import Journal
+from pyspark_jetstream.operations.backfill.copying import ChunkTarget, copy
 from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
-from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
 from pyspark_jetstream.operations.backfill.relay import RelayTarget
-from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
 from pyspark_jetstream.options import parse_sink
 
-__all__ = ["main", "parser"]
-
-COMMAND: Final = "pyspark-jetstream backfill range"
+from . import backfilling
+from .backfilling import concluded, identity, reaching, schema_of, target_identity, working
+from .program import Parser, merged, positive
 
 JOB: Final = "range_backfill"
 """How journals and Spark know it."""
 
 
-def parser(program: str = COMMAND) -> Parser:
-    """The arguments."""
-    command = Parser(program, (__doc__ or "").replace(COMMAND, program))
-    add = command.setting
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    backfilling.arguments(parser)
+    add = parser.add_setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
-    add("--from", dest="first", metavar="WHERE", help="a sequence, a time, or offsets (earliest)")
-    add("--to", dest="last", metavar="WHERE", help="likewise; a sequence is included (latest)")
+    add("--from", ("startingOffsets", "startingTimestamp"), dest="first", metavar="WHERE",
+        help="a sequence, a time, or offsets (earliest)")  # fmt: skip
+    add("--to", ("endingOffsets", "endingTimestamp"), dest="last", metavar="WHERE",
+        help="the same; a sequence is included (latest)")  # fmt: skip
     add("--output", metavar="DIRECTORY", help="where the Parquet files go")
     add("--into", metavar="STREAM", help="or the stream to copy into")
     add("--manifest", metavar="DIRECTORY", help="with --into: where progress and manifest are kept")
     add("--writers", type=positive, default=1, metavar="N", help="with --into: tasks that publish")
-    command.options("--target-option", help="with --into: an option of the write; default: as read")
-    chunk_settings(command, default=500_000)
-    return command
+    parser.add_options("--target-option", help="with --into: an option of the write; default: as"
+        " read")  # fmt: skip
+    backfilling.chunk_arguments(parser, 500_000)
 
 
-def backfill(given: argparse.Namespace) -> int:
-    """Runs the backfill, or what is left of it; the exit status."""
+def run(given: argparse.Namespace) -> int:
+    """Runs the backfill, or what is left of it; 0: everything is where it should be."""
+    parser = given.parser
+    parser.require(given, "stream", "output" if given.into is None else "manifest")
+    if given.into is not None and (given.output is not None or given.partition_by):
+        parser.error("--into copies into a stream: it goes with --manifest, not with --output or"
+                     " --partition-by")  # fmt: skip
+    if given.into is None and (given.manifest is not None or given.writers > 1):
+        parser.error("--manifest and --writers go with --into")
     options = merged(given.option, {"stream": given.stream}, bounds(given.first, given.last))
     if given.into is not None:
         options = merged(options, {"includeHeaders": "true"})
@@ -83,25 +75,12 @@ def backfill(given: argparse.Namespace) -> int:
     if given.into is not None:
         parse_sink(writing)  # a mistake in it before Spark is started
         settings |= {"--into": given.into} | target_identity(given.target_option)
-    with session(f"{JOB} {given.stream}") as spark, progress(given.stream) as shown:
-        journal = Journal(Storage(Hadoop.of(spark), given.output or given.manifest), JOB, settings)
-        target: Target
+    place = given.output or given.manifest
+    with working(JOB, given.stream, place, settings) as (spark, journal, shown):
+        target: ChunkTarget
         if given.into is None:
             target = ParquetTarget(spark, journal, partitioning, order="sequence")
         else:
             target = RelayTarget(spark, journal, given.into, writing, reached, given.writers)
         manifest = copy(spark, source, target, journal, shown)
-        return concluded(manifest, target, journal.storage.root, given.verify)
-
-
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """Exit status 0: everything is where it should be."""
-    command = parser(program)
-    given = command.settings(arguments)
-    command.require(given, "stream", "output" if given.into is None else "manifest")
-    if given.into is not None and (given.output is not None or given.partition_by):
-        command.error("--into copies into a stream: it goes with --manifest, not with --output or"
-                    " --partition-by")  # fmt: skip
-    if given.into is None and (given.manifest is not None or given.writers > 1):
-        command.error("--manifest and --writers go with --into")
-    return guarded(command.name, lambda: backfill(given))
+        return concluded(manifest, target, journal.storage.root, given)

@@ -3,10 +3,10 @@ Publishes dead letters as the rows they were, on their original subjects. Killed
 
     pyspark-jetstream replay --stream DEAD --into FLIGHTS --manifest /data/replays/1
     pyspark-jetstream replay --stream DEAD --into FLIGHTS --manifest /data/replays/2 \\
-        --reason QueueTimeout --priority normal --since 2026-01-31T08:00:00Z --until=-10m --delete
+        --reason QueueTimeout --priority normal --since 2026-01-31T08:00:00Z --until -10m --delete
     pyspark-jetstream replay --stream DEAD --subject 'dead.flights.>' --into FLIGHTS \\
         --manifest hdfs:///replays/3 \\
-        --option servers=nats://n1:4222 --option credentialsFile=/etc/nats/spark.creds
+        --servers nats://n1:4222 --credentials-file /etc/nats/spark.creds
 
 A replay is the dead letters between two sequences, found once, whose subjects belong to the stream
 --into. A run that is killed is taken up by the same command: each row is published with the id it
@@ -32,36 +32,25 @@ $JETSTREAM_CREDENTIALS (for the target $JETSTREAM_TARGET_…), or the file of --
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from pyspark_jetstream.operations.backfill.commandline import (
-    Parser,
-    guarded,
-    identity,
-    merged,
-    positive,
-    reaching,
-    session,
-)
 from pyspark_jetstream.operations.backfill.copying import copy
-from pyspark_jetstream.operations.backfill.journal import Journal, Manifest
+from pyspark_jetstream.operations.backfill.journal import Manifest
 from pyspark_jetstream.operations.backfill.letters import (
     ReplayTarget,
     Selection,
     check_removable,
     remove,
 )
-from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
-from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
-from pyspark_jetstream.operations.terminal import complain, say, show
+from pyspark_jetstream.operations.terminal import Row, complain, say, say_json, show
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
 
-__all__ = ["main", "parser"]
-
-COMMAND: Final = "pyspark-jetstream replay"
+from . import backfilling
+from .backfilling import identity, reaching, working
+from .program import Parser, merged, positive
 
 JOB: Final = "replay_dead_letters"
 """How journals and Spark know it."""
@@ -74,31 +63,39 @@ _SHOWN: Final = 20
 """Subjects in the table."""
 
 
-def parser(program: str = COMMAND) -> Parser:
-    """The arguments."""
-    command = Parser(program, (__doc__ or "").replace(COMMAND, program))
-    add = command.setting
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    backfilling.arguments(parser)
+    add = parser.add_setting
     add("--stream", metavar="NAME", help="the stream of dead letters")
     add("--subject", metavar="FILTER", help="only those on these subjects of that stream (all)")
     add("--into", metavar="STREAM", help="the stream that rows were meant for")
     add("--manifest", metavar="DIRECTORY", help="where progress and manifest are kept")
-    add("--since", metavar="WHERE", help="a sequence of the dead letters, or a time (earliest)")
-    add("--until", metavar="WHERE", help="likewise; a sequence is included (latest)")
+    add("--since", ("startingOffsets", "startingTimestamp"), metavar="WHERE",
+        help="a sequence of the dead letters, or a time (earliest)")  # fmt: skip
+    add("--until", ("endingOffsets", "endingTimestamp"), metavar="WHERE",
+        help="the same; a sequence is included (latest)")  # fmt: skip
     add("--reason", nargs="+", default=[], metavar="WORD", help="only what was shed for this (all)")
     add(
         "--priority", nargs="+", default=[], metavar="WORD", help=f"only {', '.join(_LABELS)} (all)"
     )
     add("--delete", action="store_true", help="remove what was replayed when all is stored")
     add("--writers", type=positive, default=1, metavar="N", help="tasks that publish (1)")
-    command.options("--option", help="an option of the read, such as servers (see Options)")
-    command.options("--target-option", help="an option of the write; default: as read")
+    parser.add_options("--target-option", help="an option of the write; default: as read")
     add("--chunk-messages", type=positive, default=100_000, metavar="N",
         help="about so many are read, published and recorded at a time (%(default)s)")  # fmt: skip
-    return command
 
 
-def replay(given: argparse.Namespace) -> int:
-    """Runs the replay, or what is left of it; the exit status."""
+def run(given: argparse.Namespace) -> int:
+    """Runs the replay, or what is left of it; 0: everything is where it should be."""
+    parser = given.parser
+    parser.require(given, "stream", "into", "manifest")
+    for name in given.target_option:
+        if name.lower() in _NOT_HERE:
+            parser.error(f"--target-option {name}: rows go where they should have gone; drop it")
+    for word in given.priority:
+        if word not in _LABELS:
+            parser.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
     named = {"stream": given.stream, "includeHeaders": "true"}
     if given.subject is not None:
         named["subject"] = given.subject
@@ -115,25 +112,44 @@ def replay(given: argparse.Namespace) -> int:
         "--reason": " ".join(sorted(given.reason)),
         "--priority": " ".join(sorted(given.priority)),
     }
-    with session(f"{JOB} {given.stream}") as spark, progress(given.stream) as shown:
-        journal = Journal(Storage(Hadoop.of(spark), given.manifest), JOB, settings)
+    with working(JOB, given.stream, given.manifest, settings) as (spark, journal, shown):
         target = ReplayTarget(
             selection, spark, journal, given.into, writing, reached, given.writers
         )
         if given.delete:
             check_removable(connection, given.stream)
         manifest = copy(spark, source, target, journal, shown)
-        conclude(manifest, journal.storage.root)
-        if given.delete:
-            removed = remove(spark, lenient, selection, manifest, connection)
+        if not given.json:
+            conclude(manifest, journal.storage.root)
+        removed = remove(spark, lenient, selection, manifest, connection) if given.delete else None
+        if given.json:
+            say_json(document(manifest, journal.storage.root, removed))
+        elif removed is not None:
             say(f"{removed:,} dead letters removed")
     return 0
 
 
+def document(manifest: Manifest, place: str, removed: int | None) -> dict[str, object]:
+    """What was replayed, and what is left where it was, for programs."""
+    counts = ("replayed", "duplicates", "elsewhere", "no_letters", "missing")
+    return {
+        "directory": place,
+        **{name: manifest[name] for name in counts},
+        "removed": removed,
+        "subjects": [
+            {"subject": subject, "rows": rows, "duplicates": duplicates}
+            for subject, (rows, duplicates) in manifest["subjects_replayed"].items()
+        ],
+        "streams": [
+            {"stream": name, "next_since": stream["last_sequence"] + 1}
+            for name, stream in manifest["streams"].items()
+        ],
+    }
+
+
 def conclude(manifest: Manifest, place: str) -> None:
     """Says what was replayed, and what is left where it was."""
-    *subjects, every = lines(manifest)
-    show(("subject", "rows", "duplicates"), (subjects, [every]), {"rows", "duplicates"})
+    show(list(rows(manifest)))
     say(f"{manifest['replayed']:,} dead letters replayed: {place}")
     for name, what in (
         ("elsewhere", "dead letters are for other streams; they stay"),
@@ -146,27 +162,11 @@ def conclude(manifest: Manifest, place: str) -> None:
         say(f"the next replay of {name}: --since {stream['last_sequence'] + 1}")
 
 
-def lines(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    """Subject, rows, duplicates: the subjects with the most rows, the others, all."""
-    subjects = list(manifest["subjects_replayed"].items())[:_SHOWN]
-    for subject, (rows, duplicates) in subjects:
-        yield subject, f"{rows:,}", f"{duplicates:,}"
+def rows(manifest: Manifest) -> Iterator[Row]:
+    """The subjects with the most rows, the others, all."""
+    counts = list(manifest["subjects_replayed"].items())[:_SHOWN]
     every = manifest["replayed"], manifest["duplicates"]
-    rest = [n - sum(counts[1][i] for counts in subjects) for i, n in enumerate(every)]
-    if rest[0]:
-        yield "others", f"{rest[0]:,}", f"{rest[1]:,}"
-    yield "all", f"{every[0]:,}", f"{every[1]:,}"
-
-
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """Exit status 0: everything is where it should be."""
-    command = parser(program)
-    given = command.settings(arguments)
-    command.require(given, "stream", "into", "manifest")
-    for name in given.target_option:
-        if name.lower() in _NOT_HERE:
-            command.error(f"--target-option {name}: rows go where they should have gone; drop it")
-    for word in given.priority:
-        if word not in _LABELS:
-            command.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
-    return guarded(command.name, lambda: replay(given))
+    rest = [total - sum(of[at] for _, of in counts) for at, total in enumerate(every)]
+    others = [("others", rest)] if rest[0] else []
+    for subject, (replayed, duplicates) in (*counts, *others, ("all", every)):
+        yield {"subject": subject, "rows": replayed, "duplicates": duplicates}

@@ -34,94 +34,80 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.operations.inspection.checkpoints import (
     LocalDirectory,
     checkpoint_path,
     read_checkpoint,
 )
-from pyspark_jetstream.operations.terminal import complain, say
+from pyspark_jetstream.operations.terminal import say, say_json
 from pyspark_jetstream.write.ledger import Ledger
 
-from .connecting import add_connection, connection_words, described, parsed
-
-__all__ = ["main", "parser"]
-
-COMMAND: Final = "pyspark-jetstream rewind"
-
-FAILED: Final = 1
-USAGE: Final = 2
+from .program import Parser, connected
 
 _OF_BATCH: Final = re.compile(r"\.?(\d+)(\.crc)?")
 """A batch's file in `offsets` or `commits`, or its checksum."""
 
 
-def parser(program: str = COMMAND) -> argparse.ArgumentParser:
-    """The arguments."""
-    command = described(__doc__, COMMAND, program, allow_abbrev=False)
-    add = command.add_argument
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    add = parser.add_argument
     add("--checkpoint", metavar="DIR", required=True,
         help="the query's checkpointLocation: a local path, or file://")  # fmt: skip
-    which = command.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--batch", metavar="N", type=int, help="the first batch to write again")
     which.add_argument("--accept", action="store_true", help="go on with what is there")
     add("--force", action="store_true", help="though others have just written to the streams")
-    add_connection(command)
-    return command
+    parser.add_json()
+    parser.add_connection()
 
 
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """The exit status, as the help says."""
-    given = parsed(parser(program), arguments)
-    try:
-        _rewind(given)
-    except OptionError as error:
-        complain(error)
-        return USAGE
-    except (JetStreamError, OSError) as error:
-        complain(error)
-        return FAILED
+def run(given: argparse.Namespace) -> int:
+    """Sets the query back, or lets it go on; the exit status, as the help says."""
+    path = checkpoint_path(given.checkpoint)
+    done = _accept(path, given) if given.accept else _rewind(path, given)
+    if given.json:
+        say_json(done)
+        return 0
+    if given.accept:
+        say(f"query {done['query']}: goes on with what its streams hold")
+        return 0
+    aside = f"; {done['files']} files moved to {done['moved_to']}" if done["files"] else ""
+    say(f"query {done['query']}: batch {done['batch']} is next{aside}")
+    say("if it still runs, stop it now and run this again: its next batch fails")
+    if not done["in_ledger"]:
+        say("the ledger knows nothing of this query: what is stored of the batch is stored twice")
     return 0
 
 
-def _rewind(given: argparse.Namespace) -> None:
-    path, batch = checkpoint_path(given.checkpoint), given.batch
-    if given.accept:
-        _accept(path, given)
-        return
-    planned = path / "offsets" / str(batch)
-    if batch < 0 or not planned.is_file():
+def _rewind(path: Path, given: argparse.Namespace) -> dict[str, Any]:
+    planned = path / "offsets" / str(given.batch)
+    if given.batch < 0 or not planned.is_file():
         raise OptionError("batch", f"the checkpoint does not have it (any more): no file {planned}")
     query = read_checkpoint(LocalDirectory(path)).query
-    client = Client(parse_connection(connection_words(vars(given))), at_start=True)
-    try:
-        known = Ledger(JetStream(client)).rewind(query, batch, given.force)
-    finally:
-        client.close()
-    moved = list(_set_aside(path, batch))
-    aside = f"; {len(moved)} files moved to {_aside(path).name}" if moved else ""
-    say(f"query {query}: batch {batch} is next{aside}")
-    say("if it still runs, stop it now and run this again: its next batch fails")
-    if not known:
-        say("the ledger knows nothing of this query: what is stored of the batch is stored twice")
+    with connected(given) as client:
+        known = Ledger(JetStream(client)).rewind(query, given.batch, given.force)
+    files = list(_set_aside(path, given.batch))
+    return {
+        "query": query,
+        "batch": given.batch,
+        "files": len(files),
+        "moved_to": _aside(path).name if files else None,
+        "in_ledger": bool(known),
+    }
 
 
-def _accept(path: Path, given: argparse.Namespace) -> None:
+def _accept(path: Path, given: argparse.Namespace) -> dict[str, Any]:
     checkpoint = read_checkpoint(LocalDirectory(path))
     last = -1 if checkpoint.committed is None else checkpoint.committed
-    client = Client(parse_connection(connection_words(vars(given))), at_start=True)
-    try:
+    with connected(given) as client:
         Ledger(JetStream(client)).accept(checkpoint.query, last)
-    finally:
-        client.close()
-    say(f"query {checkpoint.query}: goes on with what its streams hold")
+    return {"query": checkpoint.query, "accepted": last}
 
 
 def _set_aside(path: Path, batch: int) -> Iterator[Path]:

@@ -7,7 +7,7 @@ every key of a bucket, all as of one sequence. Killed, it is run again.
     pyspark-jetstream backfill snapshot --stream FLIGHTS --subjects 'flights.ATL.>' \\
         --as-of 2026-01-31T00:00:00Z --output /data/atl --verify
     pyspark-jetstream backfill snapshot --bucket USERS --as-of 120000 \\
-        --output hdfs:///backfills/users --option servers=nats://n1:4222
+        --output hdfs:///backfills/users --servers nats://n1:4222
 
 Which messages these are is found once and kept beside the output. A run that is killed is taken
 up by the same command: the same messages as of the same sequence, nothing repeated and nothing
@@ -23,69 +23,48 @@ $JETSTREAM_CREDENTIALS, or the file of --config.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Final
 
-from pyspark_jetstream.operations.backfill.commandline import (
-    Parser,
-    chunk_settings,
-    concluded,
-    guarded,
-    identity,
-    merged,
-    schema_of,
-    session,
-)
 from pyspark_jetstream.operations.backfill.copying import copy
-from pyspark_jetstream.operations.backfill.journal import Journal
 from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
-from pyspark_jetstream.operations.backfill.progress import progress
 from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource, snapshot_options
-from pyspark_jetstream.operations.backfill.storage import Hadoop, Storage
 
-__all__ = ["main", "parser"]
-
-COMMAND: Final = "pyspark-jetstream backfill snapshot"
+from . import backfilling
+from .backfilling import concluded, identity, schema_of, working
+from .program import Parser, merged
 
 JOB: Final = "snapshot_backfill"
 """How journals and Spark know it."""
 
 
-def parser(program: str = COMMAND) -> Parser:
-    """The arguments."""
-    command = Parser(program, (__doc__ or "").replace(COMMAND, program))
-    add = command.setting
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    backfilling.arguments(parser)
+    add = parser.add_setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
     add("--bucket", metavar="NAME", help="or the Key-Value bucket")
-    add("--subjects", metavar="FILTERS", help="only these; of a bucket, these keys (all)")
-    add("--as-of", metavar="WHEN", help="a sequence (a bucket's revision) or a time (now)")
+    add("--subjects", ("multiLast", "keys"), metavar="FILTERS",
+        help="only these; of a bucket, these keys (all)")  # fmt: skip
+    add("--as-of", ("upToSequence", "upToTime"), metavar="WHEN",
+        help="a sequence (a bucket's revision) or a time (now)")  # fmt: skip
     add("--output", metavar="DIRECTORY", help="where the Parquet files go")
-    chunk_settings(command, default=100_000)
-    return command
+    backfilling.chunk_arguments(parser, 100_000)
 
 
-def backfill(given: argparse.Namespace) -> int:
-    """Runs the backfill, or what is left of it; the exit status."""
+def run(given: argparse.Namespace) -> int:
+    """Runs the backfill, or what is left of it; 0: everything is where it should be."""
+    given.parser.require(given, "output")
+    if (given.stream is None) == (given.bucket is None):
+        given.parser.error("give either --stream or --bucket")
     named = snapshot_options(given.stream, given.bucket, given.subjects, given.as_of)
     options = merged(given.option, named)
     schema = schema_of(options)
     source = SnapshotSource(options, schema, given.chunk_messages)
     partitioning = Partitioning.parse(given.partition_by, schema)
     settings = identity(options) | {"--partition-by": " ".join(given.partition_by)}
-    name = given.stream or given.bucket
-    with session(f"{JOB} {name}") as spark, progress(name) as shown:
-        journal = Journal(Storage(Hadoop.of(spark), given.output), JOB, settings)
+    title = given.stream or given.bucket
+    with working(JOB, title, given.output, settings) as (spark, journal, shown):
         order = "sequence" if given.bucket is None else "revision"
         target = ParquetTarget(spark, journal, partitioning, order)
         manifest = copy(spark, source, target, journal, shown)
-        return concluded(manifest, target, journal.storage.root, given.verify)
-
-
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """Exit status 0: everything is where it should be."""
-    command = parser(program)
-    given = command.settings(arguments)
-    command.require(given, "output")
-    if (given.stream is None) == (given.bucket is None):
-        command.error("give either --stream or --bucket")
-    return guarded(command.name, lambda: backfill(given))
+        return concluded(manifest, target, journal.storage.root, given)

@@ -1,117 +1,86 @@
-"""The tables of `inspect`: rich where it is installed, else plain; only what exists is shown."""
+"""The tables of `inspect`: only what exists is shown."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
     Inspection,
+    LimitState,
     PartitionState,
     PositionState,
     SourceState,
     StreamState,
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState
-from pyspark_jetstream.operations.inspection.trends import ASCII, BLOCKS, Trends
-from pyspark_jetstream.operations.terminal import console, say
+from pyspark_jetstream.operations.terminal import Row, console, drawn, say
 from pyspark_jetstream.sanitize import sanitized
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-__all__ = ["Sheet", "printed", "sheets", "shown"]
-
-_WIDTH = 400
-"""Where there is no terminal; tables are as wide as they must be."""
-
-_LEFT = {
-    "stream", "retention", "subjects", "leader", "filter", "consumer", "policy", "group",
-    "pinned client", "pinned since", "ack policy", "last active", "position", "notes", "problems",
-    "query", "host", "reads or waits", "last said so", "until", "of", "what", "last looks",
-}  # fmt: skip
-"""Columns that are no numbers."""
 
 _SHOWN_SUBJECTS = 3
 
 
-class Sheet(NamedTuple):
-    """A table: empty columns are left out already."""
+class Table(NamedTuple):
+    """Rows of one kind."""
 
     title: str
-    columns: list[str]
-    rows: list[list[str]]
+    rows: list[Row]
 
 
-def printed(inspection: Inspection, trends: Trends | None = None) -> None:
+def printed(inspection: Inspection) -> None:
     """The tables, once."""
-    try:
-        where = console(_WIDTH)
-    except ImportError:
-        say(*_plain(inspection, trends))
-        return
-    where.print(_tables(inspection, trends))
+    say(*lines(inspection))
 
 
 @contextmanager
 def shown() -> Iterator[Callable[[Inspection], None]]:
-    """
-    Shows inspections, with what the last looks have seen: in place on a terminal, else one below
-    the other.
-    """
-    trends = Trends(BLOCKS if _can_show(BLOCKS) else ASCII)
+    """Shows inspections: in place on a terminal with rich, else one below the other."""
 
     def below(inspection: Inspection) -> None:
-        trends.see(inspection)
-        printed(inspection, trends)
-        say("")
+        say(*lines(inspection), "")
 
     try:
         from rich.live import Live
+        from rich.text import Text
     except ImportError:
         yield below
         return
     if not sys.stdout.isatty():
         yield below
         return
-    with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
-
-        def in_place(inspection: Inspection) -> None:
-            trends.see(inspection)
-            live.update(_tables(inspection, trends), refresh=True)
-
-        yield in_place
+    where = console()
+    with Live(console=where, auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda found: live.update(Text("\n".join(lines(found, where.width))), refresh=True)
 
 
-def _can_show(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
+def lines(inspection: Inspection, width: int | None = None) -> list[str]:
+    """An inspection as text: where and when, the tables, the problems."""
+    found = _heading(inspection)
+    for table in tables(inspection):
+        found += ["", *drawn(table.rows, table.title, width)]
+    return [*found, "", *_ending(inspection)]
 
 
 # ── what the tables hold ─────────────────────────────────────────────────────────────────────
 
 
-def sheets(inspection: Inspection, trends: Trends | None = None) -> list[Sheet]:
+def tables(inspection: Inspection) -> list[Table]:
     """All tables that have rows."""
     made = [
-        _sheet("Over time", _over_time(inspection, trends) if trends is not None else []),
-        _sheet("Streams", [_stream(stream) for stream in inspection.streams]),
-        _sheet("Partitions", [_partition(partition) for partition in inspection.partitions]),
-        _sheet("Consumers", [_consumer(consumer) for consumer in inspection.consumers]),
-        _sheet("Standby", [row for lease in inspection.leases for row in _lease(lease)]),
+        Table("Streams", [_stream(stream) for stream in inspection.streams]),
+        Table("Partitions", [_partition(partition) for partition in inspection.partitions]),
+        Table("Consumers", [_consumer(consumer) for consumer in inspection.consumers]),
+        Table("Standby", [row for lease in inspection.leases for row in _lease(lease)]),
     ]
     checkpoint = inspection.checkpoint
     if checkpoint is not None:
         made += [_source(checkpoint, source) for source in checkpoint.sources]
-    return [sheet for sheet in made if sheet.rows]
+    return [table for table in made if table.rows]
 
 
 def _heading(inspection: Inspection) -> list[str]:
@@ -126,36 +95,35 @@ def _heading(inspection: Inspection) -> list[str]:
             last = "none" if checkpoint.committed is None else str(checkpoint.committed)
             stands = f"batch {checkpoint.planned} planned, last committed: {last}"
         others = f", {checkpoint.others} other sources" if checkpoint.others else ""
-        lines.append(f"checkpoint {checkpoint.path}: query {checkpoint.query}, {stands}{others}")
+        lines.append(f"checkpoint {checkpoint.path}")
+        lines.append(f"query {checkpoint.query}, {stands}{others}")
     return [sanitized(line) for line in lines]
 
 
 def _ending(inspection: Inspection) -> list[str]:
     problems = inspection.problems()
     notes = [sanitized(note) for note in inspection.notes]
+    if not inspection.streams and inspection.checkpoint is None:
+        notes.append("nothing of Spark's is here: no consumer of a query, no bucket, no partitions")
     if not problems:
         return [*notes, "no problem"]
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return [*notes, f"{count}:", *(f"  {sanitized(problem)}" for problem in problems)]
 
 
-def _over_time(inspection: Inspection, trends: Trends) -> list[dict[str, Any]]:
-    return [
-        {"of": each.of, "what": each.what, "now": each.now, "last looks": each.looks}
-        for each in trends.drawn(inspection)
-    ]
-
-
-def _stream(stream: StreamState) -> dict[str, Any]:
+def _stream(stream: StreamState) -> Row:
     more = len(stream.subjects) - _SHOWN_SUBJECTS
     subjects = ", ".join(stream.subjects[:_SHOWN_SUBJECTS]) + (
         f" and {more} more" if more > 0 else ""
     )
+    used = stream.limits.used
     return {
         "stream": stream.name,
         "retention": stream.retention,
         "messages": stream.messages,
         "bytes": _size(stream.bytes),
+        "used": f"{100 * used:.0f}%" if used is not None else None,
+        "limits": _limits(stream.limits),
         "first": stream.first,
         "last": stream.last,
         "subjects": subjects,
@@ -167,7 +135,19 @@ def _stream(stream: StreamState) -> dict[str, Any]:
     }
 
 
-def _partition(partition: PartitionState) -> dict[str, Any]:
+def _limits(limits: LimitState) -> str:
+    """Those that there are, and what happens when one is reached."""
+    parts = [
+        f"{limits.messages:,} messages" if limits.messages is not None else "",
+        _size(limits.bytes) if limits.bytes is not None else "",
+        _span(limits.age_s) if limits.age_s is not None else "",
+        f"{limits.messages_per_subject:,} a subject" if limits.messages_per_subject else "",
+    ]
+    given = ", ".join(filter(None, parts))
+    return f"{given}; discard {limits.discard}" if given else ""
+
+
+def _partition(partition: PartitionState) -> Row:
     return {
         "partition": partition.index,
         "stream": partition.stream,
@@ -177,38 +157,38 @@ def _partition(partition: PartitionState) -> dict[str, Any]:
     }
 
 
-def _consumer(consumer: ConsumerState) -> dict[str, Any]:
-    if consumer.problems:  # it does not answer
-        return {"stream": consumer.stream, "consumer": consumer.name, "problems": consumer.problems}
-    return {
-        "stream": consumer.stream,
-        "consumer": consumer.name,
-        "policy": "one attempt's own" if consumer.own else consumer.policy,
-        "group": consumer.group,
-        "pinned client": consumer.pinned_id,
-        "pinned since": _moment(consumer.pinned_since),
+def _consumer(consumer: ConsumerState) -> Row:
+    place = {"consumer": consumer.name, "stream": consumer.stream}
+    pin, progress = consumer.pin, consumer.progress
+    if consumer.problems == ("no leader answers",):
+        return place | {"problems": consumer.problems}
+    return place | {
+        "lag": progress.lag,
+        "policy": "one attempt's own" if consumer.own else pin.policy,
+        "group": pin.group,
+        "pinned client": pin.client,
+        "pinned since": _moment(pin.since),
         "ack policy": consumer.ack_policy,
-        "delivered": consumer.delivered,
-        "ack floor": consumer.ack_floor,
-        "lag": consumer.lag,
-        "claims": consumer.ack_pending or None,
-        "redelivered": consumer.redelivered or None,
-        "waiting": consumer.waiting,
-        "last active": _moment(consumer.last_active),
-        "query": consumer.query_name or consumer.query,
-        "host": consumer.host,
+        "delivered": progress.delivered,
+        "ack floor": progress.ack_floor,
+        "claims": progress.ack_pending or None,
+        "redelivered": progress.redelivered or None,
+        "waiting": progress.waiting,
+        "last active": _moment(progress.last_active),
+        "query": consumer.owner.name or consumer.owner.query,
+        "host": consumer.owner.host,
         "read/s": consumer.read_rate,
         "lag/s": _signed(consumer.lag_rate),
         "problems": consumer.problems,
     }
 
 
-def _lease(lease: LeaseState) -> list[dict[str, Any]]:
+def _lease(lease: LeaseState) -> list[Row]:
     """A row of who reads, and one of each who waits."""
     place: dict[str, Any] = {"stream": lease.stream, "consumer": lease.consumer}
     left = f"{lease.left_s:.0f}s" if lease.left_s is not None else None
     reads: dict[str, Any] = {
-        "reads or waits": "reads" if lease.holder else "nobody reads",
+        "state": "reads" if lease.holder else "nobody reads",
         "query": lease.name or lease.holder,
         "host": lease.host,
         "process": _id(lease.pid),
@@ -221,7 +201,7 @@ def _lease(lease: LeaseState) -> list[dict[str, Any]]:
     }
     waits: list[dict[str, Any]] = [
         {
-            "reads or waits": "waits",
+            "state": "waits",
             "query": each.name or each.query,
             "host": each.host,
             "process": _id(each.pid),
@@ -237,14 +217,14 @@ def _id(number: int) -> str | None:
     return str(number) if number else None
 
 
-def _source(checkpoint: CheckpointState, source: SourceState) -> Sheet:
+def _source(checkpoint: CheckpointState, source: SourceState) -> Table:
     what = f"Checkpoint, source {source.source}"
     if source.consumer:
         what += f", consumers {source.consumer}"
     if source.policy:
         done = "committed" if checkpoint.planned == checkpoint.committed else "not committed"
         what += f", {source.policy}, serial {source.serial}, batch {checkpoint.planned} {done}"
-        rows = [
+        rows: list[Row] = [
             {
                 "partition": claim.index,
                 "stream": claim.stream,
@@ -263,10 +243,10 @@ def _source(checkpoint: CheckpointState, source: SourceState) -> Sheet:
         rows.append({"problems": source.problems})
     if not rows:
         rows.append({"position": "before its first batch"})
-    return _sheet(what, rows)
+    return Table(sanitized(what), rows)
 
 
-def _position(position: PositionState) -> dict[str, Any]:
+def _position(position: PositionState) -> Row:
     return {
         "partition": position.index,
         "stream": position.stream,
@@ -282,27 +262,6 @@ def _position(position: PositionState) -> dict[str, Any]:
         "notes": position.notes,
         "problems": position.problems,
     }
-
-
-def _sheet(title: str, rows: Sequence[dict[str, Any]]) -> Sheet:
-    names = sorted(dict.fromkeys(name for row in rows for name in row), key="problems".__eq__)
-    texts = [[_cell(row.get(name)) for name in names] for row in rows]
-    kept = [at for at, _ in enumerate(names) if any(row[at] for row in texts)]
-    return Sheet(
-        sanitized(title), [names[at] for at in kept], [[r[at] for at in kept] for r in texts]
-    )
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, tuple):
-        return sanitized("; ".join(value))
-    return sanitized(str(value))
 
 
 def _size(count: int) -> str:
@@ -328,47 +287,3 @@ def _moment(text: str) -> str:
 
 def _signed(value: float | None) -> str | None:
     return None if value is None else f"{value:+,.1f}"
-
-
-# ── drawing ──────────────────────────────────────────────────────────────────────────────────
-
-
-def _tables(inspection: Inspection, trends: Trends | None) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(line) for line in _heading(inspection)]
-    for sheet in sheets(inspection, trends):
-        table = Table(title=f"\n{sheet.title}", title_justify="left")
-        for name in sheet.columns:
-            style = "bold red" if name == "problems" else None
-            table.add_column(name, justify="left" if name in _LEFT else "right", style=style)
-        for row in sheet.rows:
-            table.add_row(*row)
-        parts.append(table)
-    style = "bold red" if inspection.problems() else "green"
-    parts += [Text(line, style=style) for line in _ending(inspection)]
-    return Group(*parts)
-
-
-def _plain(inspection: Inspection, trends: Trends | None) -> list[str]:
-    lines = _heading(inspection)
-    for sheet in sheets(inspection, trends):
-        lines += ["", sheet.title, *_aligned(sheet)]
-    return [*lines, "", *_ending(inspection)]
-
-
-def _aligned(sheet: Sheet) -> list[str]:
-    """The rows below their columns: words from the left, numbers from the right."""
-    rows = [sheet.columns, *sheet.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    cells = [
-        [
-            text.ljust(width) if name in _LEFT else text.rjust(width)
-            for text, width, name in zip(row, widths, sheet.columns, strict=True)
-        ]
-        for row in rows
-    ]
-    return ["  ".join(row).rstrip() for row in cells]

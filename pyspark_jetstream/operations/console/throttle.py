@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import re
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -36,28 +35,21 @@ from typing import Any, Final, NamedTuple
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
-from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.operations.controller import Controller
-from pyspark_jetstream.operations.pauses import Member, Pauses, Standing
-from pyspark_jetstream.operations.quota import Limit, Quota, check_limits, limits_of
+from pyspark_jetstream.operations.pauses import Member, Pauses, Response
+from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
-from pyspark_jetstream.operations.terminal import complain
+from pyspark_jetstream.operations.terminal import Row, complain, say_json, show
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
 
-from .connecting import add_connection, argument, connection_words, described, parsed
+from .program import Parser, argument, checked, connected, connection_of, connection_words
 from .progress import living
 
-__all__ = ["main", "parser"]
-
-COMMAND: Final = "pyspark-jetstream throttle"
-
-FAILED: Final = 1
-USAGE: Final = 2
 SILENT: Final = 3
 NOBODY: Final = 4
 
@@ -66,47 +58,43 @@ _QUOTAS: Final = {
     "groups": Reason.ResourceGroupProduceQuotaExceeded,
     "broker": Reason.BrokerProduceQuotaExceeded,
 }
-"""Whose limits these tables of the file have."""
+"""The tables of the file, by the quota that each has the limits of."""
 
 _WRITERS: Final = 20
-"""So many writers of a limit have a row of their own."""
+"""How many writers of a limit have rows of their own."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
 
-def parser(program: str = COMMAND) -> argparse.ArgumentParser:
-    """The arguments."""
-    root = described(__doc__, COMMAND, program)
-    common = argparse.ArgumentParser(add_help=False)
-    add = common.add_argument
-    add("--throttle-subject", type=argument(_checked(check_subject)), default=THROTTLE_SUBJECT,
-        metavar="SUBJECT", help="where the writers listen (%(default)s)")  # fmt: skip
-    add("--receipt-wait", type=argument(_receipt_wait), default=0.1, metavar="DURATION",
-        help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
-    add_connection(common)
-    commands = root.add_subparsers(metavar="COMMAND", required=True)
+def arguments(parser: Parser) -> None:
+    """What its commands take."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, act: Callable[[Any], int], text: str) -> Callable[..., Any]:
-        subparser = commands.add_parser(
-            name, help=text, description=text, parents=[common], allow_abbrev=False
-        )
-        subparser.set_defaults(act=act, config=None)
-        return subparser.add_argument
+    def command(name: str, act: Callable[[Any], int], text: str) -> Parser:
+        one: Parser = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(act=act, config=None)
+        return one
 
-    add = command("producers", producers, "Shows who publishes, who can be paused, and what is.")
-    _wait(add, 3.0)
-    add = command("pause", pause, "Pauses subjects for some time.")
-    _subject(add)
-    add("--for", dest="for_s", type=argument(duration), required=True, metavar="DURATION")
-    add("--reason", choices=Reason.__members__, default=QUOTAS[0].name, metavar="REASON",
-        help="one of %(choices)s (%(default)s); the last three pause whole writers, whatever the"
-        " subject")  # fmt: skip
-    add = command("lift", lift, "Lifts pauses, whoever issued them.")
-    _subject(add)
-    _wait(add, 1.0)
-    add("--reason", choices=Reason.__members__, metavar="REASON",
+    one = command("producers", producers, "Shows who publishes, who can be paused, and what is.")
+    _wait(one, 3.0)
+    _common(one)
+    one = command("pause", pause, "Pauses subjects for some time.")
+    _subject(one)
+    one.add_argument(
+        "--for", dest="for_s", type=argument(duration), required=True, metavar="DURATION"
+    )
+    one.add_argument("--reason", choices=Reason.__members__, default=QUOTAS[0].name,
+        metavar="REASON", help="one of %(choices)s (%(default)s); the last three pause whole"
+        " writers, whatever the subject")  # fmt: skip
+    _common(one)
+    one = command("lift", lift, "Lifts pauses, whoever issued them.")
+    _subject(one)
+    _wait(one, 1.0)
+    one.add_argument("--reason", choices=Reason.__members__, metavar="REASON",
         help="the reason of the pause; without it both quota reasons")  # fmt: skip
-    add = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
+    _common(one)
+    one = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
+    add = one.add_argument
     add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
         help="a topic's: 'orders.>=1000/s', 'orders.>=1MiB/s', 'orders.>=1000/s and 1MiB/s',"
         " 'orders.>=600/m,burst=5000'")  # fmt: skip
@@ -115,22 +103,23 @@ def parser(program: str = COMMAND) -> argparse.ArgumentParser:
     add("--broker", metavar="RATE", help="the broker's, of all streams: it pauses whole writers")
     add("--config", metavar="FILE",
         help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
-    return root
+    _common(one)
 
 
-def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
-    """The exit status, as the help says."""
-    command = parser(program)
-    given = parsed(command, arguments)
-    try:
-        status: int = given.act(given)
-    except (OptionError, _Usage) as error:
-        complain(error)
-        return USAGE
-    except JetStreamError as error:
-        complain(error)
-        return FAILED
+def run(given: argparse.Namespace) -> int:
+    """Does what the command says; its exit status, as the help says."""
+    status: int = given.act(given)
     return status
+
+
+def _common(parser: Parser) -> None:
+    """What all its commands take."""
+    parser.add_argument("--throttle-subject", type=checked(check_subject), metavar="SUBJECT",
+        default=THROTTLE_SUBJECT, help="where the writers listen (%(default)s)")  # fmt: skip
+    parser.add_argument("--receipt-wait", type=argument(receipt_wait), default=0.1,
+        metavar="DURATION", help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
+    parser.add_json("one JSON document at the end instead of the table")
+    parser.add_connection()
 
 
 # ── commands ─────────────────────────────────────────────────────────────────────────────────
@@ -139,38 +128,49 @@ def main(arguments: Sequence[str] | None = None, program: str = COMMAND) -> int:
 def producers(given: argparse.Namespace) -> int:
     """Shows who publishes, who can be paused, and what is paused."""
     pauses = _pauses(given)
-    columns = ("producer", "supports throttle", "subjects sent", "paused")
-    with _client(_connection(given)) as client, living(columns, lambda: _found(pauses)):
+    with connected(given) as client, living(lambda: _found(pauses)):
         Controller(client, pauses, stopped=Stop()).discover(given.wait, patient=True)
+    if given.json:
+        say_json({"producers": _members(pauses)})
+    else:
+        show(_found(pauses))
     return 0 if pauses.members else _nobody(given)
 
 
 def pause(given: argparse.Namespace) -> int:
-    """A pause for some time."""
+    """Pauses the subjects for some time."""
     pauses = _pauses(given)
     reason = Reason[given.reason]
-    options = _connection(given)
+    options = connection_of(given)
     with _client(options) as client, _client(_hasty(options)) as asking:
-        with living(COLUMNS, lambda: _told(pauses)) as show:
-            stored = Controller(client, pauses, show, Stop()).pause(
+        with living(lambda: _told(pauses)) as showing:
+            stored = Controller(client, pauses, showing, Stop()).pause(
                 given.subject,
                 reason,
                 given.for_s,
                 lambda: Usage(JetStream(asking), [given.subject]),
             )
-    if stored is not None:
-        complain(f"stored meanwhile on '{given.subject}', whoever published it: {stored:,}")
+    if given.json:
+        say_json({**_outcome(pauses), "stored": stored})
+    else:
+        show(_told(pauses))
+        if stored is not None:
+            complain(f"stored meanwhile on '{given.subject}', whoever published it: {stored:,}")
     return _verdict(given, pauses)
 
 
 def lift(given: argparse.Namespace) -> int:
-    """The end of a pause."""
+    """Ends pauses."""
     pauses = _pauses(given)
     reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
-    with _client(_connection(given)) as client, living(COLUMNS, lambda: _told(pauses)) as show:
-        controller = Controller(client, pauses, show, Stop())
+    with connected(given) as client, living(lambda: _told(pauses)) as showing:
+        controller = Controller(client, pauses, showing, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
+    if given.json:
+        say_json(_outcome(pauses))
+    else:
+        show(_told(pauses))
     return _verdict(given, pauses)
 
 
@@ -178,14 +178,17 @@ def quota(given: argparse.Namespace) -> int:
     """Holds what is published to the limits until somebody stops it."""
     options, limits = _limits(given)
     pauses = _pauses(given)
-    connection = _connection(given, options)
+    connection = parse_connection(connection_words(given, options))
     with _client(connection) as client, _client(_hasty(connection)) as asking:
         filters = dict.fromkeys(filter for limit in limits for filter in limit.filters)
         usage = Usage(JetStream(asking), list(filters))
         quotas = [Quota(limit, time.monotonic()) for limit in limits]
-        columns = ("filter, writers", "limit /s", "rate /s", "published", "state")
-        with living(columns, lambda: _quotas(quotas, usage, pauses)) as show:
-            Controller(client, pauses, show, Stop()).hold(quotas, usage)
+        with living(lambda: _quotas(quotas, usage, pauses)) as showing:
+            Controller(client, pauses, showing, Stop()).hold(quotas, usage)
+    if given.json:
+        say_json({"limits": [_kept(each, usage, pauses) for each in quotas]})
+    else:
+        show(_quotas(quotas, usage, pauses))
     return _verdict(given, pauses) if pauses.told else 0
 
 
@@ -207,63 +210,124 @@ def _nobody(given: argparse.Namespace) -> int:
     return NOBODY
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────
-
-COLUMNS: Final = ("producer", "subjects sent", "receipts", "missed", "state")
+# ── what is shown ────────────────────────────────────────────────────────────────────────────
 
 
-def _found(pauses: Pauses) -> list[tuple[str, ...]]:
+def _found(pauses: Pauses) -> list[Row]:
     return [
-        (
-            str(number),
-            "yes" if member.producer.supports_throttle else "no",
-            _sent(member),
-            "; ".join(map(_paused, throttled_of(member))),
-        )
+        {
+            "producer": str(number),
+            "supports throttle": "yes" if member.producer.supports_throttle else "no",
+            "subjects sent": _sent(member),
+            "paused": "; ".join(map(_paused, throttled_of(member))),
+        }
         for number, member in sorted(pauses.members.items())
     ]
 
 
-def _told(pauses: Pauses) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        (
-            str(number),
-            _sent(member),
-            str(member.receipts),
-            str(member.missed),
-            member.standing.value,
-        )
+def _members(pauses: Pauses) -> list[dict[str, Any]]:
+    """The producers that are there, for programs; their ids are texts, as JSON's numbers end."""
+    return [
+        {
+            "producer": str(number),
+            "supports_throttle": member.producer.supports_throttle,
+            "supports_rate": member.producer.supports_rate,
+            "subjects": list(member.producer.subjects),
+            "receipts": member.receipts,
+            "missed": member.missed,
+            "state": member.response.value,
+            "paused": [
+                each._asdict() | {"producer_id": str(number), "until": each.until.isoformat()}
+                for each in throttled_of(member)
+            ],
+        }
         for number, member in sorted(pauses.members.items())
     ]
-    for standing, (count, receipts, missed) in pauses.ended.items():
-        state = f"{standing.value}, ended meanwhile"
-        rows.append((f"{count:,} more", "", str(receipts), str(missed), state))
+
+
+def _outcome(pauses: Pauses) -> dict[str, Any]:
+    """Who was told, who acknowledged, and who has ended meanwhile, for programs."""
+    ended = [
+        {"state": response.value} | ended._asdict() for response, ended in pauses.ended.items()
+    ]
+    return {
+        "producers": _members(pauses),
+        "ended": ended,
+        "silent": [str(number) for number in pauses.silent],
+    }
+
+
+def _told(pauses: Pauses) -> list[Row]:
+    rows: list[Row] = [
+        _row(str(number), _sent(member), member.receipts, member.missed, member.response.value)
+        for number, member in sorted(pauses.members.items())
+    ]
+    for response, (count, receipts, missed) in pauses.ended.items():
+        state = f"{response.value}, ended meanwhile"
+        rows.append(_row(f"{count:,} more", "", receipts, missed, state))
     if not rows and pauses.nobody:
-        rows.append(("nobody so far", "", "", "", "who comes is told"))
+        rows.append(_row("nobody so far", "", None, None, "who comes is told"))
     return rows
 
 
-def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[tuple[str, ...]]:
+def _row(producer: str, subjects: str, receipts: int | None, missed: int | None, state: str) -> Row:
+    return {
+        "producer": producer,
+        "subjects sent": subjects,
+        "receipts": receipts,
+        "missed": missed,
+        "state": state,
+    }
+
+
+def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
     """Of each limit what streams store, and below it what each writer publishes of its share."""
-    now = time.monotonic()
-    rows: list[tuple[str, ...]] = []
+    rows: list[Row] = []
     for quota_ in quotas:
         limit = quota_.limit
         writers = _writers(limit, pauses)
-        state = "free"
-        if set(limit.filters) <= set(usage.unknown):
-            state = "no stream takes it"
-        elif quota_.rest_until > now:
-            state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
-        elif any(writer.waits for writer in writers):
-            state = "limited"
         shown = _bytes if limit.of_bytes else _messages
-        rows.append((limit.name, *map(shown, (limit.rate, quota_.rate, quota_.total)), state))
-        rows += [(w.name, *map(shown, w.figures), w.state) for w in writers[:_WRITERS]]
+
+        def row(name: str, figures: Sequence[float], state: str, shown: Any = shown) -> Row:
+            limited, rate, published = map(shown, figures)
+            first = {"filter, writers": name, "limit /s": limited, "rate /s": rate}
+            return first | {"published": published, "state": state}
+
+        figures = (limit.rate, quota_.rate, quota_.total)
+        rows.append(row(limit.name, figures, _state(quota_, writers, usage, pauses)))
+        rows += [row(f"  {w.name}", w.figures, w.state) for w in writers[:_WRITERS]]
         if rest := writers[_WRITERS:]:
-            sums = (sum(column) for column in zip(*(w.figures for w in rest), strict=True))
-            rows.append((f"  {len(rest):,} more", *map(shown, sums), ""))
+            sums = [sum(column) for column in zip(*(w.figures for w in rest), strict=True)]
+            rows.append(row(f"  {len(rest):,} more", sums, ""))
     return rows
+
+
+def _kept(quota_: Quota, usage: Usage, pauses: Pauses) -> dict[str, Any]:
+    """A limit and its writers, for programs."""
+    limit = quota_.limit
+    writers = _writers(limit, pauses)
+    names = ("limit", "rate", "published")
+    return {
+        "name": limit.name,
+        "filters": list(limit.filters),
+        "unit": "byte" if limit.of_bytes else "message",
+        "reason": limit.reason.name,
+        **dict(zip(names, (limit.rate, quota_.rate, quota_.total), strict=True)),
+        "state": _state(quota_, writers, usage, pauses),
+        "writers": [
+            {"producer": each.name, **dict(zip(names, each.figures, strict=True))}
+            | {"waits": each.waits}
+            for each in writers
+        ],
+    }
+
+
+def _state(quota_: Quota, writers: Sequence[_Writer], usage: Usage, pauses: Pauses) -> str:
+    if set(quota_.limit.filters) <= set(usage.unknown):
+        return "no stream takes it"
+    if quota_.rest_until > time.monotonic():
+        return f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
+    return "limited" if any(writer.waits for writer in writers) else "free"
 
 
 class _Writer(NamedTuple):
@@ -276,7 +340,7 @@ class _Writer(NamedTuple):
     state: str
 
 
-def _writers(limit: Limit, pauses: Pauses) -> list[_Writer]:
+def _writers(limit: QuotaLimit, pauses: Pauses) -> list[_Writer]:
     """Those that keep the limit's rates, and use them; the fastest first."""
     found = []
     for number, member in sorted(pauses.members.items()):
@@ -287,9 +351,9 @@ def _writers(limit: Limit, pauses: Pauses) -> list[_Writer]:
         rate = sum(use.nbytes if limit.of_bytes else use.msgs for use in own)
         total = sum(use.total[place] for use in own)
         if share or total:
-            state = "" if member.standing is Standing.ACKNOWLEDGED else member.standing.value
+            state = "" if member.response is Response.ACKNOWLEDGED else member.response.value
             waits = any(use.waiting_for for use in own)
-            found.append(_Writer(f"  {number}", (share, rate, total), waits, state))
+            found.append(_Writer(str(number), (share, rate, total), waits, state))
     return sorted(found, key=lambda writer: -writer.figures[1])
 
 
@@ -324,70 +388,57 @@ def _shown(text: str) -> str:
 # ── arguments ────────────────────────────────────────────────────────────────────────────────
 
 
-class _Usage(ValueError):
-    """A mistake in the arguments."""
-
-
-def _wait(add: Callable[..., Any], seconds: float) -> None:
-    add("--wait", type=argument(duration), default=seconds, metavar="DURATION",
+def _wait(parser: Parser, seconds: float) -> None:
+    parser.add_argument("--wait", type=argument(duration), default=seconds, metavar="DURATION",
         help=f"for producers, and their answers ({seconds:.0f}s)")  # fmt: skip
 
 
-def _subject(add: Callable[..., Any]) -> None:
-    add("--subject", type=argument(_checked(check_filter)), required=True, metavar="FILTER",
+def _subject(parser: Parser) -> None:
+    parser.add_argument("--subject", type=checked(check_filter), required=True, metavar="FILTER",
         help="of destination subjects: 'orders.*'")  # fmt: skip
 
 
-def _checked(check: Callable[[str], None]) -> Callable[[str], str]:
-    def checked(text: str) -> str:
-        check(text)
-        return text
+def receipt_wait(text: str) -> float:
+    """
+    How long a receipt may take.
 
-    return checked
-
-
-def _receipt_wait(text: str) -> float:
+    Raises:
+        ValueError: It is none, or too long.
+    """
     seconds = duration(text)
     if seconds > 0.4:
         raise ValueError(f"expected at most 400ms, for it is waited twice a second, got '{text}'")
     return seconds
 
 
-def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[Limit]]:
+def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[QuotaLimit]]:
     """Connection options of the file; limits of the file and the command line, which wins."""
-    content: dict[str, Any] = {}
-    if given.config is not None:
-        try:
-            with open(given.config, "rb") as file:
-                content = tomllib.load(file)
-        except OSError as error:
-            raise _Usage(f"--config {given.config}: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise _Usage(f"--config {given.config}: {error}") from None
+    parser: Parser = given.parser
+    content = given.parser.toml(given.config) if given.config is not None else {}
     tables: dict[str, dict[str, str]] = {name: {} for name in (*_QUOTAS, "options")}
     for name, table in content.items():
         if name not in tables or not isinstance(table, dict):
             expected = "[limits], [groups], [broker] and [options]"
-            raise _Usage(f"--config {given.config}: expected {expected}, got '{name}'")
+            parser.error(f"--config {given.config}: expected {expected}, got '{name}'")
         for key, value in table.items():
             if not isinstance(value, str):
-                raise _Usage(f"--config {given.config}: [{name}] '{key}': expected a text")
+                parser.error(f"--config {given.config}: [{name}] '{key}': expected a text")
             if name == "broker" and key != "rate":
-                raise _Usage(f"--config {given.config}: [broker]: expected rate, got '{key}'")
+                parser.error(f"--config {given.config}: [broker]: expected rate, got '{key}'")
             tables[name][key] = value
-    for name, said in (("limits", given.limits), ("groups", given.groups)):
-        for text in said:
+    for name, texts in (("limits", given.limits), ("groups", given.groups)):
+        for text in texts:
             match = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
             if match is None:
-                raise _Usage(
+                parser.error(
                     f"--{name[:-1]}: expected FILTER=RATE such as 'orders.>=1000/s', got '{text}'"
                 )
             tables[name][match[1]] = match[2]
     if given.broker is not None:
         tables["broker"]["rate"] = given.broker
     if not any(tables[name] for name in _QUOTAS):
-        raise _Usage(
-            "quota: expected a --limit, --group or --broker, or --config with [limits], [groups] or"
+        parser.error(
+            "expected a --limit, --group or --broker, or --config with [limits], [groups] or"
             " [broker]"
         )
     try:
@@ -399,20 +450,8 @@ def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[Limit]]:
         ]
         check_limits(limits)
     except ValueError as error:
-        raise _Usage(error) from None
+        parser.error(str(error))
     return tables["options"], limits
-
-
-def _connection(
-    given: argparse.Namespace, options: dict[str, str] | None = None
-) -> ConnectionOptions:
-    """From the environment, the file, the command line; the later ones win."""
-    secrets = {option.name for option in CONNECTION_OPTIONS if option.secret}
-    said = connection_words(vars(given))
-    words = {name.lower(): said[name] for name in secrets & said.keys()}
-    words |= {name.lower(): text for name, text in (options or {}).items()}
-    words |= {name.lower(): said[name] for name in said.keys() - secrets}
-    return parse_connection(words)
 
 
 def _pauses(given: argparse.Namespace) -> Pauses:
@@ -420,7 +459,7 @@ def _pauses(given: argparse.Namespace) -> Pauses:
 
 
 def _hasty(options: ConnectionOptions) -> ConnectionOptions:
-    """A pause must be issued again meanwhile; what is not counted in time is counted later."""
+    """Short time-outs: what is not counted now is counted later, but a pause must be kept up."""
     return replace(options, request_timeout_s=min(1.0, options.request_timeout_s))
 
 

@@ -25,16 +25,6 @@ from urllib.parse import unquote, urlsplit
 from ...errors import JetStreamError, OffsetError, OptionError
 from ...foreign import read_json
 
-__all__ = [
-    "Checkpoint",
-    "Directory",
-    "LocalDirectory",
-    "checkpoint_path",
-    "is_local",
-    "parse_offsets",
-    "read_checkpoint",
-]
-
 _TRIES: Final = 3
 """A query that runs may remove the file that was just listed."""
 

@@ -35,27 +35,22 @@ from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
 
-__all__ = [
-    "CheckpointState",
-    "ClaimState",
-    "ConsumerState",
-    "Facts",
-    "Inspection",
-    "PartitionState",
-    "PositionState",
-    "SourceState",
-    "StreamState",
-    "claim_state",
-    "consumer_state",
-    "is_ours",
-    "position_state",
-    "read_up_to",
-    "since",
-    "stream_state",
-]
-
 _NEVER: Final = "0001-01-01T00:00:00Z"
 """The server's word for a time that has not been."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The limits of a stream, None for none, and how much of them it has used."""
+
+    messages: int | None
+    bytes: int | None
+    age_s: float | None
+    messages_per_subject: int | None
+    discard: str
+    """`old`: the oldest messages make room; `new`: what is published is refused."""
+    used: float | None
+    """The larger part of messages and bytes, 1.0 where one is full; None without both limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +60,7 @@ class StreamState:
     name: str
     created: str
     retention: str
+    limits: LimitState
     messages: int
     bytes: int
     first: int
@@ -91,19 +87,21 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerState:
-    """A consumer, as the leader of it says."""
+class PinState:
+    """The priority group of a consumer, and who is pinned in it."""
 
-    stream: str
-    name: str
     policy: str = ""
-    """The policy of its priority group; "" without one."""
+    """"" without a group."""
     group: str = ""
-    pinned_id: str = ""
-    """The pinned client's id, "" when nobody is pinned."""
-    pinned_since: str = ""
-    ack_policy: str = ""
-    filters: tuple[str, ...] = ()
+    client: str = ""
+    """The pinned client's id, "" where nobody is pinned."""
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressState:
+    """How far a consumer is."""
+
     delivered: int = 0
     """The last stream sequence delivered."""
     deliveries: int = 0
@@ -119,16 +117,40 @@ class ConsumerState:
     """Pulls that wait."""
     last_active: str = ""
     """When it last delivered something, "" never."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerState:
+    """The query that prepared a consumer last; "" for what is not known."""
+
+    query: str = ""
+    """Its id."""
+    name: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A consumer, as its leader describes it."""
+
+    stream: str
+    name: str
+    ack_policy: str = ""
+    filters: tuple[str, ...] = ()
     own: bool = False
     """Whether one attempt of a task reads by it, which deletes it."""
-    query: str = ""
-    """The id of the query that prepared it last, "" where that is not known; so with the next."""
-    query_name: str = ""
-    host: str = ""
+    pin: PinState = PinState()
+    owner: OwnerState = OwnerState()
+    progress: ProgressState = ProgressState()
     problems: tuple[str, ...] = ()
     read_rate: float | None = None
     lag_rate: float | None = None
     """How fast the lag grows."""
+
+    @property
+    def is_sparks(self) -> bool:
+        """Whether a query, or an attempt of one, has made it."""
+        return self.own or bool(self.owner.query or self.owner.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +260,7 @@ class Inspection:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerState:
     """What the server says of the streams and consumers of a checkpoint."""
 
     streams: Mapping[str, StreamInfo]
@@ -258,6 +280,7 @@ def stream_state(info: StreamInfo) -> StreamState:
         name=info.name,
         created=info.created,
         retention=info.retention,
+        limits=_limits(info),
         messages=info.messages,
         bytes=info.bytes,
         first=info.first_seq,
@@ -267,6 +290,23 @@ def stream_state(info: StreamInfo) -> StreamState:
         leader=str(cluster.get("leader") or ""),
         duplicate_window_s=int(config.get("duplicate_window") or 0) / 1e9,
         problems=tuple(problems),
+    )
+
+
+def _limits(info: StreamInfo) -> LimitState:
+    def limit(key: str) -> int | None:
+        value = int(info.config.get(key) or 0)
+        return value if value > 0 else None
+
+    messages, size, age = limit("max_msgs"), limit("max_bytes"), limit("max_age")
+    parts = [held / most for held, most in ((info.messages, messages), (info.bytes, size)) if most]
+    return LimitState(
+        messages=messages,
+        bytes=size,
+        age_s=age / 1e9 if age is not None else None,
+        messages_per_subject=limit("max_msgs_per_subject"),
+        discard=str(info.config.get("discard") or "old"),
+        used=max(parts, default=None),
     )
 
 
@@ -280,28 +320,30 @@ def consumer_state(
     names = config.get("priority_groups") or [""]
     one = config.get("filter_subject")
     since = str(groups[0].get("pinned_ts") or "")
-    pinned = str(groups[0].get("pinned_client_id") or "")
+    client = str(groups[0].get("pinned_client_id") or "")
     return ConsumerState(
         stream=stream,
         name=str(answer.get("name")),
-        policy=str(config.get("priority_policy") or "") if names[0] else "",
-        group=str(names[0]),
-        pinned_id=pinned,
-        pinned_since=since if pinned and since != _NEVER else "",
         ack_policy=str(config.get("ack_policy") or ""),
         filters=(one,) if one else tuple(config.get("filter_subjects") or ()),
-        delivered=int(delivered.get("stream_seq") or 0),
-        deliveries=int(delivered.get("consumer_seq") or 0),
-        ack_floor=int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
-        lag=int(answer.get("num_pending") or 0),
-        ack_pending=int(answer.get("num_ack_pending") or 0),
-        redelivered=int(answer.get("num_redelivered") or 0),
-        waiting=int(answer.get("num_waiting") or 0),
-        last_active=str(delivered.get("last_active") or ""),
         own=str(answer.get("name")).startswith(NAMES),
-        query=owner.query if owner is not None else "",
-        query_name=owner.name if owner is not None else "",
-        host=owner.host if owner is not None else "",
+        pin=PinState(
+            policy=str(config.get("priority_policy") or "") if names[0] else "",
+            group=str(names[0]),
+            client=client,
+            since=since if client and since != _NEVER else "",
+        ),
+        owner=OwnerState(owner.query, owner.name, owner.host) if owner else OwnerState(),
+        progress=ProgressState(
+            delivered=int(delivered.get("stream_seq") or 0),
+            deliveries=int(delivered.get("consumer_seq") or 0),
+            ack_floor=int((answer.get("ack_floor") or {}).get("stream_seq") or 0),
+            lag=int(answer.get("num_pending") or 0),
+            ack_pending=int(answer.get("num_ack_pending") or 0),
+            redelivered=int(answer.get("num_redelivered") or 0),
+            waiting=int(answer.get("num_waiting") or 0),
+            last_active=str(delivered.get("last_active") or ""),
+        ),
         problems=_edited(stream, answer, retention) if owner is not None else (),
     )
 
@@ -350,7 +392,7 @@ def position_state(
     partition: SubjectPartition,
     committed: Offset | None,
     planned: Offset,
-    facts: Facts,
+    server: ServerState,
     lag: int | None,
 ) -> PositionState:
     """
@@ -360,20 +402,20 @@ def position_state(
         planned: what the last batch that was planned ends with; `committed` the last done.
     """
     index, stream = partition.index, partition.stream
-    info = facts.streams.get(stream)
+    info = server.streams.get(stream)
     name = f"{planned.consumer}-{index}"
-    consumer = facts.consumers.get((stream, name))
+    consumer = server.consumers.get((stream, name))
     done, upto = read_up_to(committed, planned, index, stream), planned.sequences[index]
     problems: list[str] = []
     if info is None:
         problems.append("stream is gone")
     else:
         mark = planned.mark(stream, upto)
-        change = stream_changes(info, mark, stream in facts.outgrown) or removed_unread(info, done)
+        change = stream_changes(info, mark, stream in server.outgrown) or removed_unread(info, done)
         if change is not None:
             problems.append(_in_short(change, info, done, upto, partition.filter))
         # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
-        is_known = (stream, name) in facts.consumers
+        is_known = (stream, name) in server.consumers
         if committed is not None and info.retention != "limits" and not is_known:
             problems.append(Assumption.CONSUMER_THERE.value)
         made = planned.consumers.get(index) if info.retention == "interest" else None
@@ -406,13 +448,13 @@ def _in_short(change: Change, info: StreamInfo, done: int, upto: int, filter: st
 
 
 def claim_state(
-    index: int, stream: str, claims: ClaimedOffset, committed: bool, facts: Facts
+    index: int, stream: str, claims: ClaimedOffset, committed: bool, server: ServerState
 ) -> ClaimState:
     """What a batch claimed of a partition, and what is wrong with it."""
     by_count = claims.claims.get(index, {})
     ranges = [span for ranges in by_count.values() for span in ranges]
-    state = facts.streams.get(stream)
-    consumer = facts.consumers.get((stream, f"{claims.consumer}-{index}"))
+    state = server.streams.get(stream)
+    consumer = server.consumers.get((stream, f"{claims.consumer}-{index}"))
     problems = []
     if state is None:
         problems.append("stream is gone")
@@ -422,7 +464,7 @@ def claim_state(
         gone = sum(max(0, min(high + 1, state.first_seq) - low) for low, high in ranges)
         if gone and not committed:
             problems.append(f"{gone:,} claimed messages left the stream")
-        if (stream, f"{claims.consumer}-{index}") not in facts.consumers:
+        if (stream, f"{claims.consumer}-{index}") not in server.consumers:
             problems.append(Assumption.CONSUMER_THERE.value)
     return ClaimState(
         index=index,
@@ -463,12 +505,13 @@ def since(
     consumers = []
     for consumer in now.consumers:
         was = consumers_before.get((consumer.stream, consumer.name))
-        came = consumer.deliveries - was.deliveries if was is not None else -1
+        ours = consumer.progress
+        came = ours.deliveries - was.progress.deliveries if was is not None else -1
         consumers.append(
             replace(
                 consumer,
                 read_rate=rate(came if came >= 0 else None),  # a reset counts anew
-                lag_rate=rate(consumer.lag - was.lag if was is not None else None),
+                lag_rate=rate(ours.lag - was.progress.lag if was is not None else None),
             )
         )
     return replace(

@@ -21,8 +21,6 @@ from ...errors import CheckpointError, CheckpointTimeoutError, OptionError
 if TYPE_CHECKING:
     from ..backfill.storage import Hadoop, Storage
 
-__all__ = ["HadoopDirectory"]
-
 T = TypeVar("T")
 
 _SHOWN: Final = 200

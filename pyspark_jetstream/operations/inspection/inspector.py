@@ -3,7 +3,11 @@ A look at streams, partitions and consumers on the server, and at a checkpoint b
 
 Owns: what is asked, and in which order, so that a query that runs meanwhile is not accused: the
 consumers before the checkpoint (which then stands where they stand, or beyond), the checkpoint
-before the streams (likewise). What the answers mean is `findings` and `leases`.
+before the streams, which by then end where it ends, or beyond. What the answers mean is `findings`
+and `leases`.
+
+Without options and checkpoint it looks at all that is Spark's on the server: consumers that a query
+has made, their streams, streams that `partition` has made, and the buckets of ledger and standbys.
 
 Nothing is changed on the server. Limits: where the layout is not given, a source's filters are
 those of its consumers, or what a `partition(N, …)` transform of the stream says; where neither
@@ -33,14 +37,16 @@ from ...fetch.survey import Span, Survey
 from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset
+from ...write.ledger import BUCKET as LEDGER
+from ..partitionplan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
     CheckpointState,
     ConsumerState,
-    Facts,
     Inspection,
     PartitionState,
     PositionState,
+    ServerState,
     SourceState,
     claim_state,
     consumer_state,
@@ -52,9 +58,8 @@ from .findings import (
 )
 from .leases import LeaseState, lease_states, wanted_keys
 
-__all__ = ["Inspector"]
-
 _TRIES: Final = 3
+_BUCKETS: Final = (f"KV_{BUCKET}", f"KV_{LEDGER}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class Inspector:
         self._survey = Survey(client, options or plain_read(client.options, ""))
         self._consumer = consumer
         self._files = checkpoint
+        self._everything = options is None and checkpoint is None
         self._before: _Look | None = None
         self._hidden: tuple[str, ...] = ()
         """Why leases cannot be looked at: what is forbidden is not asked again and again."""
@@ -120,20 +126,24 @@ class Inspector:
         sources = _sources(checkpoint)
         for _ in range(_TRIES):
             known = [(source.streams, source.consumer) for source in sources]
-            names = list(
-                dict.fromkeys([*of_options, *(name for streams, _ in known for name in streams)])
-            )
+            of_sources = (name for streams, _ in known for name in streams)
+            names = every = list(dict.fromkeys([*of_options, *of_sources]))
+            if self._everything:
+                names = every = sorted(self._js.stream_names(), key=_natural)
             infos = self._infos(names, of_options)
             consumers, answered = self._consumers(infos, sources)
+            if self._everything:
+                read = {consumer.stream for consumer in consumers}
+                names = [name for name, of in infos.items() if name in read or _is_sparks(of)]
             checkpoint = self._read()
             sources = _sources(checkpoint)
             if known == [(source.streams, source.consumer) for source in sources]:
                 break  # else its first batch was planned meanwhile
         infos = self._infos(names, of_options)
-        leases, notes = self._leases(names, self._prefixes(sources))
+        leases, notes = self._leases(every, self._prefixes(sources))
         layout = self._layout(infos)
         streams = {name: stream_state(info) for name, info in infos.items()}
-        facts = Facts(infos, answered, self._outgrown(sources, infos))
+        server = ServerState(infos, answered, self._outgrown(sources, infos))
         inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             server=", ".join(self._client.options.display_servers),
@@ -147,7 +157,9 @@ class Inspector:
                 checkpoint.query,
                 checkpoint.planned,
                 checkpoint.committed,
-                tuple(self._source(source, checkpoint, layout, infos, facts) for source in sources),
+                tuple(
+                    self._source(source, checkpoint, layout, infos, server) for source in sources
+                ),
                 others=len(checkpoint.planned_offsets) - len(sources),
             ),
             leases=leases,
@@ -203,14 +215,22 @@ class Inspector:
         self, infos: Mapping[str, StreamInfo], sources: Sequence[_Source]
     ) -> tuple[tuple[ConsumerState, ...], dict[tuple[str, str], ConsumerInfo | None]]:
         """
-        Those of the prefixes and, of the same queries, their attempts' own; else those that have a
-        priority group. And all that there are, None of which no leader answers.
+        Those of the prefixes and, of the same queries, their attempts' own; else those of Spark's,
+        where all is looked at, or those that have a priority group. And the answers for all that
+        there are; None for one of which no leader answers.
         """
         answered: dict[tuple[str, str], ConsumerInfo | None] = {}
         prefixes = self._prefixes(sources)
         any_of = "|".join(map(re.escape, prefixes))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
         consumers: list[ConsumerState] = []
+
+        def is_wanted(state: ConsumerState) -> bool:
+            if prefixes:
+                return wanted.fullmatch(state.name) is not None
+            named = state.is_sparks if self._everything else state.pin.policy
+            return bool(named or state.problems)
+
         for stream, of in infos.items():
             try:
                 answers, silent = self._js.consumer_list(stream)
@@ -221,15 +241,11 @@ class Inspector:
             states = [consumer_state(stream, answer, of.retention) for answer in answers]
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]
-            named = [
-                state
-                for state in states
-                if (wanted.fullmatch(state.name) if prefixes else state.policy or state.problems)
-            ]
-            queries = {state.query for state in named} - {""}
+            named = [state for state in states if is_wanted(state)]
+            queries = {state.owner.query for state in named} - {""}
             consumers += named
             if prefixes:
-                consumers += [state for state in states if state.own and state.query in queries]
+                consumers += [each for each in states if each.own and each.owner.query in queries]
         ordered = sorted(consumers, key=lambda each: (each.stream, _natural(each.name)))
         return tuple(ordered), answered
 
@@ -304,13 +320,13 @@ class Inspector:
         checkpoint: Checkpoint,
         layout: Layout | None,
         infos: Mapping[str, StreamInfo],
-        facts: Facts,
+        server: ServerState,
     ) -> SourceState:
         planned = source.planned
         if planned is None:
             return SourceState(source.name, "", problems=(source.error,) if source.error else ())
         n = len(planned.sequences) if isinstance(planned, Offset) else planned.partitions
-        partitions, problems = self._places(planned, n, layout, infos, facts)
+        partitions, problems = self._places(planned, n, layout, infos, server)
         common: dict[str, Any] = {
             "source": source.name,
             "consumer": planned.consumer,
@@ -318,11 +334,11 @@ class Inspector:
         }
         if isinstance(planned, Offset):
             return SourceState(
-                **common, positions=self._positions(source, planned, partitions, infos, facts)
+                **common, positions=self._positions(source, planned, partitions, infos, server)
             )
         done = checkpoint.planned == checkpoint.committed
         claims = tuple(
-            claim_state(partition.index, partition.stream, planned, done, facts)
+            claim_state(partition.index, partition.stream, planned, done, server)
             for partition, _ in partitions
         )
         return SourceState(**common, policy=planned.policy, serial=planned.serial, claims=claims)
@@ -333,7 +349,7 @@ class Inspector:
         n: int,
         layout: Layout | None,
         infos: Mapping[str, StreamInfo],
-        facts: Facts,
+        server: ServerState,
     ) -> tuple[list[tuple[SubjectPartition, bool]], list[str]]:
         """The partitions of a source, each with whether its filter is known; problems."""
         problems = []
@@ -360,7 +376,7 @@ class Inspector:
         transform = self._transform(names[0], n, infos) if len(set(names)) == 1 else None
         places = []
         for index, stream in enumerate(names):
-            consumer = facts.consumers.get((stream, f"{planned.consumer}-{index}"))
+            consumer = server.consumers.get((stream, f"{planned.consumer}-{index}"))
             if consumer is not None and not consumer.config.get("filter_subjects"):
                 filter, known = consumer.config.get("filter_subject"), True
             elif transform is not None:
@@ -387,7 +403,7 @@ class Inspector:
         planned: Offset,
         partitions: Sequence[tuple[SubjectPartition, bool]],
         infos: Mapping[str, StreamInfo],
-        facts: Facts,
+        server: ServerState,
     ) -> tuple[PositionState, ...]:
         spans = {}
         for partition, known in partitions:
@@ -400,7 +416,7 @@ class Inspector:
                 )
         lags = self._counted(spans, infos)
         return tuple(
-            position_state(partition, source.committed, planned, facts, lags.get(partition.index))
+            position_state(partition, source.committed, planned, server, lags.get(partition.index))
             for partition, _ in partitions
         )
 
@@ -465,6 +481,12 @@ def _by_index(streams: Sequence[str], n: int) -> list[str]:
     suffix = os.path.commonprefix([name[len(prefix) :][::-1] for name in streams])[::-1]
     names = [f"{prefix}{index}{suffix}" for index in range(len(streams))]
     return names if set(names) == set(streams) and len(names) >= n else []
+
+
+def _is_sparks(info: StreamInfo) -> bool:
+    """Whether a stream is a bucket of ours, or one that `partition` has made."""
+    metadata = info.config.get("metadata") or {}
+    return info.name in _BUCKETS or any(key.startswith(MARK) for key in metadata)
 
 
 def _natural(name: str) -> tuple[Any, ...]:

@@ -16,9 +16,7 @@ from typing import Final
 from ...client.info import Message, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
-from ...readstream.standby import Record, Waiting
-
-__all__ = ["LeaseState", "WaitingState", "lease_states", "wanted_keys"]
+from ...readstream.standby import LeaseRecord, Waiting
 
 _KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
 
@@ -120,7 +118,7 @@ def _lease(
     if message is None or not message.data:
         return LeaseState(stream, consumer, waiting=waiting)
     try:
-        record = Record.from_bytes(message.data)
+        record = LeaseRecord.from_bytes(message.data)
     except OffsetError as error:
         return LeaseState(stream, consumer, waiting=waiting, problems=(str(error),))
     renewed = parse_time(message.time)

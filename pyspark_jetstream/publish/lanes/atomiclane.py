@@ -281,6 +281,10 @@ class AtomicLane(BatchLane[AtomicBatch]):
         is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
+            if (
+                batch.past.cause.has_no_room
+            ):  # a limit that was set at that moment stores it in part
+                batch.past.unsure = min(batch.past.unsure, batch.oldest)
             self._part(batch)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._max_rows = batch.size // 2

@@ -51,10 +51,10 @@ caused it (measured on nats-server 2.15.1):
 
 **Flow.** Two acks may be outstanding (ADR-50), so 2 × `msgs` rows; to a server far away as many as
 come in a round trip, within `maxInFlight`, as the server does not count them. There are never more
-rows than `maxInFlightBytes`; the flow asked for is small enough that so many bytes always bring an
-ack. The limit (`limits`) is one above the server's own: it bounds the flow asked for when a batch
-begins, and holds a batch down to one outstanding ack. Acks tell it round trips; gaps, refusals and
-silence are push-backs.
+rows than a quarter of `bufferMemory`; the flow asked for is small enough that so many bytes always
+bring an ack. The limit (`limits`) is one above the server's own: it bounds the flow asked for when
+a batch begins, and holds a batch down to one outstanding ack. Acks tell it round trips; gaps,
+refusals and silence are push-backs.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, RequestTimeoutError
 from ...sanitize import get_logger
-from .claimant import Claimant, SharedConsumer
-from .claims import Claim
+from .claimant import Claimant
+from .claims import Claim, SharedConsumer
 from .openbatches import Alive
 
 __all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack", "give_back", "keep"]
@@ -37,10 +37,10 @@ _EACH: Final = 5_000
 """Acks in one write, each with its own answer."""
 
 _ATTEMPT_S: Final = 3.0
-"""How long the answer to the last of them may take before they are sent again."""
+"""Acks are sent again if the answer to the last of them takes longer."""
 
 _PAUSE_S: Final = 0.05
-"""Before acks are sent again for which nobody is there."""
+"""Before acks are sent again that nobody was there to take."""
 
 IN_PROGRESS: Final = b"+WPI"
 """ADR-13: the ack wait of the message begins anew."""
@@ -209,7 +209,7 @@ class Heartbeats:
     ) -> None:
         """
         Args:
-            alive: what else is to be said now and then.
+            alive: also beats, with each heartbeat; None where open batches are not noted.
         """
         # One consumer that does not answer must not keep the others waiting for long.
         timeout_s = min(options.request_timeout_s, max(1.0, interval_s))
@@ -288,11 +288,11 @@ class Heartbeats:
         return True
 
     def _say_alive(self) -> bool:
-        """Whether it is said, as far as it is time to."""
+        """Says that the query is there, if it is time to; False if that failed."""
         try:
             if self._alive is not None:
                 self._alive.beat(self._client)
-        except Exception as error:  # likewise
+        except Exception as error:  # as above: the thread has to go on
             logger.warning("it is not said that the query is there, tried again: %r", error)
             return False
         return True

@@ -22,8 +22,8 @@ from ...client.options import ConnectionOptions
 from ...errors import JetStreamError
 from ...sanitize import get_logger
 from .acks import Heartbeats, give_back, keep
-from .claimant import Claimant, SharedConsumer
-from .claims import Claim
+from .claimant import Claimant
+from .claims import Claim, SharedConsumer
 
 __all__ = ["Ahead"]
 
@@ -54,10 +54,15 @@ class Ahead:
         self._claimed: Mapping[int, list[Claim]] = {}
         self._ours: Mapping[SharedConsumer, Set[int]] = {}
         self._kept = time.monotonic()
-        """When the claims were confirmed first."""
+        """When the claims were confirmed for the first time."""
 
     def __repr__(self) -> str:
         return f"<Ahead {sum(map(len, self._claimed.values()))} claims>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is claimed ahead, nor is being claimed."""
+        return self._thread is None
 
     def begin(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""

@@ -5,24 +5,17 @@ The consumers are durable, acknowledge explicitly and deliver headers only: what
 a sequence and a number of deliveries, and the executors fetch the messages by direct get. Which
 reader gets which message is the server's decision (ADR-42, `overflow` and `prioritized`).
 
-A pull never outlives a call, so that a query which is busy with a batch gets no more than it asked
-for. All are `no_wait` pulls; one that waits for a first message has an end besides, and the server
-itself says when it is over. Only a pull of which nothing is heard is withdrawn: what a server
-behind a route sends to it in that moment is dropped on its way, and comes again after the ack wait.
+How many messages a claim asks for is decided here; `claimpulls` asks for them.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...client import wire
-from ...client.acksubjects import ack_of
 from ...client.connection import Client, Connection
 from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
@@ -36,41 +29,35 @@ from ...errors import (
     RequestTimeoutError,
 )
 from ...fetch.assumptions import Assumption, consumer_changes
-from ...fetch.pulls import Status, status_of
 from ...sanitize import get_logger
 from ..options import Sharing
-from .claims import Claim, shares
-from .manyclaims import WINDOW_BYTES, ManyClaims
+from .claimpulls import ClaimPulls
+from .claims import Claim, SharedConsumer, shares
+from .manyclaims import ManyClaims
 
-__all__ = ["Claimant", "SharedConsumer"]
+__all__ = ["ClaimSizes", "Claimant", "LastClaim"]
 
 logger = get_logger(__name__)
 
 _PULL_MESSAGES: Final = 50_000
+"""The most messages of one pull, headers only."""
+
 _LEAST_MESSAGES: Final = 10_000
 """
-Of one pull, headers only: the most; and what all pulls at one time ask for where it is not known
-how fast they come, or they come slowly. What is sent for long might expire on its way, and be
-somebody else's as well.
+What all pulls of one round ask for together where it is not known how fast they come, or they come
+slowly. A delivery that is on its way for long may expire, and be somebody else's as well.
 """
 
 _FEWER: Final = 10
-"""How many times fewer messages are claimed after a claim that came too late."""
+"""A claim that came too late is followed by one of this part, a tenth, of its messages."""
 
 _PACE_MESSAGES: Final = 1_000
-"""Of pulls of so many it is learned how fast they come."""
-
-_GATHER_S: Final = 0.005
-"""How long more is waited for where a pull brings many, which cost less at one time."""
-
-_QUIET_S: Final = 0.5
-"""
-A pull that brings nothing for so long, after its end if it has one, is withdrawn. At
-max_ack_pending the server does not answer one without (measured, nats-server 2.15.1).
-"""
+"""How fast messages come is measured on pulls that bring so many."""
 
 _MANY: Final = 5_000
-"""Messages that are worth a wait for the end of other readers' pulls; and what they leave."""
+"""
+A claim of so many messages waits for the end of other readers' pulls, where they leave as many.
+"""
 
 _ALONE_S: Final = 0.5
 """How long that end is waited for; a pull of as much as fits in one takes half of it."""
@@ -80,22 +67,12 @@ _LOOK_S: Final = 0.01
 
 _YOUNG: Final = 4
 """
-The part of the ack wait, a quarter, that a message is old at most whose claim the server need not
-note: the first heartbeat comes after a third of it.
+A message that is younger than this part, a quarter, of the ack wait need not be "in progress" at
+once: the first heartbeat comes after a third of the ack wait.
 """
 
 _IN_TIME: Final = 3
-"""The part of the ack wait, a third, in which claims are collected."""
-
-_CLAIM: Final = re.compile(
-    rb"HMSG [^ \t\r\n]+ (\d{1,9}) (\$JS\.ACK\.[^. \t\r\n]+\.[^. \t\r\n]+)"
-    rb"\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})\.(\d{1,19})\.\d{1,18} \d{1,9} (\d{1,9})\r\n"
-)
-"""
-The first line of a delivery as it nearly always is: its subscription, the consumer, how often the
-message was delivered, its sequence, the number of the delivery, when it was stored, the size of
-headers and payload.
-"""
+"""Claims are collected during this part, a third, of the ack wait."""
 
 _TUNABLE: Final = frozenset({"max_ack_pending", "headers_only"})
 """What an operator may change under queries that share: it changes none of their rows."""
@@ -104,21 +81,54 @@ _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedConsumer:
-    """The consumer of one partition."""
+@dataclass(slots=True)
+class LastClaim:
+    """One claim of all consumers: when it was made, through which server, and what it has."""
 
-    partition: int
-    stream: str
-    name: str
-    filter: str | None
-    replicated: bool = False
-    """Whether its leader may change."""
+    claims: dict[int, list[Claim]]
+    """By partition."""
+    began_s: float = -math.inf
+    """When its last try began, by `time.monotonic`."""
+    server: str = ""
+    """The run of the server that it was made through."""
+    oldest_ns: float = math.inf
+    """When the oldest of its messages was stored, by the server's clock."""
+    doubted: set[SharedConsumer] = field(default_factory=set)
+    """Consumers for which nobody answered: they may not be there any more."""
 
     @property
-    def acks(self) -> str:
-        """How the subjects begin on which its messages are acknowledged."""
-        return f"$JS.ACK.{self.stream}.{self.name}"
+    def count(self) -> int:
+        """How many messages it has."""
+        return sum(map(len, self.claims.values()))
+
+
+@dataclass(slots=True)
+class ClaimSizes:
+    """How many messages a claim, and each of its pulls, asks for: as many as come in time."""
+
+    most: float = math.inf
+    """Of one claim; fewer after one that came too late."""
+    _rate: float = 0.0
+    """Messages a second that the last large pulls brought; 0 before any."""
+
+    def each_pull(self, pulling: int, ack_wait_s: float) -> int:
+        """The most that each of so many pulls of one round may ask for."""
+        in_time = round(self._rate * ack_wait_s / _IN_TIME)
+        return min(_PULL_MESSAGES, max(1, max(_LEAST_MESSAGES, in_time) // pulling))
+
+    def measure(self, count: int, took_s: float) -> None:
+        """Notes how long the pulls of one round took for what they brought."""
+        if count >= _PACE_MESSAGES:
+            self._rate = count / took_s
+
+    def shrink(self, count: int) -> None:
+        """A claim of so many messages came too late."""
+        self.most = max(1, count // _FEWER)
+
+    def grow(self, count: int, lasted_s: float, ack_wait_s: float) -> None:
+        """A claim came in time: if it was full, and twice as many would have come, too, so many."""
+        if count >= self.most and lasted_s * 2 * _IN_TIME <= ack_wait_s:
+            self.most *= 2
 
 
 class Claimant:
@@ -128,36 +138,28 @@ class Claimant:
         self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
     ) -> None:
         self.consumers = tuple(consumers)
-        self._acks = [consumer.acks.encode() for consumer in self.consumers]
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
         self.joined: dict[int, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
         self.delivered = dict.fromkeys(range(len(self.consumers)), 1)
         """The number of the last delivery that each consumer made to us, by its place."""
+        self.last = LastClaim({})
+        self.sizes = ClaimSizes()
         self._client = client
         self._js = JetStream(client)
         self._sharing = sharing
         self._group = group
-        self._oldest_ns = math.inf
-        """When the oldest message of the last claim was stored, by the server's clock."""
         self._ahead_ns = math.inf
-        """That clock against our monotonic one, as far ahead as it can be; not known yet."""
-        self._began = -math.inf
-        """When the last claim began."""
-        self._server = ""
-        """The run of the server that it was made through."""
-        self._pace = 0.0
-        """Messages a second that pulls brought of late; not known yet."""
-        self._most = math.inf
-        """How many a claim may have; fewer after one that came too late."""
-        self._count = 0
-        """How many the last one had."""
+        """The server's clock minus our monotonic one, at the most; not known yet."""
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
-        self._doubted: set[SharedConsumer] = set()
-        """Consumers that may not be there any more."""
         self._many = ManyClaims()
+
+    @property
+    def by_partition(self) -> dict[int, SharedConsumer]:
+        """The consumers, by partition."""
+        return {consumer.partition: consumer for consumer in self.consumers}
 
     def join(self, starts: Mapping[int, int | None]) -> list[SharedConsumer]:
         """
@@ -211,33 +213,30 @@ class Claimant:
             RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
             ConsumerNotFoundError: A consumer was deleted.
         """
-        claims: dict[int, list[Claim]] = {shared.partition: [] for shared in self.consumers}
-        self._oldest_ns = math.inf
-        limit = int(min(limit, self._most))
+        claim = self.last = LastClaim({consumer.partition: [] for consumer in self.consumers})
+        limit = int(min(limit, self.sizes.most))
         patience = Patience(self._client.options.request_timeout_s)
         if wait_s <= 0:
             self._find_alone(limit)
         while True:
             try:
-                self._began = time.monotonic()
+                claim.began_s = time.monotonic()
                 connection = self._client.connection
-                self._server = connection.info.get("server_id", "")
-                self._sweep(connection, claims, limit, wait_s)
+                claim.server = connection.info.get("server_id", "")
+                self._sweep(connection, claim, limit, wait_s)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
                 self._client.drop()
                 if not error.retryable or patience.over:
                     raise
-                if any(claims.values()):
+                if claim.count:
                     break
                 patience.pause()
-        self._count = sum(map(len, claims.values()))
-        doubted, self._doubted = self._doubted, set()
-        for consumer in doubted:
+        for consumer in claim.doubted:
             # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
             self._js.consumer_info(consumer.stream, consumer.name)
-        return claims
+        return claim.claims
 
     def infos(self) -> dict[int, ConsumerInfo]:
         """Where the consumers stand, by partition."""
@@ -245,14 +244,14 @@ class Claimant:
         infos = self._js.consumer_infos(
             [(consumer.stream, consumer.name) for consumer in self.consumers]
         )
-        self.saw([info for info in infos if info is not None], asked_s)
+        self.note_clock([info for info in infos if info is not None], asked_s)
         return {
             consumer.partition: info
             for consumer, info in zip(self.consumers, infos, strict=True)
             if info is not None
         }
 
-    def saw(self, infos: Iterable[ConsumerInfo], asked_s: float) -> None:
+    def note_clock(self, infos: Iterable[ConsumerInfo], asked_s: float) -> None:
         """Takes in the server's clock of answers to a question of that moment."""
         clocks = [info.now.timestamp() for info in infos if info.now]
         if clocks:  # the answer took no time, for all we know
@@ -271,7 +270,9 @@ class Claimant:
                     consumer.stream,
                     consumer.partition,
                     f"{change.text}. Queries that share it would read other messages, or each"
-                    " other's; set it back (`nats consumer edit`), or start them again with it",
+                    " other's; set it back (`nats consumer edit`), or start them again with it."
+                    " What another filter leaves out the consumer has passed over, and does not"
+                    " deliver by itself any more (docs/guides/sharing.md)",
                 )
 
     @property
@@ -280,7 +281,7 @@ class Claimant:
         Whether all messages of the last claim were stored so recently that a server which takes
         that for the time of their delivery finds none expired before part of the ack wait is over.
         """
-        age_s = time.monotonic() + (self._ahead_ns - self._oldest_ns) / 1e9
+        age_s = time.monotonic() + (self._ahead_ns - self.last.oldest_ns) / 1e9
         return age_s < self.ack_wait_s / _YOUNG
 
     def doubtful(self) -> set[int]:
@@ -294,11 +295,11 @@ class Claimant:
         Raises:
             ReadError: The ack wait is too short for the claim of a single message.
         """
-        infos = self.infos()
-        same = self._client.connection.info.get("server_id", "") == self._server
-        lasted_s = time.monotonic() - self._began
+        infos, last = self.infos(), self.last
+        same = self._client.connection.info.get("server_id", "") == last.server
+        lasted_s = time.monotonic() - last.began_s
         if lasted_s >= self.ack_wait_s:
-            if self._count <= 1:
+            if last.count <= 1:
                 at = self.consumers[0]
                 raise ReadError(
                     at.stream,
@@ -306,10 +307,9 @@ class Claimant:
                     f"consumer '{at.name}': a claim of one message took {lasted_s:.1f}s, and others"
                     f" have it after {self.ack_wait_s:g}s; give a longer ackWait",
                 )
-            self._most = max(1, self._count // _FEWER)
+            self.sizes.shrink(last.count)
             return {consumer.partition for consumer in self.consumers}
-        if self._count >= self._most and lasted_s * 2 * _IN_TIME <= self.ack_wait_s:
-            self._most *= 2  # twice as many would be in time as well
+        self.sizes.grow(last.count, lasted_s, self.ack_wait_s)
         sure = set()
         for partition, info in infos.items():
             if same if info.led_s is None else info.led_s > lasted_s:
@@ -437,195 +437,40 @@ class Claimant:
                 return
             time.sleep(_LOOK_S)
 
-    # ── pulls ────────────────────────────────────────────────────────────────────────────────
-
-    def _sweep(
-        self,
-        connection: Connection,
-        claims: dict[int, list[Claim]],
-        limit: int,
-        wait_s: float,
-    ) -> None:
+    def _sweep(self, connection: Connection, claim: LastClaim, limit: int, wait_s: float) -> None:
         """
-        Takes what is there, in equal shares as far as there are such.
+        Claims what is there, in equal shares as far as there are such.
 
         A consumer that has nothing is waited for in the first round; the server ends the pull with
         the first message, and whatever else is there.
         """
-        open_ = [True] * len(self.consumers)
-        left = limit - sum(map(len, claims.values()))
+        consumers = dict(enumerate(self.consumers))
+        fields = {"group": self._group} | self._sharing.pull
+        open_ = [True] * len(consumers)
+        left = limit - claim.count
         while any(wanted := shares(left, open_)):
-            in_time = round(self._pace * self.ack_wait_s / _IN_TIME)
-            pulling = sum(count > 0 for count in wanted)
-            most = min(_PULL_MESSAGES, max(1, max(_LEAST_MESSAGES, in_time) // pulling))
-            pulls = {i: min(count, most) for i, count in enumerate(wanted) if count}
+            most = self.sizes.each_pull(sum(count > 0 for count in wanted), self.ack_wait_s)
+            asked = {place: min(count, most) for place, count in enumerate(wanted) if count}
             began = time.monotonic()
-            pulled = self._pull(connection, claims, pulls, wait_s)
-            count = sum(map(len, pulled.values()))
-            if count >= _PACE_MESSAGES:
-                self._pace = count / (time.monotonic() - began)
+            pulls = ClaimPulls(consumers, asked, self._many)
+            timeout_s = self._client.options.request_timeout_s
+            try:
+                pulls.run(connection, self._js.prefix, fields, wait_s, timeout_s)
+            finally:
+                self._collect(claim, pulls)
+            count = sum(map(len, pulls.claims.values()))
+            self.sizes.measure(count, time.monotonic() - began)
+            left -= count
             wait_s = 0
-            for index, messages in pulled.items():
-                open_[index] = len(messages) >= pulls[index]
-                left -= len(messages)
-            if time.monotonic() >= self._began + self.ack_wait_s / _IN_TIME:
+            for place, claims in pulls.claims.items():
+                open_[place] = len(claims) >= asked[place]
+            if time.monotonic() >= claim.began_s + self.ack_wait_s / _IN_TIME:
                 return
 
-    def _pull(
-        self,
-        connection: Connection,
-        claims: dict[int, list[Claim]],
-        pulls: Mapping[int, int],
-        wait_s: float,
-    ) -> dict[int, list[Claim]]:
-        """
-        Pulls of some consumers at one time, and what they bring.
-
-        Args:
-            claims: gets what they bring, also where the connection breaks meanwhile.
-            wait_s: how long each may wait for its first message.
-        """
-        pulled: dict[int, list[Claim]] = {index: [] for index in pulls}
-        open_: dict[int, int] = {}
-        requests = []
-        for index, count in pulls.items():
-            consumer, inbox = self.consumers[index], connection.new_inbox()
-            open_[connection.subscribe(inbox)] = index
-            body = {"batch": count, "group": self._group, "no_wait": True} | self._sharing.pull
-            if wait_s > 0:
-                body["expires"] = round(wait_s * 1e9)
-            subject = f"{self._js.prefix}.CONSUMER.MSG.NEXT.{consumer.stream}.{consumer.name}"
-            requests.append(wire.pub(subject, json.dumps(body).encode(), inbox))
-        sids = dict(open_)
-        try:
-            connection.send(b"".join(requests))
-            while open_:
-                self._scan(connection, open_, pulled, pulls)
-                if not open_:
-                    break
-                left = sum(pulls[index] - len(pulled[index]) for index in open_.values())
-                if left >= _PACE_MESSAGES and any(pulled.values()):
-                    self._gather(connection)
-                frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
-                if frame is None:
-                    break
-                self._take(frame, open_, pulled, pulls)
-            connection.send(b"".join(map(wire.unsub, sids)))
-            if open_:
-                self._drain(connection, open_, pulled, pulls)
-        finally:
-            for index, messages in pulled.items():
-                claims[self.consumers[index].partition] += messages
-        return pulled
-
-    def _gather(self, connection: Connection) -> None:
-        """Waits a moment for more than has come, where no frame is there as a whole."""
-        if wire.next_frame(connection.buffer, connection.pos)[0] is None:
-            connection.fill(time.monotonic() + _GATHER_S, WINDOW_BYTES)
-
-    def _drain(
-        self,
-        connection: Connection,
-        open_: dict[int, int],
-        pulled: dict[int, list[Claim]],
-        pulls: Mapping[int, int],
-    ) -> None:
-        """Takes what was sent to the pulls that are open, before their subscriptions ended."""
-        mark = connection.new_inbox()
-        own = connection.subscribe(mark)
-        connection.send(wire.pub(mark, b"") + wire.unsub(own))
-        # The server handles what one connection sends in its order, and so do we: our own message
-        # comes behind everything that was sent to the pulls.
-        timeout_s = self._client.options.request_timeout_s
-        deadline = time.monotonic() + timeout_s
-        while True:
-            frame = connection.next_frame(deadline)
-            if frame is None:
-                raise RequestTimeoutError("the end of a pull", timeout_s)
-            if frame.sid == own:
-                return
-            self._take(frame, open_, pulled, pulls)
-
-    def _scan(
-        self,
-        connection: Connection,
-        open_: dict[int, int],
-        pulled: dict[int, list[Claim]],
-        pulls: Mapping[int, int],
-    ) -> None:
-        """
-        Takes the claims that are in the buffer; stops at the first frame that is anything else, or
-        not there as a whole. Where a frame ends is what its line says, whatever it holds.
-        """
-        buffer, pos = connection.buffer, connection.pos
-        while found := _CLAIM.match(buffer, pos):
-            sid, consumer, deliveries, sequence, delivery, stored, size = found.groups()
-            index = open_.get(int(sid))
-            end = found.end() + int(size)
-            if (
-                index is None
-                or consumer != self._acks[index]
-                or not buffer.startswith(wire.CRLF, end)
-            ):
-                break
-            end += len(wire.CRLF)
-            room = pulls[index] - len(pulled[index])
-            many = self._many.cut(buffer, pos, end - pos, int(sid), consumer, room)
-            if many:
-                pulled[index] += many.claims
-                self.delivered[index] = many.delivery
-                self._oldest_ns = min(self._oldest_ns, many.oldest_ns)
-                end = pos + many.size
-            else:
-                pulled[index].append(Claim(int(sequence), int(deliveries)))
-                self.delivered[index] = int(delivery)
-                self._oldest_ns = min(self._oldest_ns, int(stored))
-            self._many.passed(end - pos)
-            pos = end
-            if len(pulled[index]) >= pulls[index]:
-                del open_[int(sid)]
-        connection.pos = pos
-
-    def _take(
-        self,
-        frame: wire.Frame,
-        open_: dict[int, int],
-        pulled: dict[int, list[Claim]],
-        pulls: Mapping[int, int],
-    ) -> None:
-        """One frame: a claim, or a status that ends its pull."""
-        index = open_.get(frame.sid)
-        if index is None:
-            return
-        consumer = self.consumers[index]
-        if frame.reply:
-            ack = ack_of(frame.reply)
-            if ack.consumer != self._acks[index]:
-                raise ReadError(
-                    consumer.stream,
-                    consumer.partition,
-                    f"the server acknowledges on '{ack.consumer.decode('utf-8', 'replace')}.…', and"
-                    f" not on {consumer.acks}.…; shared consumers need the plain form of ack"
-                    " subjects",
-                )
-            pulled[index].append(Claim(ack.facts.sequence, ack.delivered))
-            self.delivered[index] = ack.facts.delivery
-            self._oldest_ns = min(self._oldest_ns, ack.facts.time)
-            if len(pulled[index]) >= pulls[index]:
-                del open_[frame.sid]
-            return
-        code, text = wire.status_of(frame.headers)
-        status = status_of(code, text)
-        if status is Status.HEARTBEAT:
-            return
-        del open_[frame.sid]
-        if status in (Status.ENDED, Status.MOVED):
-            return
-        if status is Status.AWAY:
-            self._doubted.add(consumer)
-            return
-        raise ReadError(
-            consumer.stream,
-            consumer.partition,
-            f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
-        )
+    def _collect(self, claim: LastClaim, pulls: ClaimPulls) -> None:
+        """Adds what pulls have brought, also where the connection broke amid them."""
+        for place, claims in pulls.claims.items():
+            claim.claims[self.consumers[place].partition] += claims
+        claim.oldest_ns = min(claim.oldest_ns, pulls.oldest_ns)
+        claim.doubted.update(pulls.doubted)
+        self.delivered.update(pulls.delivered)

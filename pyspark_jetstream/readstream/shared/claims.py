@@ -32,6 +32,7 @@ __all__ = [
     "ClaimedOffset",
     "Claims",
     "Ranges",
+    "SharedConsumer",
     "gathered",
     "length",
     "pieces",
@@ -56,6 +57,23 @@ class Claim(NamedTuple):
 
     sequence: int
     deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConsumer:
+    """The consumer of one partition."""
+
+    partition: int
+    stream: str
+    name: str
+    filter: str | None
+    replicated: bool = False
+    """Whether its leader may change."""
+
+    @property
+    def acks(self) -> str:
+        """How the subjects begin on which its messages are acknowledged."""
+        return f"$JS.ACK.{self.stream}.{self.name}"
 
 
 def ranges_of(sequences: Iterable[int]) -> Ranges:
@@ -104,7 +122,7 @@ def runs(claims: Claims, gap: int) -> Ranges:
 
 def pieces(claims: Claims, tasks: int, maximum: int | None) -> list[dict[int, Ranges]]:
     """
-    `claims` cut by sequence into at least `tasks` parts, none of more than `most` messages.
+    `claims` cut by sequence into at least `tasks` parts, none of more than `maximum` messages.
 
     Fewer where there are fewer messages.
     """

@@ -45,7 +45,7 @@ from ...errors import OffsetError
 from ...foreign import read_json, unpacked
 from .claims import Claim, Ranges, ranges_of, ranges_text, text_ranges
 
-__all__ = ["Dealt", "Fence", "Held", "Open", "Settled", "Standing"]
+__all__ = ["Dealt", "Fence", "HeldClaims", "Open", "Settled", "AckFloor"]
 
 _VERSION: Final = 1
 
@@ -59,11 +59,11 @@ _PLAIN_BYTES: Final = 64 << 10
 """A larger record is compressed."""
 
 
-class Held(NamedTuple):
-    """Sequences of one stream."""
+class HeldClaims(NamedTuple):
+    """Claims of one partition in an open batch."""
 
     stream: str
-    """When it was made, as the server writes it."""
+    """When their stream was made, as the server writes it."""
     ranges: Ranges
 
 
@@ -72,10 +72,10 @@ class Open:
     """The batch that a query has planned last."""
 
     serial: int
-    claims: Mapping[int, Held]
+    claims: Mapping[int, HeldClaims]
     """By partition."""
     void: bool = False
-    """Whether its query was away for too long: the messages are whose they are dealt to."""
+    """Whether its query was away for too long: others may take its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +85,25 @@ class Settled:
     stream: str
     """When its stream was made."""
     consumer: str
-    """When it was."""
+    """When the consumer was made."""
     floor: int
     """The stream sequence up to which all is acknowledged."""
     floors: tuple[tuple[float, int], ...]
-    """What it was at moments of the record's clock, the oldest first."""
+    """Earlier floors with the record's clock of that moment, the oldest first."""
     ranges: Ranges = ()
-    """Sequences above it."""
+    """Settled sequences above the floor."""
 
     def __contains__(self, sequence: int) -> bool:
         if sequence <= self.floor:
             return sequence > self.floors[0][1]
         return any(first <= sequence <= last for first, last in self.ranges)
 
-    def seen(self, standing: Standing, clock: float, keep_s: float) -> Settled:
-        """The same after a look at the consumer."""
-        is_another = (standing.stream, standing.consumer) != (self.stream, self.consumer)
-        if is_another or standing.ack_floor < self.floors[0][1]:
-            return Settled.begun(standing, clock)
-        floor, floors = max(standing.ack_floor, self.floor), list(self.floors)
+    def look(self, there: AckFloor, clock: float, keep_s: float) -> Settled:
+        """What is settled after a look at the consumer."""
+        is_another = (there.stream, there.consumer) != (self.stream, self.consumer)
+        if is_another or there.ack_floor < self.floors[0][1]:
+            return Settled.begun(there, clock)
+        floor, floors = max(there.ack_floor, self.floor), list(self.floors)
         if clock - floors[-1][0] >= keep_s / _FLOORS:
             floors.append((clock, floor))
         while len(floors) > 1 and floors[1][0] <= clock - keep_s:
@@ -112,23 +112,23 @@ class Settled:
         return replace(self, floor=floor, floors=tuple(floors), ranges=ranges)
 
     def also(self, ranges: Ranges) -> Settled:
-        """The same and these."""
+        """What is settled with these ranges, too."""
         return replace(self, ranges=_merged([*self.ranges, *_above(self.floor, ranges)]))
 
     @staticmethod
-    def begun(standing: Standing, clock: float) -> Settled:
+    def begun(there: AckFloor, clock: float) -> Settled:
         """What is settled of a consumer that is seen for the first time."""
-        floor = standing.ack_floor
-        return Settled(standing.stream, standing.consumer, floor, ((clock, floor),))
+        floor = there.ack_floor
+        return Settled(there.stream, there.consumer, floor, ((clock, floor),))
 
 
-class Standing(NamedTuple):
-    """Where a consumer stands, as the server says."""
+class AckFloor(NamedTuple):
+    """The ack floor of a consumer, and which consumer that is, as the server says."""
 
     stream: str
     """When its stream was made."""
     consumer: str
-    """When it was."""
+    """When the consumer was made."""
     ack_floor: int
     """The stream sequence up to which all is acknowledged."""
 
@@ -156,14 +156,14 @@ class Fence:
     time: float = 0.0
     """When it was changed last, by the server's clock, seconds since 1970."""
 
-    def after(self, now: float, standings: Mapping[int, Standing], keep_s: float) -> Fence:
+    def after(self, now: float, ack_floors: Mapping[int, AckFloor], keep_s: float) -> Fence:
         """The record after a look at the consumers at `now`, by the server's clock."""
         step = min(max(0.0, now - self.time), _LONGEST_STEP_S) if self.time else 0.0
         clock = self.clock + step
         settled = dict(self.settled)
-        for partition, standing in standings.items():
-            was = settled.get(partition) or Settled.begun(standing, clock)
-            settled[partition] = was.seen(standing, clock, keep_s)
+        for partition, there in ack_floors.items():
+            was = settled.get(partition) or Settled.begun(there, clock)
+            settled[partition] = was.look(there, clock, keep_s)
         return replace(self, settled=settled, clock=clock, time=now)
 
     def sorted(self, query: str, claims: Mapping[int, Iterable[Claim]]) -> Dealt:
@@ -215,13 +215,13 @@ class Fence:
     def opened(self, query: str, serial: int, claims: Mapping[int, Iterable[Claim]]) -> Fence:
         """The record after a query has planned a batch of these claims."""
         held = {
-            p: Held(self.settled[p].stream, ranges_of(claim.sequence for claim in taken))
+            p: HeldClaims(self.settled[p].stream, ranges_of(claim.sequence for claim in taken))
             for p, taken in claims.items()
             if taken
         }
         return self.restored(query, serial, held)
 
-    def restored(self, query: str, serial: int, claims: Mapping[int, Held]) -> Fence:
+    def restored(self, query: str, serial: int, claims: Mapping[int, HeldClaims]) -> Fence:
         """The record with the batch that a query has planned last."""
         return replace(self, open={**self.open, query: Open(serial, claims)})
 
@@ -240,7 +240,7 @@ class Fence:
             return True
         return mine.serial == serial and bool(mine.claims)
 
-    def committed(self, query: str, serial: int, claims: Mapping[int, Held]) -> Fence:
+    def committed(self, query: str, serial: int, claims: Mapping[int, HeldClaims]) -> Fence:
         """The record after a batch of these was committed and acknowledged."""
         if not self.settles(query, serial):
             return self
@@ -338,9 +338,11 @@ def _merged(spans: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(merged)
 
 
-def _texts(claims: Mapping[int, Held]) -> dict[str, list[str]]:
+def _texts(claims: Mapping[int, HeldClaims]) -> dict[str, list[str]]:
     return {str(p): [held.stream, ranges_text(held.ranges)] for p, held in claims.items()}
 
 
-def _claims(texts: Mapping[str, list[str]]) -> dict[int, Held]:
-    return {int(p): Held(str(stream), text_ranges(text)) for p, (stream, text) in texts.items()}
+def _claims(texts: Mapping[str, list[str]]) -> dict[int, HeldClaims]:
+    return {
+        int(p): HeldClaims(str(stream), text_ranges(text)) for p, (stream, text) in texts.items()
+    }

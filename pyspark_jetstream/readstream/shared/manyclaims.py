@@ -58,7 +58,7 @@ class ManyClaims:
     def __repr__(self) -> str:
         return f"<ManyClaims {self._credit} bytes>"
 
-    def passed(self, size: int) -> None:
+    def add_credit(self, size: int) -> None:
         """So many bytes were taken, in whatever way."""
         self._credit = min(self._credit + size, _MOST_CREDIT)
 

@@ -21,7 +21,7 @@ from ...errors import JetStreamError, OptionError, PermissionsError
 from ...fetch.survey import Look
 from ...sanitize import get_logger
 from .claims import Claim, ClaimedOffset, ranges_of
-from .fence import Dealt, Fence, Held, Standing
+from .fence import AckFloor, Dealt, Fence, HeldClaims
 
 __all__ = ["BUCKET", "Alive", "OpenBatches", "Waits", "entered"]
 
@@ -30,13 +30,13 @@ logger = get_logger(__name__)
 BUCKET: Final = "SPARK_CLAIMS"
 
 _TRIES: Final = 50
-"""Others that change the record at the same time may be faster so often."""
+"""Tries of one change of the record, while others are faster."""
 
 _ALIVE_EVERY: Final = 6
-"""How often a query says that it is there in the time after which it counts as gone."""
+"""A query renews its notice so often in the time after which it counts as gone."""
 
 _LONGEST_ALIVE_S: Final = 60.0
-"""But not more seldom than this."""
+"""The longest between two renewals."""
 
 _KEEP_ACK_WAITS: Final = 2
 _KEEP_S: Final = 60.0
@@ -54,7 +54,7 @@ def _bucket(client: Client) -> Bucket:
 
 
 class Alive:
-    """Says now and then that a query is there."""
+    """The notice that a query is there, renewed now and then."""
 
     def __init__(self, key: str, query: str, abandon_s: float) -> None:
         self.key = f"{key}.alive.{query}"
@@ -64,10 +64,10 @@ class Alive:
 
     def beat(self, client: Client) -> None:
         """
-        Says so if it is time to.
+        Renews the notice if it is time to.
 
         Raises:
-            JetStreamError: It could not be said.
+            JetStreamError: It could not be stored.
         """
         if time.monotonic() < self._next:
             return
@@ -173,14 +173,14 @@ class OpenBatches:
         """
         infos = {p: info for p, info in look.consumers.items() if info is not None}
         streams = {p: look.streams[self._streams[p]].created for p in infos}
-        standings = {p: Standing(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
+        ack_floors = {p: AckFloor(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
         now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
         sequences = {p: {claim.sequence for claim in taken} for p, taken in claimed.items()}
         dealt = Dealt({}, {}, {})
 
         def planned(fence: Fence) -> Fence:
             nonlocal dealt
-            fence = fence.after(now, standings, self._keep_s)
+            fence = fence.after(now, ack_floors, self._keep_s)
             if before is not None:
                 held = {p: self._held(before, p) for p in before.claims}
                 fence = fence.committed(self.query, before.serial, held)
@@ -195,9 +195,9 @@ class OpenBatches:
             self._change(planned)
         return dealt
 
-    def _held(self, batch: ClaimedOffset, partition: int) -> Held:
+    def _held(self, batch: ClaimedOffset, partition: int) -> HeldClaims:
         created = batch.streams.get(self._streams[partition], "")
-        return Held(created, ranges_of(batch.sequences(partition)))
+        return HeldClaims(created, ranges_of(batch.sequences(partition)))
 
     def _away(self, queries: Collection[str], now: float) -> list[str]:
         """Those that have not said for `abandonAfter` that they are there."""

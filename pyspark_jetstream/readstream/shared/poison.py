@@ -23,8 +23,7 @@ from ...fetch.layout import Layout
 from ...outbox import deadletters
 from ...sanitize import get_logger
 from .acks import TERM, ack
-from .claimant import SharedConsumer
-from .claims import Claim
+from .claims import Claim, SharedConsumer
 
 __all__ = ["Poison"]
 

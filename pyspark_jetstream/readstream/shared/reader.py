@@ -24,70 +24,53 @@ the record of open batches cannot be had (`claimsLedger`), `ackWait` takes the p
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from ...client.connection import Client
-from ...client.info import ConsumerInfo, Mark, StreamInfo
+from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
-from ...client.patience import Patience
 from ...errors import OffsetError, OptionError
-from ...fetch.assumptions import Assumption
-from ...fetch.survey import Look, Survey
+from ...fetch.survey import Look
 from ...sanitize import get_logger
 from ...tasks import ReadTask, WarmUp
 from ..counts import ReadCounts
-from ..driver import SETTLES_EVERY_S, SETTLES_S, Driver, StreamReader, may_pass
+from ..driver import Driver, StreamReader
 from ..offsets import check_layout, is_initial
 from ..options import Sharing
-from ..planner import messages_in
-from .acks import IN_PROGRESS, Heartbeats, ack, keep
-from .ahead import Ahead
-from .claimant import Claimant, SharedConsumer
+from .acks import IN_PROGRESS, ack
+from .claimant import Claimant
 from .claimedread import ClaimedRead
-from .claims import Claim, ClaimedOffset, gathered, pieces
+from .claims import ClaimedOffset, SharedConsumer, gathered, pieces
+from .fence import Dealt
+from .member import MAX_CLAIMS, WAIT_S, Budget, Member, count, next_serial
 from .openbatches import OpenBatches, Waits, entered
 from .poison import Poison
+from .streams import SharedStreams
 
-__all__ = ["SharedStreamReader"]
+__all__ = ["ClaimDriver", "SharedStreamReader"]
 
 logger = get_logger(__name__)
-
-_MAX_CLAIMS: Final = 50_000
-"""Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
-
-_WAIT_S: Final = 0.2
-"""How long an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""
-
-_BEATS: Final = 3
-"""Heartbeats in one ack wait."""
-
-_KEEP_S: Final = 10.0
-_IN_TIME: Final = 3
-"""Claims made ahead are given back after so long, and after this part, a third, of the ack wait."""
-
-_SHORT: Final = 2
-"""A batch that took this part, a half, of that time is likely to be over before it."""
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
 
 
-class SharedStreamReader(StreamReader["_Driver"]):
+class SharedStreamReader(StreamReader["ClaimDriver"]):
     """Reads what this query claims of shared consumers, micro-batch by micro-batch."""
 
-    def _begin(self) -> _Driver:
-        return _Driver(self._options)
+    def _begin(self) -> ClaimDriver:
+        return ClaimDriver(self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tells Spark that batches are limited."""
-        return ReadMaxRows(self._options.max_records or _MAX_CLAIMS)
+        return ReadMaxRows(self._options.max_records or MAX_CLAIMS)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """
@@ -106,57 +89,39 @@ class SharedStreamReader(StreamReader["_Driver"]):
                 " trigger(once=True), which ends before its batch is acknowledged, so that others"
                 " would have it as well; use trigger(availableNow=True)",
             )
-        return self._run.latest(start)
+        return self.driver.latest(start)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: what Spark tells here, `latestOffset` knew a batch earlier."""
 
 
-@dataclass(slots=True)
-class _Joined:
-    """What a query has once its consumers are there."""
+class _Planned(NamedTuple):
+    """What was claimed last, until Spark shows that it has recorded it."""
 
-    query: str
-    """Names it as long as it has this checkpoint."""
-    heartbeats: Heartbeats
-    ahead: Ahead
-    batches: OpenBatches | None
-    """None where open batches are not noted."""
+    start: dict[str, Any]
+    end: ClaimedOffset
+    at: float
+    """When, by `time.monotonic`."""
 
 
-@dataclass(slots=True)
-class _Budget:
-    """How many claims a run may still make that ends at what is there (`availableNow`)."""
-
-    freezes: bool = False
-    left: int | None = None
-    """None before the consumers were asked, and for a run that does not end."""
-
-    def spend(self, claims: int) -> None:
-        if self.left is not None:
-            self.left = max(0, self.left - claims)
-
-    def limit(self, maximum: int) -> int:
-        """The most claims that may be made now."""
-        return maximum if self.left is None else min(maximum, self.left)
-
-
-class _Driver(Driver):
+class ClaimDriver(Driver):
     """What the query has claimed."""
 
-    def _enter(self) -> None:
+    @property
+    def _needs(self) -> tuple[tuple[int, int], str]:
+        return (2, 12), f"priorityPolicy={self._sharing.policy}"
+
+    @property
+    def _sharing(self) -> Sharing:
         assert self._options.sharing is not None
-        self._sharing: Sharing = self._options.sharing
+        return self._options.sharing
+
+    def _enter(self) -> None:
         options, sharing = self._options, self._sharing
-        self._survey = Survey(self._client, options)
-        self._survey.require((2, 12), f"priorityPolicy={sharing.policy}")
-        self._layout = self._survey.layout
-        self._infos: Mapping[str, StreamInfo] = self._survey.streams()
-        self._marks: Mapping[str, Mark] = {}
-        """The streams as the last batch was planned by them."""
-        self._check_streams()
-        self._survey.check_coverage(self._infos)
-        self._claimant = Claimant(
+        infos = self._survey.streams()
+        self._check_streams(infos)
+        self._survey.check_coverage(infos)
+        self.claimant = Claimant(
             self._client,
             [
                 SharedConsumer(
@@ -164,34 +129,28 @@ class _Driver(Driver):
                     p.stream,
                     f"{options.consumer}-{p.index}",
                     p.filter,
-                    replicated=int(self._infos[p.stream].config.get("num_replicas") or 1) > 1,
+                    replicated=int(infos[p.stream].config.get("num_replicas") or 1) > 1,
                 )
                 for p in self._layout
             ],
             sharing,
             options.priority_group,
         )
+        self._streams = SharedStreams(self._survey, infos, self.claimant, self._lost)
         self._poison: Poison | None = None
         if sharing.max_deliver is not None and sharing.dead_letter_subject is not None:
             self._poison = Poison(self._client, sharing.max_deliver, sharing.dead_letter_subject)
-            self._poison.check(self._layout, self._infos)
-        self._joined: _Joined | None = None
-        self._budget = _Budget()
-        self._open: tuple[dict[str, Any], ClaimedOffset, float] | None = None
-        """
-        The start and the end of what was claimed last, until Spark shows that it has it; when.
-        """
-        self._settled = -1
-        """The serial of the last batch that is acknowledged."""
-        self._lasted_s = math.inf
-        """How long the batch took that was planned before, until Spark came for another."""
-        self._ahead_of: dict[str, str] = {}
-        """When the streams were made of which messages are claimed ahead."""
+            self._poison.check(self._layout, infos)
+        self._query = ""
+        """Names the query as long as it has this checkpoint; known once it has joined."""
+        self.member: Member | None = None
+        """None before the consumers are there."""
+        self._budget = Budget()
+        self._planned: _Planned | None = None
 
     def close(self) -> None:
-        if self._joined is not None:
-            self._joined.ahead.close()
-            self._joined.heartbeats.close()
+        if self.member is not None:
+            self.member.close()
         super().close()
 
     def reported(self) -> dict[str, Any]:
@@ -204,52 +163,50 @@ class _Driver(Driver):
 
     def freeze(self) -> None:
         """This run claims as many messages as wait now, at most: for the first time, or again."""
-        self._budget.freezes = True
+        self._budget.is_frozen = True
+
+    # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
-        offset = self._offset(start)
-        self._report_on(str(self._options.consumer))
-        joined = self._join(offset)
-        if self._budget.freezes and self._budget.left is None:
-            waiting = self._claimant.infos().values()
+        """The end of the batch after `start`, which is acknowledged; `start` if there is none."""
+        before = self._offset(start)
+        self._begin_reports(str(self._options.consumer))
+        member = self._join(before)
+        if self._budget.is_frozen and self._budget.left is None:
+            waiting = self.claimant.infos().values()
             # What others hold is among them; of that nothing is dealt out.
             self._budget.left = sum(info.num_pending + info.num_ack_pending for info in waiting)
-        if self._open is not None:
-            began, end, planned_s = self._open
-            if start == began:
-                return end.to_json()  # asked once more: these claims are ours, and in no log yet
-            self._open = None
-            self._lasted_s = time.monotonic() - planned_s
+        if self._planned is not None:
+            if start == self._planned.start:
+                # Asked once more: these claims are ours, and in no log yet.
+                return self._planned.end.to_json()
+            member.lasted_s = time.monotonic() - self._planned.at
+            self._planned = None
         while True:
-            dealt = self._claimed(joined, offset)
-            look = self._look()
-            claimed = self._fenced(joined, offset, dealt, look)
-            if _count(claimed) or not (_count(dealt) or self._is_held_up(look)):
+            claimed = member.claim(before)
+            look = self._streams.look()
+            dealt = member.fence(before, claimed, look)
+            self._count(partial(_count_dealt, dealt=dealt))
+            if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
-            time.sleep(0 if _count(dealt) else _WAIT_S)
-        if self._poison is not None:
-            kept = self._poison.removed(claimed, self._consumers)
-            for index, taken in claimed.items():
-                gone = {claim.sequence for claim in taken} - {c.sequence for c in kept[index]}
-                joined.heartbeats.release(self._consumers[index], gone)
-            claimed = kept
-        claims = {index: gathered(taken) for index, taken in claimed.items() if taken}
-        self._survey.check_coverage(self._infos)
+            time.sleep(0 if count(claimed) else WAIT_S)
+        mine = member.without_poison(dealt.mine)
+        claims = {index: gathered(taken) for index, taken in mine.items() if taken}
+        self._survey.check_coverage(self._streams.infos)
         if not claims:
             self._note(None, look)
             return start
-        self._marks = self._survey.marks(self._infos)
         end = ClaimedOffset(
             policy=self._sharing.policy,
             consumer=str(self._options.consumer),
             partitions=len(self._layout),
-            streams={name: info.created for name, info in self._infos.items()},
-            serial=self._next(offset),
+            streams=self._streams.created,
+            serial=next_serial(before),
             claims=claims,
-            query=joined.query,
-            marks=self._marks,
+            query=self._query,
+            marks=self._streams.mark(),
         )
-        self._open = (dict(start), end, time.monotonic())
+        self._planned = _Planned(dict(start), end, time.monotonic())
         self._note(end, look)
         return end.to_json()
 
@@ -258,24 +215,10 @@ class _Driver(Driver):
             return []
         upto = ClaimedOffset.from_json(end)
         self._fits(upto)
-        self._report_on(str(self._options.consumer))
-        replayed = self._open is None or self._open[1] != upto
-        is_lost = False
-        if replayed:  # a batch of the run before, from the write-ahead log
-            self._look_at_streams()
-            joined = self._join(upto)
-            before = self._offset(start)
-            if before is not None:
-                self._settle(joined, before)
-            is_lost = joined.batches is not None and joined.batches.has_lost(upto)
-            if not is_lost:
-                self._hold(joined, upto)
-        if self._reporting is not None:
-            with self._reporting.counting() as counts:
-                of = {index: upto.count(index) for index in upto.claims}
-                counts.under_way({} if is_lost else of)
-                counts.lost(of if is_lost else {})
-            self._reporting.soon()
+        self._begin_reports(str(self._options.consumer))
+        replayed = self._planned is None or self._planned.end != upto
+        is_lost = replayed and self._replay(start, upto)
+        self._count(lambda counts: _count_batch(counts, upto, is_lost), soon=True)
         tasks = self._tasks(upto, replayed)
         if is_lost:
             logger.warning(
@@ -288,6 +231,21 @@ class _Driver(Driver):
             return [ReadTask(self._options.connection, WarmUp()) for _ in tasks]
         return tasks
 
+    def _replay(self, start: Mapping[str, Any], upto: ClaimedOffset) -> bool:
+        """
+        Takes up a batch of the run before, from the write-ahead log; whether it was given up while
+        the query was away.
+        """
+        self._streams.look_at_streams()
+        member = self._join(upto)
+        before = self._offset(start)
+        if before is not None:
+            member.settle(before)
+        is_lost = member.batches is not None and member.batches.has_lost(upto)
+        if not is_lost:
+            member.hold(upto)
+        return is_lost
+
     def _tasks(self, upto: ClaimedOffset, replayed: bool) -> list[ReadTask]:
         """The tasks of a batch, which depend on its offset alone."""
         options = self._options
@@ -295,7 +253,7 @@ class _Driver(Driver):
         tasks = []
         for index in sorted(upto.claims):
             partition = self._layout.partitions[index]
-            info = self._infos[partition.stream]
+            info = self._streams.infos[partition.stream]
             if info.created != upto.streams.get(partition.stream):
                 continue  # claims of a stream that is no more (failOnDataLoss=false)
             others_from = None
@@ -321,286 +279,84 @@ class _Driver(Driver):
             ]
         return tasks
 
-    # ── claims ───────────────────────────────────────────────────────────────────────────────
+    # ── joining ──────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _consumers(self) -> dict[int, SharedConsumer]:
-        """By partition."""
-        return {consumer.partition: consumer for consumer in self._claimant.consumers}
-
-    @staticmethod
-    def _next(offset: ClaimedOffset | None) -> int:
-        """The serial of the batch that follows."""
-        return offset.serial + 1 if offset is not None else 0
-
-    def _join(self, offset: ClaimedOffset | None) -> _Joined:
+    def _join(self, offset: ClaimedOffset | None) -> Member:
         """
         Once a run: every consumer is there, and of the kind that the options say.
 
         Args:
             offset: of the run before.
         """
-        if self._joined is not None:
-            return self._joined
+        if self.member is not None:
+            return self.member
         if offset is not None:
-            for name, created in offset.streams.items():
-                if self._infos[name].created != created:
-                    self._lost(
-                        name,
-                        0,
-                        f"the stream was made anew at {self._infos[name].created}; the checkpoint"
-                        f" knows the one of {created}",
-                    )
-            for consumer in self._claimant.missing():
-                self._lost(
-                    consumer.stream,
-                    consumer.partition,
-                    f"the consumer '{consumer.name}' is gone, and with it what was acknowledged: a"
-                    " new one delivers everything from startingOffsets on again",
-                )
-            self._marks = offset.marks
-            self._check_taken_back()
-        self._claimant.join(self._starts())
-        for consumer in self._claimant.consumers:
+            self._check_joined(offset)
+        self.claimant.join(self._starts())
+        for consumer in self.claimant.consumers:
             # It acknowledges no message: an error here says that this user may not publish acks.
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
-        query = (offset.query if offset is not None else "") or os.urandom(5).hex()
-        connection, ack_wait_s = self._options.connection, self._claimant.ack_wait_s
-        sharing = self._sharing
-        batches = None
-        if sharing.claims_ledger != "false":
-            key = f"{self._options.stream.replace('{partition}', '=')}.{self._options.consumer}"
-            waits = Waits(ack_wait_s, sharing.abandon_after_s)
-            streams = [partition.stream for partition in self._layout]
-            batches = OpenBatches(self._client, key, query, streams, waits)
-            batches = entered(batches, sharing.claims_ledger == "true")
-        alive = batches.alive if batches is not None else None
-        heartbeats = Heartbeats(connection, ack_wait_s / _BEATS, alive)
-        keep_s = min(_KEEP_S, ack_wait_s / _IN_TIME)
-        ahead = Ahead(connection, self._claimant, heartbeats, keep_s)
-        self._joined = _Joined(query, heartbeats, ahead, batches)
-        return self._joined
+        self._query = (offset.query if offset is not None else "") or os.urandom(5).hex()
+        self.member = Member(
+            self._client,
+            self._options,
+            self.claimant,
+            self._streams,
+            self._poison,
+            self._open_batches(),
+            self._budget,
+        )
+        return self.member
+
+    def _check_joined(self, offset: ClaimedOffset) -> None:
+        """
+        Raises:
+            DataLossError: A stream or a consumer is not the one that the run before had joined
+                (`failOnDataLoss`).
+        """
+        for name, created in offset.streams.items():
+            made = self._streams.infos[name].created
+            if made != created:
+                self._lost(
+                    name,
+                    0,
+                    f"the stream was made anew at {made}; the checkpoint knows the one of"
+                    f" {created}",
+                )
+        for consumer in self.claimant.missing():
+            self._lost(
+                consumer.stream,
+                consumer.partition,
+                f"the consumer '{consumer.name}' is gone, and with it what was acknowledged: a"
+                " new one delivers everything from startingOffsets on again",
+            )
+        self._streams.marks = offset.marks
+        self._streams.check_taken_back()
+
+    def _open_batches(self) -> OpenBatches | None:
+        """The record of open batches; None where they are not noted."""
+        options, sharing = self._options, self._sharing
+        if sharing.claims_ledger == "false":
+            return None
+        key = f"{options.stream.replace('{partition}', '=')}.{options.consumer}"
+        waits = Waits(self.claimant.ack_wait_s, sharing.abandon_after_s)
+        streams = [partition.stream for partition in self._layout]
+        batches = OpenBatches(self._client, key, self._query, streams, waits)
+        return entered(batches, sharing.claims_ledger == "true")
 
     def _starts(self) -> dict[int, int | None]:
         """Where a consumer begins that is missing."""
         if self._from_start:
             return dict.fromkeys(range(len(self._layout)))
-        positions = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
+        positions = self._survey.positions(
+            self._options.starting, self._streams.infos, "startingOffsets"
+        )
         return {index: position + 1 for index, position in enumerate(positions)}
 
-    def _hold(self, joined: _Joined, upto: ClaimedOffset) -> None:
-        """Keeps the claims of a batch that is run again."""
-        for index in upto.claims:
-            ack(self._client, self._consumers[index], upto.sequences(index), IN_PROGRESS)
-        for index in upto.claims:
-            joined.heartbeats.hold(self._consumers[index], upto.sequences(index))
-
-    def _claimed(self, joined: _Joined, offset: ClaimedOffset | None) -> dict[int, list[Claim]]:
-        """
-        Claims for a batch, while that of `offset` is acknowledged.
-
-        Those made ahead come first. Where they fill the batch, the next are made while this one is
-        acknowledged and runs; otherwise what is missing is claimed now.
-        """
-        claimed, made = dict(joined.ahead.take()), self._ahead_of
-        if claimed:
-            self._look_at_streams()  # before a stream that was made anew meanwhile is claimed of
-        maximum = self._budget.limit(self._maximum())
-        full = 0 < maximum <= _count(claimed) and made == self._made()
-        if full:
-            self._budget.spend(_count(claimed))
-            self._go_ahead(joined)
-        if offset is not None:
-            self._settle(joined, offset)
-        if claimed and made != self._made():  # of a stream that is no more, as are the next
-            self._forget(joined, claimed)
-            self._forget(joined, joined.ahead.take())
-            claimed, full = {}, False
-        if full:
-            return claimed
-        waits = self._budget.left is None and not _count(claimed)
-        more = self._kept(joined, max(0, maximum - _count(claimed)), _WAIT_S if waits else 0)
-        claimed = {index: claimed.get(index, []) + taken for index, taken in more.items()}
-        self._budget.spend(_count(claimed))
-        if 0 < maximum <= _count(claimed):
-            self._go_ahead(joined)
-        return claimed
-
-    def _kept(self, joined: _Joined, limit: int, wait_s: float) -> dict[int, list[Claim]]:
-        """Claims now; goes on as long as all that is claimed is let go again."""
-        while True:
-            claimed = self._claimant.claim(limit, wait_s)
-            kept = keep(self._client, self._claimant, claimed, joined.heartbeats)
-            if self._poison is not None:
-                self._poison.let_go(claimed, kept)
-            if _count(kept) or not _count(claimed):
-                return kept
-
-    def _fenced(
-        self,
-        joined: _Joined,
-        offset: ClaimedOffset | None,
-        claimed: Mapping[int, Sequence[Claim]],
-        look: Look,
-    ) -> dict[int, list[Claim]]:
-        """
-        The claims that are this query's, which is noted: those of others' batches are left, those
-        of committed ones acknowledged once more.
-        """
-        mine = {index: list(taken) for index, taken in claimed.items()}
-        if joined.batches is not None:
-            dealt = joined.batches.plan(offset, self._next(offset), claimed, look)
-            mine |= dealt.mine
-            for index, sequences in dealt.settled.items():
-                ack(self._client, self._consumers[index], sequences)
-            for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
-                self._leave(joined, reason, left)
-            if self._poison is not None:
-                self._poison.let_go(claimed, mine)
-        if self._reporting is not None:
-            with self._reporting.counting() as counts:
-                for index, taken in mine.items():
-                    counts.claimed(index, [claim.deliveries for claim in taken])
-        return mine
-
-    def _leave(self, joined: _Joined, reason: str, left: Mapping[int, Sequence[int]]) -> None:
-        for index, sequences in left.items():
-            consumer = self._consumers[index]
-            joined.heartbeats.release(consumer, sequences)
-            logger.info(
-                "consumer=%s: %d messages were dealt to this query and are in a batch of another"
-                " one, which is %s; they are left to it", consumer.name, len(sequences), reason,
-            )  # fmt: skip
-            if self._reporting is not None:
-                with self._reporting.counting() as counts:
-                    counts.left(index, reason, len(sequences))
-
-    def _forget(self, joined: _Joined, claimed: Mapping[int, Sequence[Claim]]) -> None:
-        """Lets go of claims."""
-        for index, taken in claimed.items():
-            sequences = [claim.sequence for claim in taken]
-            joined.heartbeats.release(self._consumers[index], sequences)
-
-    def _go_ahead(self, joined: _Joined) -> None:
-        """
-        Claims for the batch after the one that is planned, where that is likely to be over in time.
-
-        Not with `maxDeliver`: what is given back has been delivered once more, and did nothing.
-        """
-        limit = self._budget.limit(self._maximum())
-        if limit and self._poison is None and self._lasted_s * _SHORT < joined.ahead.keep_s:
-            self._ahead_of = self._made()
-            joined.ahead.begin(limit)
-
-    def _made(self) -> dict[str, str]:
-        """When the streams were made."""
-        return {name: info.created for name, info in self._infos.items()}
-
-    def _look(self) -> Look:
-        """The streams and the consumers as they are now, in one round trip."""
-        asked_s = time.monotonic()
-        of = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}
-        look = self._survey.look(of)
-        self._take_in(look.streams)
-        infos = {index: info for index, info in look.consumers.items() if info is not None}
-        self._claimant.saw(infos.values(), asked_s)
-        self._check_consumers(infos)
-        return look
-
-    def _look_at_streams(self) -> None:
-        self._take_in(self._survey.streams())
-
-    def _take_in(self, streams: Mapping[str, StreamInfo]) -> None:
-        """
-        Raises:
-            DataLossError: A stream was made anew since the last look, or taken back to an older
-                copy (`failOnDataLoss`).
-        """
-        before, self._infos = self._infos, streams
-        for name, info in streams.items():
-            if info.created != before[name].created:
-                self._lost(
-                    name,
-                    0,
-                    f"the stream was made anew at {info.created}, while the query ran; what was not"
-                    f" read of the one of {before[name].created} is gone",
-                )
-        self._check_taken_back()
-
-    def _check_taken_back(self) -> None:
-        changes = self._survey.changed(self._marks, self._infos)
-        patience = Patience(SETTLES_S, pause_s=SETTLES_EVERY_S)
-        while not patience.over and may_pass(changes.values()):
-            patience.pause()
-            self._infos = self._survey.streams()
-            changes = self._survey.changed(self._marks, self._infos)
-        for name, change in changes.items():
-            if change.of is not Assumption.SAME_STREAM:
-                self._lost(name, 0, change.text)
-        if changes:
-            self._marks = self._survey.marks(self._infos)
-
-    def _check_consumers(self, infos: Mapping[int, ConsumerInfo]) -> None:
-        """
-        Raises:
-            DataLossError: One was made anew while the query ran (`failOnDataLoss`).
-            ConsumerEditedError: Somebody changed what one delivers.
-        """
-        for index, info in infos.items():
-            consumer = self._consumers[index]
-            if info.created != self._claimant.joined[index].created:
-                self._claimant.joined[index] = info
-                self._lost(
-                    consumer.stream,
-                    index,
-                    f"the consumer '{info.name}' was made anew at {info.created}, while the query"
-                    " ran: what was acknowledged is forgotten, and comes again",
-                )
-            self._claimant.check_edited(consumer, info)
-
-    def _is_held_up(self, look: Look) -> bool:
-        """Whether a run that ends at what is there waits for a consumer that is paused."""
-        return bool(self._budget.left) and any(
-            info is not None and info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
-            for info in look.consumers.values()
-        )
-
-    def _settle(self, joined: _Joined, offset: ClaimedOffset) -> None:
-        """
-        Acknowledges a batch that is in the commit log.
-
-        Raises:
-            RequestTimeoutError: The server took no acks for `requestTimeout`. The claims would
-                return to other readers, so the query must not go on as if all were well.
-        """
-        late_s = joined.heartbeats.overdue_s
-        if late_s > self._claimant.ack_wait_s and joined.batches is None:
-            logger.warning(
-                "consumer=%s: no heartbeat arrived for %.0f s, longer than its ack wait of %.0f s;"
-                " what was claimed may have been given to other readers as well",
-                self._options.consumer, late_s, self._claimant.ack_wait_s,
-            )  # fmt: skip
-        if offset.serial == self._settled:
-            return
-        self._look_at_streams()  # an ack in a stream of the same name could be of another's claim
-        settles = joined.batches is None or joined.batches.settles(offset)
-        for index in offset.claims:
-            consumer, sequences = self._consumers[index], offset.sequences(index)
-            created = self._infos[consumer.stream].created
-            if settles and created == offset.streams.get(consumer.stream):
-                ack(self._client, consumer, sequences)
-            joined.heartbeats.release(consumer, sequences)
-        self._settled = offset.serial
-
-    def _maximum(self) -> int:
-        """The most messages of a batch."""
-        options = self._options
-        maximum = options.max_records or _MAX_CLAIMS
-        if options.max_bytes is not None:
-            maximum = min(maximum, messages_in(options.max_bytes, self._infos))
-        return maximum
+    # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
     def _note(self, end: ClaimedOffset | None, look: Look) -> None:
+        """Notes for progress and metrics what the batch was planned by."""
         before, self.report = self.report, {}
         for partition in self._layout:
             index, info = partition.index, look.consumers[partition.index]
@@ -609,7 +365,7 @@ class _Driver(Driver):
             first = sum(b - a + 1 for a, b in claims.get(1, ()))
             self.report[str(index)] = report = {
                 "stream": partition.stream,
-                "latest": self._infos[partition.stream].last_seq,
+                "latest": self._streams.infos[partition.stream].last_seq,
                 "lag": info.num_pending if info is not None else None,
                 "ackPending": info.num_ack_pending if info is not None else None,
                 "claimed": claimed,
@@ -625,12 +381,11 @@ class _Driver(Driver):
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
-        if self._reporting is not None:
-            with self._reporting.counting() as counts:
-                _stand(counts, {p: info for p, info in look.consumers.items() if info is not None})
+        infos = {p: info for p, info in look.consumers.items() if info is not None}
+        self._count(lambda counts: _stand(counts, infos))
 
     def _look_again(self, client: Client) -> None:
-        consumers = self._claimant.consumers
+        consumers = self.claimant.consumers
         answers = JetStream(client).consumer_infos(
             [(consumer.stream, consumer.name) for consumer in consumers]
         )
@@ -639,19 +394,17 @@ class _Driver(Driver):
             for consumer, info in zip(consumers, answers, strict=True)
             if info
         }
-        if self._reporting is not None:
-            with self._reporting.counting() as counts:
-                _stand(counts, infos)
+        self._count(lambda counts: _stand(counts, infos))
 
     def _observe(self, counts: ReadCounts) -> None:
-        counts.active(True)
+        counts.set_active(True)
         if self._poison is not None:
-            counts.dead_letters(dict(self._poison.stored))
+            counts.set_dead_letters(dict(self._poison.stored))
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
-    def _check_streams(self) -> None:
-        for info in self._infos.values():
+    def _check_streams(self, infos: Mapping[str, StreamInfo]) -> None:
+        for info in infos.values():
             if not info.allow_direct:
                 raise OptionError(
                     "stream",
@@ -683,12 +436,23 @@ class _Driver(Driver):
         )  # fmt: skip
 
 
-def _count(claimed: Mapping[int, Sequence[Claim]]) -> int:
-    """How many claims they are."""
-    return sum(map(len, claimed.values()))
+def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:
+    """Whose the messages are that the query was dealt."""
+    for index, taken in dealt.mine.items():
+        counts.add_claims(index, [claim.deliveries for claim in taken])
+    for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
+        for index, sequences in left.items():
+            counts.add_left(index, reason, len(sequences))
+
+
+def _count_batch(counts: ReadCounts, upto: ClaimedOffset, is_lost: bool) -> None:
+    """A batch begins, or was given up."""
+    messages = {index: upto.count(index) for index in upto.claims}
+    counts.set_under_way({} if is_lost else messages)
+    counts.add_lost(messages if is_lost else {})
 
 
 def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:
     """Where the shared consumers stand: what nobody has claimed, and what is not acknowledged."""
-    counts.lag({index: info.num_pending for index, info in infos.items()})
-    counts.ack_pending({index: info.num_ack_pending for index, info in infos.items()})
+    counts.set_lag({index: info.num_pending for index, info in infos.items()})
+    counts.set_ack_pending({index: info.num_ack_pending for index, info in infos.items()})

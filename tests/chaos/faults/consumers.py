@@ -25,6 +25,14 @@ _EDITS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 }
 """By field what an operator sets, of the consumer of a partition."""
 
+_SHARED_EDITS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    "headers_only": lambda partition: {"headers_only": False},
+    "max_ack_pending": lambda partition: {"max_ack_pending": 400},
+    "ack_wait": lambda partition: {"ack_wait": 20 * 10**9},
+    "filter_subject": lambda partition: {"filter_subject": f"in.{partition}.k0"},
+}
+"""Likewise of a consumer that queries share."""
+
 _PULLS: Final = ("max_batch", "max_bytes", "max_expires")
 _ONCE_MORE: Final = 5
 
@@ -32,6 +40,10 @@ _ONCE_MORE: Final = 5
 def _alone(case: Case) -> bool:
     """A shared consumer has rules of its own."""
     return case.sharing != "overflow"
+
+
+def _shares(case: Case) -> bool:
+    return not _alone(case)
 
 
 async def _config(world: World, stream: str, consumer: str) -> dict[str, Any]:
@@ -71,6 +83,32 @@ def _expects(field: str) -> Callable[[Case], Outcome]:
     return expects
 
 
+def _expects_shared(field: str) -> Callable[[Case], Outcome]:
+    """
+    Rows of a shared consumer come by direct get, and how many may be claimed is the operator's to
+    say. What decides whose a message is, or whether it is read at all, ends all queries.
+    """
+    if field in ("headers_only", "max_ack_pending"):
+        return lambda case: EXACT
+    return lambda case: ends("ConsumerEditedError", "OptionError")
+
+
+def _edits_shared(field: str) -> None:
+    if field != "filter_subject":  # what it does not match is passed over, also when it is set back
+
+        @fault(f"shared consumer edited and set back: {field}", 0.4, _shares)
+        async def for_a_while(world: World, rng: random.Random) -> str:
+            return await _edit_for_a_while(world, rng, field, _SHARED_EDITS[field])
+
+    expects = _expects_shared(field)
+
+    @fault(f"shared consumer edited for good: {field}", 1.0, _shares, expects, last=True)
+    async def for_good(world: World, rng: random.Random) -> str:
+        stream, consumer = await a_consumer(world, rng)
+        await _edit(world, stream, consumer, _SHARED_EDITS[field](consumer[-1]))
+        return consumer
+
+
 def _edits(field: str) -> None:
     def may_be_set_back(case: Case) -> bool:
         """An interest stream does not store what its only consumer does not want."""
@@ -78,17 +116,7 @@ def _edits(field: str) -> None:
 
     @fault(f"consumer edited and set back: {field}", 0.4, may_be_set_back)
     async def for_a_while(world: World, rng: random.Random) -> str:
-        stream, consumer = await a_consumer(world, rng)
-        seconds = rng.uniform(0.3, 6.0)
-        lock = world.admin.locks[consumer]
-        if lock.locked():
-            raise MissedError("it is being edited already")
-        async with lock:
-            before = (await _config(world, stream, consumer)).get(field)
-            await _edit(world, stream, consumer, _EDITS[field](consumer[-1]))
-            await asyncio.sleep(seconds)
-            await _set_back(world, stream, consumer, {field: before})
-        return f"{consumer} for {seconds:.1f}s"
+        return await _edit_for_a_while(world, rng, field, _EDITS[field])
 
     @fault(f"consumer edited for good: {field}", 1.0, _alone, _expects(field), last=True)
     async def for_good(world: World, rng: random.Random) -> str:
@@ -97,8 +125,27 @@ def _edits(field: str) -> None:
         return consumer
 
 
+async def _edit_for_a_while(
+    world: World, rng: random.Random, field: str, edit: Callable[[str], dict[str, Any]]
+) -> str:
+    """A consumer has another value of the field for some seconds."""
+    stream, consumer = await a_consumer(world, rng)
+    seconds = rng.uniform(0.3, 6.0)
+    lock = world.admin.locks[consumer]
+    if lock.locked():
+        raise MissedError("it is being edited already")
+    async with lock:
+        before = (await _config(world, stream, consumer)).get(field)
+        await _edit(world, stream, consumer, edit(consumer[-1]))
+        await asyncio.sleep(seconds)
+        await _set_back(world, stream, consumer, {field: before})
+    return f"{consumer} for {seconds:.1f}s"
+
+
 for _field in _EDITS:
     _edits(_field)
+for _field in _SHARED_EDITS:
+    _edits_shared(_field)
 
 
 @fault("consumer paused", 1.5)

@@ -8,9 +8,9 @@ from pyspark_jetstream.client.acksubjects import Ack, Facts, ack_of
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import ProtocolError, ReadError
-from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
-from pyspark_jetstream.readstream.shared.claims import Claim
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
+from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
 
 from ...kits.options import connection_of
 
@@ -79,11 +79,10 @@ def test_what_is_no_ack_subject(subject):
 
 def taken(reply: bytes) -> list[Claim]:
     """What a pull of the consumer `c` takes for a message with this reply subject."""
-    sharing = parse_stream({"stream": "S", "consumer": "c", "priorityPolicy": "overflow"}).sharing
-    claimant = Claimant(NOBODY, [SharedConsumer(0, "S", "c", None)], sharing, "g")
-    pulled: dict[int, list[Claim]] = {0: []}
-    claimant._take(Frame(b"a", 7, reply, b"", b""), {7: 0}, pulled, {0: 10})
-    return pulled[0]
+    pulls = ClaimPulls({0: SharedConsumer(0, "S", "c", None)}, {0: 10}, ManyClaims())
+    pulls.open = {7: 0}
+    pulls.receive(Frame(b"a", 7, reply, b"", b""))
+    return pulls.claims[0]
 
 
 def test_a_claim_is_what_its_ack_subject_says():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -9,14 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
-from urllib.parse import urlparse
 
 import pytest
 
-from pyspark_jetstream.client import handshake, login
+from pyspark_jetstream.client import handshake
 from pyspark_jetstream.client import peer as greeting
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.client.handshake import shake_hands
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import AuthenticationError, NotConnectedError, TlsError
+from pyspark_jetstream.values import Secret
 
 from ...kits.options import connection_of
 
@@ -71,19 +74,18 @@ def say_nothing(sock: socket.socket, over: threading.Event) -> None:
     over.wait(30)
 
 
-@pytest.mark.parametrize("who", [handshake, login], ids=["nats-py", "ourselves"])
 @pytest.mark.parametrize("talk", [drip, drip_later, babble, say_nothing])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_handshake_ends(who, talk, count):
+def test_a_handshake_ends(talk, count):
     """
-    However a peer goes about it, and whoever greets it, the handshake ends at its deadline, or
+    However a peer goes about it, the handshake ends at its deadline, or
     earlier, and says with whom. A peer that drips would go on for half an hour.
     """
     with peer(talk) as url:
         options = connection_of(*[url] * count, connect_timeout_s=0.6, request_timeout_s=5.0)
         start = time.monotonic()
         with pytest.raises(NotConnectedError) as caught:
-            who.shake_hands(options)
+            shake_hands(options)
         took = time.monotonic() - start
 
     assert took < 100 * 0.6
@@ -157,11 +159,206 @@ def test_the_addresses_of_one_host_share_its_time(monkeypatch):
     )
     monkeypatch.setattr(greeting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(greeting, "socket", sockets)
-    connecting = handshake._HandshakeTransport(2.0, ()).connect(urlparse("nats://host:4222"), 1, 1)
-
     with pytest.raises(TimeoutError, match=r"10\.0\.0\.0 timed out"):
-        connecting.send(None)  # it awaits nothing
+        greeting.Peer(2.0).dial("host", 4222)
     assert [wait for wait in waits if wait != "closed"] == [
         (f"10.0.0.{number}", pytest.approx(0.5)) for number in range(4)
     ]
     assert waits.count("closed") == 4
+
+
+SERVER = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
+
+
+def enter(said: list[bytes], told: list[bytes] | None = None, **options):
+    """What comes of entering a server that says this, one part a turn; and what it was told."""
+    told = [] if told is None else told
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock, suppress(ConnectionResetError):
+                for number, part in enumerate(said):
+                    if number:
+                        told.append(sock.recv(1 << 16))
+                    sock.sendall(part)
+                if said[-1].endswith(b"\n"):  # else it hangs up
+                    sock.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            sock, info, leftover = shake_hands(
+                connection_of(url, connect_timeout_s=10.0, **options)
+            )
+            sock.close()
+        finally:
+            thread.join(20)
+    return info, leftover, told
+
+
+def info(**more) -> bytes:
+    return b"INFO %s\r\n" % json.dumps(SERVER | more).encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "wanted"),
+    [
+        ({"user": "ann", "password": Secret("pw")}, True, {"user": "ann", "pass": "pw"}),
+        ({"user": "ann", "password": Secret("pw")}, False, {"user": "ann", "pass": "pw"}),
+        ({"token": Secret("t")}, False, {"auth_token": "t"}),
+        ({"token": Secret("t")}, True, {"auth_token": "t"}),
+        ({}, True, {}),
+    ],
+)
+def test_what_a_server_is_told(given, asked, wanted):
+    """
+    A server that asks for a login gets user and password, or the token; no other server gets them.
+    """
+    _, leftover, told = enter([info(auth_required=asked), b"PONG\r\nPING\r\n"], **given)
+    connect = json.loads(told[0].partition(b" ")[2].partition(b"\r\n")[0])
+
+    assert {name: connect[name] for name in ("user", "pass", "auth_token") if name in connect} == (
+        wanted
+    )
+    assert (connect["headers"], connect["no_responders"], connect["protocol"]) == (True, True, 1)
+    assert told[0].endswith(b"\r\nPING\r\n")
+    assert leftover == b"PING\r\n"
+
+
+def test_what_a_server_says_before_it_lets_in():
+    """
+    An INFO that comes later counts, a PING is answered, what comes behind PONG is the connection's.
+    """
+    said, leftover, told = enter(
+        [info(), b"PING\r\n", info(max_payload=7) + b"+OK\r\nPONG\r\nMSG a 1 0\r\n"]
+    )
+
+    assert said["max_payload"] == 7
+    assert leftover == b"MSG a 1 0\r\n"
+    assert told[1] == b"PONG\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ([info(auth_required=True), b"-ERR 'Authorization Violation'\r\n"], AuthenticationError,
+         "Authorization Violation"),
+        ([info(auth_required=True), b"-ERR 'Authorization Violation: hunter2'\r\n"],
+         AuthenticationError, "Authorization Violation"),
+        ([info(auth_required=True), b"-ERR 'Authentication Timeout'\r\n"], NotConnectedError,
+         "Authentication Timeout"),
+        ([info(), b"-ERR 'maximum connections exceeded'\r\n"], NotConnectedError,
+         "maximum connections exceeded"),
+        ([b"HTTP/1.1 400 Bad Request\r\n"], NotConnectedError, "when expecting INFO message"),
+        ([b"INFO {\r\n"], NotConnectedError, "json parse error"),
+        ([b"INFO []\r\n"], NotConnectedError, "json parse error"),
+        ([info()[:-2]], NotConnectedError, "closed the connection"),
+    ],
+)  # fmt: skip
+def test_who_does_not_let_in_is_named(said, kind, words):
+    """
+    A refusal, no NATS server, one that hangs up: an error that says so, names the server, and has
+    no secret.
+    """
+    with pytest.raises(kind) as caught:
+        enter(said, user="ann", password=Secret("hunter2"))
+
+    assert words in str(caught.value)
+    assert "nats://127.0.0.1:" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("how", ["hangs", "full"])
+def test_another_server_lets_in(monkeypatch, how):
+    """
+    A server that was dialled and says nothing, or has no room, does not keep us from the next one.
+    """
+    monkeypatch.setattr(handshake.random, "shuffle", lambda servers: None)
+    with socket.create_server(("127.0.0.1", 0)) as first, DevServer() as second:
+        if how == "full":
+            refusing = threading.Thread(target=refuse, args=(first,), daemon=True)
+            refusing.start()
+        urls = [f"nats://127.0.0.1:{first.getsockname()[1]}", second.url]
+        sock, said, _ = shake_hands(connection_of(*urls, connect_timeout_s=5.0))
+        sock.close()
+
+    assert said["version"]
+
+
+def refuse(listener) -> None:
+    """Lets nobody in."""
+    there, _ = listener.accept()
+    with there:
+        there.sendall(info() + b"-ERR 'maximum connections exceeded'\r\n")
+        there.recv(1000)
+
+
+@pytest.mark.parametrize("more", [{}, {"tls_available": True}])
+def test_a_server_that_asks_for_tls_is_told_nothing_in_clear(more):
+    """
+    TLS begins behind its INFO, without an option, and nothing of the login goes out before.
+    """
+    told: list[bytes] = []
+    with pytest.raises(NotConnectedError) as caught:
+        enter([info(tls_required=True, **more), b"no TLS\r\n"], told, token=Secret("hunter2"))
+
+    assert told[0].startswith(b"\x16\x03") and b"hunter2" not in told[0]  # a TLS handshake record
+    assert type(caught.value) is NotConnectedError  # it may be full: tried again
+    assert caught.value.__context__ is None
+
+
+def test_what_came_behind_an_info_that_asks_for_tls():
+    """
+    Bytes in clear that TLS would hide are an error that is not tried again.
+    """
+    told: list[bytes] = []
+    with pytest.raises(TlsError, match="7 bytes came in clear behind its INFO"):
+        enter([info(tls_required=True) + b"forged!", b""], told, token=Secret("hunter2"))
+
+    assert told == [b""]
+
+
+def test_no_server_that_another_one_names_is_dialled():
+    """
+    A server that names others, whether it lets in or not, sends nobody there.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as named:
+        named.settimeout(0.2)
+        urls = [f"127.0.0.1:{named.getsockname()[1]}"]
+        for answer in (b"PONG\r\n", b"-ERR 'maximum connections exceeded'\r\n"):
+            with suppress(NotConnectedError):
+                enter([info(connect_urls=urls), answer], token=Secret("hunter2"))
+        with pytest.raises(TimeoutError):
+            named.accept()
+
+
+@pytest.mark.parametrize("nonce", [7, ["x"]])
+def test_a_challenge_that_is_none(nonce):
+    """
+    What is no text is nothing to sign.
+    """
+    with pytest.raises(NotConnectedError, match="json parse error"):
+        enter([info(nonce=nonce)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"nkey_seed": Secret("hunter2")},
+        {"credentials": Secret("BEGIN NATS USER JWT\nhunter2\n")},
+        {"credentials": Secret("BEGIN NATS USER JWT\nx\nBEGIN USER NKEY SEED\nhunter2\n")},
+    ],
+    ids=["seed", "no seed", "no seed of a user"],
+)
+def test_keys_that_are_none(text):
+    """
+    An error at once, before any server is dialled, that names the option and not the text.
+    """
+    with pytest.raises(AuthenticationError) as caught:
+        shake_hands(connection_of("nats://127.0.0.1:1", **text))
+
+    assert next(iter(text)).split("_")[0] in str(caught.value).replace("nkeySeed", "nkey")
+    assert "hunter2" not in str(caught.value) and not caught.value.retryable

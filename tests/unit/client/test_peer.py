@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from pyspark_jetstream.client.peer import RoundTrips, send_all, unsent
+from pyspark_jetstream.client.peer import Peer, RoundTrips, send_all, unsent
+from pyspark_jetstream.errors import TlsError
 
 from ...kits.seeds import fresh
 
@@ -101,3 +102,18 @@ def test_pieces_to_one_who_is_gone_are_an_error():
     other.close()
     with one, pytest.raises(OSError, match="Broken pipe"):
         send_all(one, [memoryview(b"a"), memoryview(b"b")], 5)
+
+
+def test_nothing_is_written_before_tls_where_an_option_asks_for_it():
+    """
+    Whoever greets: the peer itself refuses, and names the option.
+    """
+    one, other = socket.socketpair()
+    peer = Peer(5.0, tls_asked_by=("tlsCaFile",))
+    with one, other:
+        peer.sock = one
+        with pytest.raises(TlsError, match="tlsCaFile asks for it"):
+            peer.send(b"CONNECT {}\r\n")
+        one.close()
+
+        assert other.recv(100) == b""

@@ -29,7 +29,7 @@ cluster {
 authorization { user: derek, password: $2a$11$W2zko751KUvVy59mUTWmpOdWjpEm5qhcCZRd05GjI/sSOT.xtiHyG }
 secret: $NOT_IN_THIS_TEXT
 ports: [1, 2, 3]
-include ./more.conf
+tls { include ./tls.conf }
 started: 2026-01-31T08:00:00Z
 banner: (
 mappings { not: these }
@@ -154,7 +154,12 @@ def test_values(written, value):
         pytest.param("null", "it is null", id="null"),
         pytest.param("port: 4222", "there is no mappings { … } in it", id="no-block"),
         pytest.param("mappings: [ a ]", "there is no mappings { … } in it", id="no-members"),
-        pytest.param("include a.conf", "it; include 'a.conf' is not followed", id="include"),
+        pytest.param("mappings { a: b }\ninclude a.conf",
+                     "include 'a.conf' is not followed; write here what it has", id="include"),
+        pytest.param("mappings { a: b }\naccounts { include 'a.conf' }",
+                     "include 'a.conf' is not followed", id="include-of-accounts"),
+        pytest.param("accounts { A { mappings { a: b } }, B { INCLUDE a.conf\n} }",
+                     "include 'a.conf' is not followed", id="include-of-an-account"),
         pytest.param("mappings { include 'a.conf' }",
                      "include 'a.conf' is not followed; write here what it has", id="inner"),
         pytest.param("mappings { a: $b }",

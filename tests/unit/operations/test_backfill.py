@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import os
@@ -22,6 +23,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.fetch.directget import DirectRead
+from pyspark_jetstream.operations.console import backfilling, commands, program
+from pyspark_jetstream.operations.console.program import Parser
 from pyspark_jetstream.options import parse_read
 
 from ...kits.places import ROOT
@@ -34,6 +37,13 @@ COMMANDS = {
     "replay_dead_letters": ("replay", "replay"),
 }
 JOBS = tuple(COMMANDS)
+
+
+def parser_of(module: ModuleType) -> Parser:
+    """The command line of a backfill."""
+    parser = Parser(prog="backfill")
+    module.arguments(parser)
+    return parser
 
 
 @pytest.fixture
@@ -165,7 +175,7 @@ def test_checksums_add_up(load: Load) -> None:
 
 def test_the_pace_is_that_of_the_last_chunks(load: Load) -> None:
     """Rate and time left go by the last chunks; what earlier runs did is no work of this one."""
-    pace = load("backfill.progress").Pace(total=2_000, done=1_000, now=0.0)
+    pace = load("backfill.progress").ChunkRate(total=2_000, done=1_000, now=0.0)
     assert pace.text() == "0 rows"
 
     pace.add(100, 50, now=60.0)  # while Spark starts
@@ -184,8 +194,8 @@ def test_the_pace_is_that_of_the_last_chunks(load: Load) -> None:
 def test_the_file_in_conf_is_a_file_of_settings(load: Load, job: str) -> None:
     """conf/<job>.toml is taken as it is, and names every setting there is."""
     path = ROOT / "conf" / f"{job}.toml"
-    parser = load(job).parser()
-    given = parser.settings(["--config", str(path)])
+    parser = parser_of(load(job))
+    given = parser.parse(["--config", str(path)])
     content = tomllib.loads(path.read_text())
     named = set(re.findall(r"^(?:# )?\[?([a-z][a-z-]*)\]?(?: =|$)", path.read_text(), re.M))
 
@@ -200,8 +210,8 @@ def test_the_file_in_conf_is_a_file_of_settings(load: Load, job: str) -> None:
 def test_the_file_of_a_replay(load: Load) -> None:
     """conf/replay_dead_letters.toml is taken as it is, and names every setting there is."""
     path = ROOT / "conf" / "replay_dead_letters.toml"
-    parser = load("replay_dead_letters").parser()
-    given = parser.settings(["--config", str(path)])
+    parser = parser_of(load("replay_dead_letters"))
+    given = parser.parse(["--config", str(path)])
     named = set(re.findall(r"^(?:# )?\[?([a-z][a-z-]*)\]?(?: =|$)", path.read_text(), re.M))
 
     assert (given.stream, given.into, given.manifest) == ("DEAD", "FLIGHTS", "/data/replays/1")
@@ -231,14 +241,16 @@ def test_the_command_line_wins(load: Load, tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.setenv("JETSTREAM_PASSWORD", "of the environment")
     monkeypatch.setenv("JETSTREAM_TARGET_TOKEN", "of the target")
-    given = load("range_backfill").parser().settings(
-        ["--config", str(file), "--stream", "B", "--option", "servers=nats://line"]
-    )  # fmt: skip
+    words = ["--config", str(file), "--stream", "B", "--option", "servers=nats://option"]
+    parser = parser_of(load("range_backfill"))
+    given = parser.parse([*words, "--servers", "nats://line", "--tls-handshake-first", "true"])
 
     assert (given.stream, given.chunk_messages) == ("B", 7)
     assert given.option == {
-        "user": "u", "password": "of the file", "includeHeaders": "true", "servers": "nats://line"
+        "user": "u", "password": "of the file", "includeHeaders": "true",
+        "servers": "nats://line", "tlsHandshakeFirst": "true",
     }  # fmt: skip
+    assert parser.parse(words).option["servers"] == "nats://option"
     assert given.target_option == {"token": "of the target"}
 
 
@@ -250,16 +262,16 @@ def test_the_command_line_wins(load: Load, tmp_path: Path, monkeypatch: pytest.M
 def test_a_mistake_in_the_file(
     load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
-    """A file with an unknown or ill-typed setting ends with status 2 and one line."""
+    """A file with an unknown or ill-typed setting ends with status 2, and the last line says so."""
     file = tmp_path / "job.toml"
     file.write_text(content)
     with pytest.raises(SystemExit) as ended:
-        load("range_backfill").parser().settings(["--config", str(file)])
+        commands.main(["backfill", "range", "--config", str(file)])
     said = capsys.readouterr().err
 
     assert ended.value.code == 2
-    assert said.startswith("pyspark-jetstream backfill range: ")
-    assert said.count("\n") == 1
+    assert said.splitlines()[-1].startswith("pyspark-jetstream backfill range: ")
+    assert said.count("\n") == 2
 
 
 @pytest.mark.parametrize(
@@ -272,14 +284,17 @@ def test_a_mistake_in_the_file(
         ("range_backfill", "--stream S --output o --manifest m", "go with --into"),
         ("range_backfill", "--stream S --output o --option nothing", "expected NAME=VALUE"),
         ("range_backfill", "--stream S --output o --option password:pw1", "expected NAME=VALUE"),
-        ("range_backfill", "--stream S --output o --option servers=nats://u:pw1@h", "servers"),
+        ("range_backfill", "--stream S --output o --option servers=nats://u:pw1@h",
+         "--servers: "),
+        ("range_backfill", "--stream S --output o --servers nats://u:pw1@h", "--servers: "),
+        ("range_backfill", "--stream S --output o --tls-ca-file /no/x", "--tls-ca-file: no such"),
         ("range_backfill", "--stream S --into T --manifest m --target-option maxInFlihgt=1",
          "did you mean 'maxInFlight'"),
         ("range_backfill", "--stream S --into T --manifest m --target-option token=pw1",
          "JETSTREAM_TARGET_TOKEN"),
         ("range_backfill", "--stream S --output o --option Password=pw1", "JETSTREAM_PASSWORD"),
         ("range_backfill", "--stream S --output o --option servrs=x", "did you mean 'servers'"),
-        ("range_backfill", "--stream S --output o --from 1x", "startingTimestamp"),
+        ("range_backfill", "--stream S --output o --from 1x", "--from: expected"),
         ("range_backfill", "--stream S --output o --option multiLast=>", "snapshot_backfill.py"),
         ("range_backfill", "--stream S --output o --chunk-messages -1", "positive integer"),
         ("range_backfill", "--stream S --output o --writers 0", "positive integer"),
@@ -295,12 +310,12 @@ def test_a_mistake_in_the_file(
         ("replay_dead_letters",
          "--stream S --into T --manifest m --target-option subjectMapping={}", "drop it"),
         ("replay_dead_letters", "--stream S --into T --manifest m --since soon",
-         "startingTimestamp"),
+         "--since: expected"),
         ("snapshot_backfill", "--output o", "either --stream or --bucket"),
         ("snapshot_backfill", "--output o --stream S --bucket B", "either --stream or --bucket"),
         ("snapshot_backfill", "--output o --bucket a.b", "expected a bucket name"),
-        ("snapshot_backfill", "--output o --stream S --subjects a..b", "multiLast"),
-        ("snapshot_backfill", "--output o --stream S --as-of soon", "upToTime"),
+        ("snapshot_backfill", "--output o --stream S --subjects a..b", "--subjects: "),
+        ("snapshot_backfill", "--output o --stream S --as-of soon", "--as-of: expected"),
         ("snapshot_backfill", "--output o --bucket B --option history=true", "range_backfill.py"),
         ("snapshot_backfill", "--output o --bucket B --partition-by partition", "operation"),
     ],
@@ -308,78 +323,90 @@ def test_a_mistake_in_the_file(
 def test_bad_arguments(
     load: Load, capsys: pytest.CaptureFixture[str], job: str, arguments: str, says: str
 ) -> None:
-    """A mistake ends with status 2 and one line that names it, before Spark is started."""
+    """
+    A mistake ends with status 2 and a line that names it in the words of the command, before Spark
+    is started; at most a line of usage comes before.
+    """
     try:
-        status = load(job).main(arguments.split(), f"python jobs/{job}.py")
+        status = program.run(load(job), f"python jobs/{job}.py", "", arguments.split())
     except SystemExit as ended:
         status = ended.code
-    said = capsys.readouterr().err
+    *usage, said = capsys.readouterr().err.splitlines()
 
     assert status == 2
     assert says in said
     assert said.startswith(f"{job}: ")
-    assert said.count("\n") == 1
+    assert usage in ([], [f"usage: python jobs/{job}.py [OPTION ...]"])
     assert "pw1" not in said
 
 
-@pytest.mark.parametrize("program", ["python jobs/{}.py", "pyspark-jetstream {}"])
+@pytest.mark.parametrize("way", ["python jobs/{}.py", "pyspark-jetstream {}"])
 @pytest.mark.parametrize("job", JOBS)
-def test_help(load: Load, capsys: pytest.CaptureFixture[str], job: str, program: str) -> None:
+def test_help(load: Load, capsys: pytest.CaptureFixture[str], job: str, way: str) -> None:
     """`--help` shows examples that name settings there are, as the program was called."""
-    called = program.format(job if "jobs" in program else COMMANDS[job][1])
+    called = way.format(job if "jobs" in way else COMMANDS[job][1])
     with pytest.raises(SystemExit) as ended:
-        load(job).main(["--help"], called)
-    usage, _, rest = capsys.readouterr().out.partition(f"\n    {called} ")
+        program.run(load(job), called, f"pyspark-jetstream {COMMANDS[job][1]}", ["--help"])
+    out = capsys.readouterr().out
+    usage, _, rest = out.partition(f"\n    {called} ")
     examples = rest[: rest.index("Exit status")]
+    listed = rest[rest.index("options:") :]
 
     assert ended.value.code == 0
-    assert usage.startswith(f"usage: {called} [-h]")
+    assert usage.startswith(f"usage: {called} [OPTION ...]")
     assert examples.count(f"    {called} ") >= 2
     flags = set(re.findall(r"--[a-z-]+", examples)) - {"--master"}
     assert flags
-    assert all(f"{flag} " in usage or f"{flag}]" in usage for flag in flags)
+    assert all(f"  {flag}" in listed for flag in flags)
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "line"),
+    ("error", "kind", "line"),
     [
-        (OptionError("stream", "required"), 2, "option 'stream': required"),
-        (DataLossError("S", 0, "gone"), 1, "stream 'S', partition 0: gone"),
+        (OptionError("stream", "required"), "UsageError", "option 'stream': required"),
+        (DataLossError("S", 0, "gone"), "BackfillError", "stream 'S', partition 0: gone"),
     ],
 )
-def test_errors_and_their_status(load: Load, error: Exception, status: int, line: str) -> None:
-    """An error is one line; a mistake of the user's has another status than a failure."""
+def test_errors_of_spark(load: Load, error: Exception, kind: str, line: str) -> None:
+    """An error of ours that Spark has wrapped is one line; a mistake of the user's stays one."""
     from pyspark.errors import PythonException
 
     faults = load("backfill.faults")
-    assert (faults.status(error), faults.one_line(error)) == (status, line)
-
-    kind = f"pyspark_jetstream.errors.{type(error).__name__}"
+    name = f"pyspark_jetstream.errors.{type(error).__name__}"
     of_spark = PythonException(
-        f"[PYTHON_EXCEPTION] of the worker: Traceback\n  File x\n{kind}: {error}\n\tat Java"
+        f"[PYTHON_EXCEPTION] of the worker: Traceback\n  File x\n{name}: {error}\n\tat Java"
     )
-    assert (faults.status(of_spark), faults.one_line(of_spark)) == (status, line)
+    with pytest.raises(faults.BackfillError) as raised, faults.from_spark():
+        raise of_spark
+
+    assert (type(raised.value).__name__, str(raised.value)) == (kind, line)
 
 
-def test_an_interrupted_run(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run(
+    load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ctrl-C and SIGTERM end a run with a status and a line of their own."""
 
-    def work() -> int:
+    def session(name: str) -> None:
         raise KeyboardInterrupt
 
-    assert load("backfill.commandline").guarded("job", work) == 130
-    assert capsys.readouterr().err == "job: interrupted; run it again to go on\n"
+    monkeypatch.setattr(backfilling, "session", session)
+    words = ["backfill", "range", "--stream", "S", "--output", "o"]
+
+    assert commands.main(words) == 130
+    assert capsys.readouterr().err == (
+        "pyspark-jetstream backfill range: interrupted; run it again to go on\n"
+    )
 
 
 def test_the_status_of_what_is_verified(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
     """What --verify finds is named, and the status is that of a failure."""
-    commandline = load("backfill.commandline")
     manifest = {"rows": 1_000, "missing": 0, "files": [1, 2]}
 
     def concluded(*faults: str) -> int:
         target = SimpleNamespace(faults=lambda manifest: list(faults))
-        status: int = commandline.concluded(manifest, target, "file:/o", True)
-        return status
+        given = argparse.Namespace(verify=True, json=False)
+        return backfilling.concluded(manifest, target, "file:/o", given)
 
     assert concluded() == 0
     assert capsys.readouterr().out == (
@@ -394,11 +421,10 @@ def test_settings_that_rows_depend_on(load: Load) -> None:
     How a server is reached, and how a read is split or a write is paced, is no part of what a
     backfill is; what is read and what is published is, each by its own name.
     """
-    commandline = load("backfill.commandline")
-    read = commandline.identity(
+    read = backfilling.identity(
         {"servers": "x", "Token": "y", "minPartitions": "3", "Subject": "s", "failOnDataLoss": "no"}
     )
-    written = commandline.target_identity(
+    written = backfilling.target_identity(
         {"servers": "x", "subject": "t", "maxInFlight": "1", "subjectMapping": "{}"}
     )
 
@@ -422,7 +448,7 @@ def test_how_a_target_is_reached(
     """A target is reached as the source is; other servers never get the source's secrets."""
     source = {"servers": "a", "user": "u", "password": "p", "stream": "S"}
 
-    assert load("backfill.commandline").reaching(source, target) == expected
+    assert backfilling.reaching(source, target) == expected
 
 
 # ── the documentation ────────────────────────────────────────────────────────────────────────
@@ -438,21 +464,22 @@ def test_the_examples_are_commands(
     faults = load("backfill.faults")
     text = (module.__doc__ or "").replace("\\\n", " ").replace("/etc/nats", str(tmp_path))
     (tmp_path / "spark.creds").write_text("-----BEGIN NATS USER JWT-----\n")
-    examples = re.findall(rf"^    {module.COMMAND} (.*)$", text, re.M)
+    called = f"pyspark-jetstream {COMMANDS[job][1]}"
+    examples = re.findall(rf"^    {called} (.*)$", text, re.M)
 
     def spark(name: str) -> None:
         raise faults.BackfillError("as far as Spark")
 
-    monkeypatch.setattr(module, "session", spark)
-    ended = [module.main(shlex.split(each)) for each in examples]
+    monkeypatch.setattr(backfilling, "session", spark)
+    ended = [commands.main([*COMMANDS[job][1].split(), *shlex.split(each)]) for each in examples]
 
     assert len(examples) >= 3
     assert ended == [1] * len(examples)
-    assert set(capsys.readouterr().err.splitlines()) == {f"{module.COMMAND}: as far as Spark"}
+    assert set(capsys.readouterr().err.splitlines()) == {f"{called}: as far as Spark"}
 
 
 def test_jobs_use_what_the_package_offers() -> None:
-    """What programs import of the package by its name stands in its modules' `__all__`."""
+    """What programs import of the package by its name begins with no underscore, and is there."""
     used = [
         (node.module, alias.name)
         for places in ("jobs/*.py", "pyspark_jetstream/operations/**/*.py")
@@ -464,7 +491,8 @@ def test_jobs_use_what_the_package_offers() -> None:
 
     def offered(place: str, name: str) -> bool:
         module = importlib.import_module(place)
-        return name in getattr(module, "__all__", ()) or find_spec(f"{place}.{name}") is not None
+        is_there = hasattr(module, name) or find_spec(f"{place}.{name}") is not None
+        return is_there and (name == "__version__" or not name.startswith("_"))
 
     assert used
     assert [each for each in used if not offered(str(each[0]), each[1])] == []

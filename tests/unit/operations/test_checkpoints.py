@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.inspection import checkpoints
 from pyspark_jetstream.operations.inspection.checkpoints import (
     Checkpoint,
     LocalDirectory,
@@ -73,20 +72,19 @@ def test_sources_are_in_order():
     assert list(found.items()) == [("0", 0), ("2", 2), ("10", 10), ("orders", "not json")]
 
 
-def test_a_file_that_is_removed_meanwhile(tmp_path, monkeypatch):
+def test_a_file_that_is_removed_meanwhile(tmp_path):
     """
     A file that Spark removes between the list and the look is no failure; one that stays away is.
     """
     write_checkpoint(tmp_path, [[FIRST], [SECOND]])
-    batches = checkpoints._batches
     lists = []
 
-    def stale(files, directory):
-        lists.append(directory)
-        return batches(files, directory) | ({7} if len(lists) <= 2 else set())
+    class Stale(LocalDirectory):
+        def names(self, directory):
+            lists.append(directory)
+            return super().names(directory) + (["7"] if len(lists) <= 2 else [])
 
-    monkeypatch.setattr(checkpoints, "_batches", stale)
-    found = read(tmp_path)
+    found = read_checkpoint(Stale(tmp_path))
     (tmp_path / "metadata").unlink()
 
     assert (found.planned, len(lists)) == (1, 4)

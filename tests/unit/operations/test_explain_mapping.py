@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from pyspark_jetstream.operations.console import explanation
+from pyspark_jetstream.operations.console import commands
 
 from ...kits.places import ROOT
+from ...kits.tables import tables
 
 JOB = ROOT / "jobs" / "explain_mapping.py"
 
@@ -33,15 +35,14 @@ def run(*arguments, without=()):
         capture_output=True,
         text=True,
         timeout=60,
+        env=os.environ | {"COLUMNS": "200"},
     )
 
 
-def cells(output):
-    """The cells of each line of the table's body."""
-    lines = [line.strip("│").split("│") for line in output.splitlines() if line.startswith("│")]
-    return [tuple(cell.strip() for cell in line) for line in lines]
-
-
+COLUMNS = (
+    "subject", "rule", "also match, in order", "in cluster", "destination", "share",
+    "is published on",
+)  # fmt: skip
 LINES = [
     ("shop.orders", "shop.orders", "shop.*, shop.>", "",
      "shop.orders.v1", "98 %", "shop.orders.v1"),
@@ -65,20 +66,13 @@ def test_table(tmp_path, form):
     """
     path = tmp_path / "server.conf"
     path.write_text(f"port: 4222\n{BLOCK}")
-    done = run(BLOCK if form == "text" else str(path), *SUBJECTS, without=("pyspark", "nats"))
+    done = run(
+        BLOCK if form == "text" else str(path), *SUBJECTS, without=("pyspark", "nats", "rich")
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert cells(done.stdout) == LINES
-
-
-def test_without_rich():
-    """
-    Where rich is not installed, the same lines come without the frame.
-    """
-    done = run(BLOCK, *SUBJECTS, without=("rich",))
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [tuple(line.split("\t")) for line in done.stdout.splitlines()] == LINES
+    (rows,) = tables(done.stdout).values()
+    assert rows == [dict(zip(COLUMNS, line, strict=True)) for line in LINES]
 
 
 @pytest.mark.parametrize(
@@ -94,17 +88,18 @@ def test_what_is_not_valid(capsys, mapping, subject, problem):
     """
     A mistake ends it with status 2 and one line that says which.
     """
-    status = explanation.main([mapping, subject])
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["explain-mapping", mapping, subject])
     out, said = capsys.readouterr()
 
-    assert (status, out) == (2, "")
-    assert said.startswith(problem)
-    assert said.count("\n") == 1
+    assert (ended.value.code, out) == (2, "")
+    assert said.splitlines()[-1].startswith(f"pyspark-jetstream explain-mapping: {problem}")
+    assert said.count("\n") == 2
 
 
 def test_a_result_that_is_no_subject_is_shown(capsys):
     """
     Where a rule makes no subject, the table says why.
     """
-    assert explanation.main(['{"a.*": "{{left(1,1)}}"}', "a.é"]) == 0
+    assert commands.main(["explain-mapping", '{"a.*": "{{left(1,1)}}"}', "a.é"]) == 0
     assert "the invalid subject b'\\xc3': a character is cut in two" in capsys.readouterr().out

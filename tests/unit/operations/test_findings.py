@@ -14,9 +14,12 @@ from pyspark_jetstream.fetch.layout import SubjectPartition
 from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
-    Facts,
     Inspection,
+    LimitState,
+    PinState,
     PositionState,
+    ProgressState,
+    ServerState,
     SourceState,
     StreamState,
     claim_state,
@@ -33,8 +36,9 @@ from ...kits.checkpoints import offset
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STREAM = StreamInfo("S", "t1", 11, 100, 90, 900, 7, 0, NOW, {"subjects": ["S.>"]})
-STREAM_STATE = StreamState("S", "t1", "limits", 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
-CONSUMER_STATE = ConsumerState("S", "q-0", delivered=50)
+FREE = LimitState(None, None, None, None, "old", None)
+STREAM_STATE = StreamState("S", "t1", "limits", FREE, 90, 900, 11, 100, ("S.>",), 1, "n1", 120.0)
+CONSUMER_STATE = ConsumerState("S", "q-0", progress=ProgressState(delivered=50))
 CONSUMER = ConsumerInfo("q-0", 50, 50, 0, "", {}, created="c1")
 
 
@@ -49,13 +53,13 @@ def position(**changes: Any) -> PositionState:
         "stream": STREAM, "consumer": CONSUMER, "committed": at(40), "planned": at(50),
         "filter": None, "outgrown": (),
     } | changes  # fmt: skip
-    facts = Facts(
+    server = ServerState(
         {"S": given["stream"]} if given["stream"] else {},
         {("S", "q-0"): given["consumer"]} if given["consumer"] else {},
         given["outgrown"],
     )
     partition = SubjectPartition(0, "S", given["filter"])
-    return position_state(partition, given["committed"], given["planned"], facts, 60)
+    return position_state(partition, given["committed"], given["planned"], server, 60)
 
 
 def configured(**config: Any) -> StreamInfo:
@@ -149,8 +153,8 @@ def test_claims() -> None:
     Claims are counted by partition, ranges with both ends, and those that were delivered before.
     """
     claims = ClaimedOffset.from_json(CLAIMED)
-    facts = Facts({"S": STREAM}, {("S", "q-0"): replace(CONSUMER, num_ack_pending=9)})
-    found = [claim_state(index, "S", claims, False, facts) for index in (0, 1)]
+    server = ServerState({"S": STREAM}, {("S", "q-0"): replace(CONSUMER, num_ack_pending=9)})
+    found = [claim_state(index, "S", claims, False, server) for index in (0, 1)]
 
     assert (claims.policy, claims.serial) == ("overflow", 4)
     assert (found[0].claimed, found[0].first, found[0].last) == (8, 12, 30)
@@ -174,9 +178,9 @@ def test_problems_of_claims(stream, committed, problems) -> None:
     Claimed messages that left the stream before their batch was committed are a problem; after it
     that is what should happen.
     """
-    facts = Facts({"S": stream} if stream else {}, {("S", "q-0"): CONSUMER})
+    server = ServerState({"S": stream} if stream else {}, {("S", "q-0"): CONSUMER})
 
-    found = claim_state(0, "S", ClaimedOffset.from_json(CLAIMED), committed, facts)
+    found = claim_state(0, "S", ClaimedOffset.from_json(CLAIMED), committed, server)
     assert found.problems == problems
 
 
@@ -214,6 +218,24 @@ def test_a_stream_with_replicas() -> None:
     assert found.problems == ("replica n3 is offline",)
 
 
+@pytest.mark.parametrize(
+    ("config", "limits"),
+    [
+        ({}, FREE),
+        ({"max_msgs": -1, "max_bytes": 0, "max_age": 0}, FREE),
+        ({"max_msgs": 180}, replace(FREE, messages=180, used=0.5)),
+        ({"max_msgs": 900, "max_bytes": 1000}, replace(FREE, messages=900, bytes=1000, used=0.9)),
+        ({"max_age": 3 * 10**9, "max_msgs_per_subject": 2, "discard": "new"},
+         replace(FREE, age_s=3.0, messages_per_subject=2, discard="new")),
+    ],
+)  # fmt: skip
+def test_the_limits_of_a_stream(config: dict[str, Any], limits: LimitState) -> None:
+    """
+    A stream shows its limits, and how much it has used of the one that is nearer.
+    """
+    assert stream_state(replace(STREAM, config=config)).limits == limits
+
+
 def test_a_consumer_of_a_group() -> None:
     """
     The pin and its time are shown while somebody holds it.
@@ -228,9 +250,8 @@ def test_a_consumer_of_a_group() -> None:
     pinned = consumer_state("S", answer)
     free = consumer_state("S", answer | {"priority_groups": [group | {"pinned_client_id": ""}]})
 
-    assert (pinned.pinned_id, pinned.pinned_since) == ("abc", "2026-01-01T00:00:00Z")
-    assert (free.policy, free.group) == ("pinned_client", "spark")
-    assert (free.pinned_id, free.pinned_since) == ("", "")
+    assert pinned.pin == PinState("pinned_client", "spark", "abc", "2026-01-01T00:00:00Z")
+    assert free.pin == PinState("pinned_client", "spark", "", "")
     assert consumer_state("S", {"name": "bare"}) == ConsumerState("S", "bare")
 
 
@@ -290,7 +311,7 @@ def found_at(last: int, deliveries: int, lag: int, committed: int) -> Inspection
         "",
         (replace(STREAM_STATE, last=last),),
         (),
-        (replace(CONSUMER_STATE, deliveries=deliveries, lag=lag),),
+        (replace(CONSUMER_STATE, progress=ProgressState(deliveries=deliveries, lag=lag)),),
         CheckpointState("", "", 1, 1, (SourceState("0", "q", positions=(place,)),), 0),
     )
 
@@ -329,7 +350,9 @@ def test_all_problems_with_their_places() -> None:
     """
     Each problem says where it is.
     """
-    claim = claim_state(2, "S", ClaimedOffset.from_json(CLAIMED), False, Facts({"S": STREAM}, {}))
+    claim = claim_state(
+        2, "S", ClaimedOffset.from_json(CLAIMED), False, ServerState({"S": STREAM}, {})
+    )
     sources = (
         SourceState("0", "q", positions=(position(stream=ANEW),), problems=("N differs",)),
         SourceState("1", "q", claims=(claim,)),

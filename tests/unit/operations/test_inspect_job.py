@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+from contextlib import contextmanager
 
 import pytest
 
 from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError
-from pyspark_jetstream.operations.console import overview
+from pyspark_jetstream.operations.console import commands, overview
 from pyspark_jetstream.operations.inspection.findings import Inspection
+from pyspark_jetstream.operations.terminal import say
 
 from ...kits.checkpoints import offset, write_checkpoint
 
@@ -20,7 +22,7 @@ NOWHERE = ("--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms")
 def ended(capsys, arguments):
     """Status and what was said of a run that is a mistake."""
     try:
-        status = overview.main(arguments)
+        status = commands.main(["inspect", *arguments])
     except SystemExit as end:
         status = end.code
     said = capsys.readouterr()
@@ -31,29 +33,32 @@ def ended(capsys, arguments):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("", "expected --stream, --checkpoint or both"),
-        ("--stream a.b", "option 'stream': expected a stream name"),
-        ("--stream F --partitions x", "option 'partitions': "),
-        ("--stream F --partitions 2 --subject F.>", "option 'subject': contradicts partitions"),
+        ("--stream a.b", "inspect: --stream: expected a stream name"),
+        ("--stream F --partitions x", "inspect: --partitions: "),
+        ("--stream F --partitions 2 --subject F.>", "inspect: --subject: contradicts partitions"),
+        ("--stream F --tls-ca-file /nowhere", "inspect: --tls-ca-file: no such file"),
+        ("--stream F --tls-cert-file /etc/passwd", "--tls-cert-file: needs --tls-key-file"),
         ("--stream F --consumer a.b", "--consumer: expected a durable name"),
         ("--stream F --watch 0", "--watch: expected more than zero"),
         ("--stream F --watch soon", "--watch: expected a duration"),
-        ("--checkpoint nowhere", "option 'checkpoint': no such directory: 'nowhere'"),
+        ("--checkpoint nowhere", "inspect: --checkpoint: no such directory: 'nowhere'"),
         ("--checkpoint c --checkpoint-timeout 0s", "--checkpoint-timeout: expected more than zero"),
-        ("--checkpoint c --partitions 2", "option 'partitions': needs --stream"),
-        ("--stream F --servers nats://u:pw@h", "option 'servers'"),
+        ("--checkpoint c --partitions 2", "inspect: --partitions: needs --stream"),
+        ("--stream F --servers nats://u:pw@h", "inspect: --servers: "),
         ("--stream F --password pw1 --token=pw2", "unrecognized arguments: --password --token …"),
     ],
 )
 def test_what_is_not_valid(capsys, arguments, says):
     """
-    A mistake ends it with status 2 before a server is asked, and its last line says which.
+    A mistake ends it with status 2 before a server is asked, and its last line says which, in the
+    spelling of the command; at most one line of usage comes before.
     """
     status, said = ended(capsys, arguments.split())
 
     assert status == 2
     assert says in said[-1]
-    assert "pw" not in said[-1]
+    assert "pw" not in "".join(said)
+    assert len(said) < 3
 
 
 def test_no_server(capsys, monkeypatch):
@@ -64,7 +69,7 @@ def test_no_server(capsys, monkeypatch):
     status, said = ended(capsys, ["--stream", "F", "--watch", *NOWHERE])
 
     assert (status, len(said)) == (1, 1)
-    assert said[0].startswith("no connection to nats://127.0.0.1:1: ")
+    assert said[0].startswith("pyspark-jetstream inspect: no connection to nats://127.0.0.1:1: ")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,10 @@ def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch,
     monkeypatch.setattr(signal, "signal", lambda _, handler: handlers.append(handler))
     looks = [found, error, found]
 
+    @contextmanager
+    def lines():
+        yield lambda each: say(each.time)
+
     class Inspector:
         def look(self):
             if len(looks) == 1:
@@ -89,13 +98,13 @@ def test_a_watch_outlives_the_file_system_of_its_checkpoint(capsys, monkeypatch,
                 raise now
             return now
 
-    status = overview._watch(Inspector(), 0.001, overview._lines)
+    status = overview.watch(Inspector(), 0.001, lines)
     said = capsys.readouterr()
 
     assert (status, said.out.count("\n"), said.err) == (0, 2, f"{error}\n")
     looks[:] = [error, found]
     with pytest.raises(type(error)):
-        overview._watch(Inspector(), 0.001, overview._lines)
+        overview.watch(Inspector(), 0.001, lines)
 
 
 def test_no_checkpoint_of_sparks(tmp_path, capsys):
@@ -115,20 +124,22 @@ def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
     Every command of the help gets as far as the servers.
     """
     path = write_checkpoint(tmp_path / "c", [[offset({"S": "t"}, [1])]])
-    found = re.findall(rf"^    {overview.COMMAND} (.*)$", overview.__doc__, re.MULTILINE)
+    found = re.findall(r"^    pyspark-jetstream inspect ?(.*)$", overview.__doc__, re.MULTILINE)
     places = [re.sub(r"\S*/checkpoints/alerts", str(path), each) for each in found]
     commands = [shlex.split(each) for each in places]
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     done = [ended(capsys, [*each, *NOWHERE]) for each in commands]
 
-    assert [status for status, _ in done] == [1] * 5
+    assert [status for status, _ in done] == [1] * 6
     assert all("no connection to nats://127.0.0.1:1" in said[0] for _, said in done)
 
 
-def test_the_help_names_the_statuses():
+def test_the_help_names_the_statuses(capsys):
     """
     `--help` says what each exit status means.
     """
-    text = " ".join(overview.parser().format_help().split())
+    with pytest.raises(SystemExit):
+        commands.main(["inspect", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
 
     assert re.findall(r"(\d): ", text[text.index("Exit status") :])[:4] == ["0", "1", "2", "3"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.operations.pauses import LEASE_S, Pauses, Standing
+from pyspark_jetstream.operations.pauses import LEASE_S, Pauses, Response
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Active,
@@ -48,25 +48,25 @@ def said(sends) -> list:
 
 def begins(pauses: Pauses, number: int = 7, now: float = 0.0, keeps: bool = True) -> list:
     """A producer begins; all that it is told."""
-    return said(pauses.began(word(number, keeps=keeps), now))
+    return said(pauses.receive_start(word(number, keeps=keeps), now))
 
 
 def acknowledges(pauses: Pauses, commands, now: float) -> None:
     for each in commands:
         if isinstance(each, ThrottleProducer):
             data = Receipt(each.request_id, each.producer_id).encode()
-            pauses.heard(each.request_id, 0, data, now)
+            pauses.receive_reply(each.request_id, 0, data, now)
 
 
 def waits(pauses: Pauses, number: int = 7, now: float = 0.0) -> None:
     """It says that rows wait, and waits for no answer."""
-    assert pauses.began(waiting(number), now) == []
+    assert pauses.receive_start(waiting(number), now) == []
 
 
 def share(pauses: Pauses, now: float, *shares: float) -> list:
     """These are the shares of 7, 8, …; what is told."""
     by_id = {number: Rates(msgs) for number, msgs in enumerate(shares, 7)}
-    return said(pauses.keep({KEY: by_id}, now))
+    return said(pauses.share({KEY: by_id}, now))
 
 
 def test_b26_who_begins_is_told_to_wait_for_its_share():
@@ -92,7 +92,7 @@ def test_b26_who_is_found_is_told_too():
     """
     pauses = limited()
 
-    assert said(pauses.heard(0, 0, word(), 0.0)) == [
+    assert said(pauses.receive_reply(0, 0, word(), 0.0)) == [
         ThrottleProducer(1, QUOTA, LEASE_S, "a", 7, NONE)
     ]
 
@@ -149,13 +149,13 @@ def test_b26_a_receipt_has_time_until_the_next_command():
     pauses.due(since + 0.2)
     silent = pauses.silent
     acknowledges(pauses, [fallback], since + 0.3)
-    whole = pauses.members[7].standing
+    whole = pauses.members[7].response
     acknowledges(pauses, share(pauses, since + 1.0, 40.0), since + 1.0)
 
     assert since == pytest.approx(2.0, abs=0.2)
     assert (fallback.reason, fallback.subject, fallback.pause_s) == (PENDING, ">", 1.0)
-    assert (late, silent, whole) == ([], [7], Standing.WHOLE)
-    assert pauses.members[7].standing is Standing.ACKNOWLEDGED
+    assert (late, silent, whole) == ([], [7], Response.WHOLE)
+    assert pauses.members[7].response is Response.ACKNOWLEDGED
     assert pauses.silent == []
 
 
@@ -171,7 +171,7 @@ def test_b26_who_has_acknowledged_is_not_silent():
         acknowledges(pauses, commands, tick / 10)
 
     assert pauses.silent == []
-    assert pauses.members[7].standing is Standing.ACKNOWLEDGED
+    assert pauses.members[7].response is Response.ACKNOWLEDGED
 
 
 def test_b26_who_has_ended_has_news():
@@ -182,7 +182,7 @@ def test_b26_who_has_ended_has_news():
     begins(pauses)
     (command,) = share(pauses, 0.5, 40.0)
     pauses.news = False
-    pauses.heard(command.request_id, 503, b"", 0.5)
+    pauses.receive_reply(command.request_id, 503, b"", 0.5)
 
     assert pauses.news
     assert pauses.members == {}
@@ -198,9 +198,9 @@ def test_b26_what_is_news(before, after, has_news):
     """
     pauses = limited()
     begins(pauses)
-    pauses.began(waiting(7, before), 0.1)
+    pauses.receive_start(waiting(7, before), 0.1)
     pauses.news = False
-    pauses.heard(0, 0, waiting(7, after), 1.0)
+    pauses.receive_reply(0, 0, waiting(7, after), 1.0)
 
     assert pauses.news is has_news
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.client.info import Message
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspection.leases import lease_states, wanted_keys
-from pyspark_jetstream.readstream.standby import Record, Waiting
+from pyspark_jetstream.readstream.standby import LeaseRecord, Waiting
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 A = Owner("a", "h1", 1, "_INBOX.a", True, "flights")
@@ -32,7 +32,7 @@ def test_who_reads_and_who_waits():
     """
     (lease,) = lease_states(
         {
-            "S.hot": stored(Record(A, 30.0, 4, 9).to_bytes(), 8.0),
+            "S.hot": stored(LeaseRecord(A, 30.0, 4, 9).to_bytes(), 8.0),
             "S.hot.waits.b": waiting(B, 29.0),
             "S.hot.waits.a": waiting(A, 9.0),
             "S.hot.waits.gone": waiting(Owner("gone", "h", 3, "_INBOX.g"), 31.0),
@@ -52,7 +52,7 @@ def test_a_lease_that_nobody_holds():
     One that ran out, or was given back, is noted; where the record is deleted only waiting queries
     are left, and where these are gone nothing.
     """
-    record = Record(A, 30.0, 1, 9)
+    record = LeaseRecord(A, 30.0, 1, 9)
     leases = lease_states(
         {
             "S.out": stored(record.to_bytes(), 31.5),

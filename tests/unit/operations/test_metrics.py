@@ -343,17 +343,16 @@ def test_a_report_s_names_and_numbers_are_bounded(change):
         Report.decode(json.dumps(said).encode())
 
 
-def test_the_exporter_warns_once_a_second(monkeypatch, caplog):
+def test_the_exporter_warns_once_a_second(caplog):
     """
     However many messages are no reports, the log says so once a second, and how many they were.
     """
     now = [100.0]
-    monkeypatch.setattr(exporter.time, "monotonic", lambda: now[0])
-    one = exporter.Exporter(Reports())
+    one = exporter.Exporter(Reports(), clock=lambda: now[0])
     for _ in range(500):
-        one._take(b"?")
+        one.take(b"?")
     now[0] += 1.0
-    one._take(b"?")
+    one.take(b"?")
 
     said = [record.getMessage() for record in caplog.records]
     assert [line.partition(" so far")[0] for line in said] == [

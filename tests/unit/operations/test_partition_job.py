@@ -7,7 +7,8 @@ import shlex
 
 import pytest
 
-from pyspark_jetstream.operations.console import partitions
+from pyspark_jetstream.operations.console import commands, partitions
+from pyspark_jetstream.operations.console.program import Parser
 
 NOWHERE = ["--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms"]
 
@@ -15,7 +16,7 @@ NOWHERE = ["--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms"]
 def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str]:
     """Status, and the last line of what was said."""
     try:
-        status = partitions.main([*arguments, *NOWHERE])
+        status = commands.main(["partition", *arguments, *NOWHERE])
     except SystemExit as end:
         status = end.code
     said = capsys.readouterr()
@@ -27,17 +28,17 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int
     ("arguments", "says"),
     [
         ("--partitions 2", "the following arguments are required: --stream"),
-        ("--stream S --partitions 2", "option 'partitionSubject': give either it"),
-        ("--stream S --partitions 0 --subject a.*", "option 'partitions': expected a positive"),
-        ("--stream S --partitions 2 --subject a.* --force", "option 'force': goes with undo"),
-        ("--stream S --partitions 2 --subject a.* --hand-over", "option 'replaces': required"),
+        ("--stream S --partitions 2", "--partition-subject: give either it"),
+        ("--stream S --partitions 0 --subject a.*", "--partitions: expected a positive"),
+        ("--stream S --partitions 2 --subject a.* --force", "--force: goes with --undo"),
+        ("--stream S --partitions 2 --subject a.* --hand-over", "--replaces: required"),
         (
             "--stream S --partitions 2 --subject a.* --layout filtered --streams S-{partition}",
-            "option 'streams': contradicts layout filtered",
+            "--streams: contradicts --layout filtered",
         ),
         (
             "--stream S --partitions 2 --partition-subject a.{partition} --layout filtered",
-            "option 'layout': stream 'S' with partition-subject is the filtered layout already",
+            "--layout: stream 'S' with --partition-subject is the filtered layout already",
         ),
         ("--stream S --partitions 2 --subject a.* --undo --hand-over", "not allowed with"),
         ("--stream S --partitions 2 --subject a.* --password hidden", "arguments: --password …"),
@@ -79,7 +80,9 @@ def test_names_where_none_are_given(arguments: str, names: tuple[str, ...], layo
     """Either layout is one command, and has names after the origin's."""
     words = shlex.split(f"--stream S --partitions 2 {arguments}")
 
-    plan = partitions.planned(vars(partitions.parser().parse_args(words)))
+    parser = Parser(prog="partition")
+    partitions.arguments(parser)
+    plan = partitions.planned(vars(parser.parse(words)))
 
     assert (plan.names, plan.layout) == (names, layout)
 
@@ -87,7 +90,7 @@ def test_names_where_none_are_given(arguments: str, names: tuple[str, ...], layo
 def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """Every command of the help gets as far as the servers."""
     text = (partitions.__doc__ or "").replace("\\\n", " ")
-    found = re.findall(rf"^    {partitions.COMMAND} (.*)$", text, re.MULTILINE)
+    found = re.findall(r"^    pyspark-jetstream partition (.*)$", text, re.MULTILINE)
 
     done = [ended(capsys, shlex.split(each)) for each in found]
 

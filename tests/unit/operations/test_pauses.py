@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.operations import pauses as module
-from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Standing
+from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Response
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
@@ -32,7 +32,9 @@ def found(pauses, now, *ids, supports=True):
     return [
         send
         for each in ids
-        for send in pauses.heard(0, 0, Producer(each, supports, ("orders.eu",)).encode(), now)
+        for send in pauses.receive_reply(
+            0, 0, Producer(each, supports, ("orders.eu",)).encode(), now
+        )
     ]
 
 
@@ -53,11 +55,11 @@ def told(sends):
 def receipt(pauses, command, now):
     """The producer acknowledges."""
     data = Receipt(command.request_id, command.producer_id).encode()
-    return pauses.heard(command.request_id, 0, data, now)
+    return pauses.receive_reply(command.request_id, 0, data, now)
 
 
 def standings(pauses):
-    return {number: each.standing for number, each in pauses.members.items()}
+    return {number: each.response for number, each in pauses.members.items()}
 
 
 # ── discovery ────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +89,7 @@ def test_b21_who_does_not_know_the_protocol_is_sent_nothing():
     sends += pauses.lift("orders.*", QUOTA, 5.0)
 
     assert set(told(sends)) == {7}
-    assert pauses.members[8].standing is Standing.UNABLE
+    assert pauses.members[8].response is Response.UNABLE
     assert pauses.silent == [7]
 
 
@@ -97,7 +99,7 @@ def test_nobody_listens():
     """
     pauses = Pauses()
     pauses.due(0.0)
-    pauses.heard(0, 503, b"", 0.0)
+    pauses.receive_reply(0, 503, b"", 0.0)
     nobody = pauses.nobody
     found(pauses, 1.0, 7)
 
@@ -132,11 +134,11 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
     pauses.pause("a", QUOTA, 60.0)
     pauses.pause("b.*", GROUP, 0.7)
     pauses.due(0.0)
-    sends = pauses.began(Producer(7, True).encode(), 0.25)
+    sends = pauses.receive_start(Producer(7, True).encode(), 0.25)
     commands = [understand(send.data) for send in sends[:-1]]
-    again = pauses.began(Producer(7, True).encode(), 0.3)
+    again = pauses.receive_start(Producer(7, True).encode(), 0.3)
     for send in again[:-1]:
-        pauses.heard(send.token, 0, Receipt(send.token, 7).encode(), 0.31)
+        pauses.receive_reply(send.token, 0, Receipt(send.token, 7).encode(), 0.31)
 
     assert [(each.subject, each.reason, each.producer_id) for each in commands] == [
         ("a", QUOTA, 7), ("b.*", GROUP, 7),
@@ -145,7 +147,7 @@ def test_b7_who_begins_is_told_all_that_is_in_force():
     assert {send.subject for send in sends} == {"control.7"}
     assert sends[-1] == ("control.7", None, Active(2).encode())
     assert [send.data for send in again[-1:]] == [Active(2).encode()]
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED}
     assert (pauses.told, pauses.waiting) == (True, False)
 
 
@@ -155,8 +157,8 @@ def test_b7_who_begins_where_nothing_is_paused_is_told_so():
     """
     pauses = Pauses("control")
     pauses.due(0.0)
-    sends = pauses.began(Producer(7, True).encode(), 0.5)
-    late = pauses.began(b"{", 0.5), pauses.began(Receipt(1, 7).encode(), 0.5)
+    sends = pauses.receive_start(Producer(7, True).encode(), 0.5)
+    late = pauses.receive_start(b"{", 0.5), pauses.receive_start(Receipt(1, 7).encode(), 0.5)
 
     assert sends == [("control.7", None, Active(0).encode())]
     assert set(pauses.members) == {7}
@@ -172,15 +174,15 @@ def test_who_has_ended_is_remembered_by_its_last_word():
     pauses.pause("a", QUOTA, 60.0)
     pauses.due(0.0)
     for number in (7, 8, 9):
-        sends = pauses.began(Producer(number, True).encode(), 0.1)
+        sends = pauses.receive_start(Producer(number, True).encode(), 0.1)
         if number != 9:
-            pauses.heard(sends[0].token, 0, Receipt(sends[0].token).encode(), 0.11)
+            pauses.receive_reply(sends[0].token, 0, Receipt(sends[0].token).encode(), 0.11)
     for send in pauses.due(1.0):
         if send.token:
-            pauses.heard(send.token, 503, b"", 1.0)
+            pauses.receive_reply(send.token, 503, b"", 1.0)
 
     assert pauses.members == {}
-    assert pauses.ended == {Standing.ACKNOWLEDGED: (2, 2, 0), Standing.TOLD: (1, 0, 0)}
+    assert pauses.ended == {Response.ACKNOWLEDGED: (2, 2, 0), Response.TOLD: (1, 0, 0)}
     assert pauses.silent == []
 
 
@@ -202,7 +204,7 @@ def test_b22_a_receipt_in_time_is_all():
     assert waiting
     assert not pauses.waiting
     assert told(pauses.due(0.2)) == {}
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED}
     assert (pauses.silent, pauses.told, pauses.members[7].receipts) == ([], True, 1)
 
 
@@ -222,7 +224,7 @@ def test_b23_without_a_receipt_the_whole_connection_is_to_pause():
     assert early == {}
     assert (second.reason, second.subject) == (PENDING, ">")
     assert second.pause_s == pytest.approx(0.9 + MARGIN_S)
-    assert standings(pauses) == {7: Standing.WHOLE}
+    assert standings(pauses) == {7: Response.WHOLE}
     assert (pauses.silent, pauses.waiting) == ([], False)
 
 
@@ -240,7 +242,7 @@ def test_b23_who_stays_silent_is_named():
 
     assert unknown == []
     assert pauses.silent == [7]
-    assert standings(pauses) == {7: Standing.SILENT, 8: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.SILENT, 8: Response.ACKNOWLEDGED}
     assert not pauses.waiting
 
 
@@ -272,7 +274,7 @@ def test_b23_a_round_without_a_receipt_is_not_forgotten():
         pauses.due(now)
     receipt(pauses, told(pauses.due(1.0))[7], 1.01)
 
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED}
     assert (pauses.silent, pauses.members[7].missed) == ([7], 1)
 
 
@@ -284,7 +286,7 @@ def test_b23_who_is_gone_is_not_silent():
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
     command = told(found(pauses, 0.0, 7))[7]
-    pauses.heard(command.request_id, 503, b"", 0.01)
+    pauses.receive_reply(command.request_id, 503, b"", 0.01)
     pauses.due(0.1)
     pauses.due(0.2)
 
@@ -300,11 +302,11 @@ def test_b2_a_receipt_as_the_document_has_it():
     pauses.pause("orders.*", QUOTA, 60.0)
     pauses.due(0.0)
     command = told(found(pauses, 0.0, 7, 8))[7]
-    pauses.heard(command.request_id, 0, Receipt(command.request_id).encode(), 0.05)
+    pauses.receive_reply(command.request_id, 0, Receipt(command.request_id).encode(), 0.05)
     fallbacks = told(pauses.due(0.1))
 
     assert b"producer_id" not in Receipt(1).encode()
-    assert standings(pauses) == {7: Standing.ACKNOWLEDGED, 8: Standing.TOLD}
+    assert standings(pauses) == {7: Response.ACKNOWLEDGED, 8: Response.TOLD}
     assert set(fallbacks) == {8}
 
 
@@ -326,7 +328,7 @@ def test_b22_reasons_of_a_connection_are_not_waited_for(reason):
     assert not waiting
     assert later == [{}, {}, {}]
     assert set(told(pauses.due(1.0))) == {7, 8}
-    assert standings(pauses) == {7: Standing.TOLD, 8: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.TOLD, 8: Response.ACKNOWLEDGED}
     assert pauses.silent == []
 
 
@@ -343,7 +345,7 @@ def test_what_is_no_receipt_changes_nothing(data):
     pauses.pause("a", QUOTA, 60.0)
     pauses.due(0.0)
     command = told(found(pauses, 0.0, 7))[7]
-    sends = pauses.heard(command.request_id, 0, data, 0.01)
+    sends = pauses.receive_reply(command.request_id, 0, data, 0.01)
 
     assert (command.request_id, sends) == (1, [])
     assert pauses.invalid == (0 if b":99" in data else 1)
@@ -447,7 +449,7 @@ def test_b8_filters_and_reasons_are_told_side_by_side():
     assert [(each.subject, each.reason) for each in commands] == [
         ("a", QUOTA), ("b", QUOTA), ("a", GROUP),
     ]  # fmt: skip
-    assert half == {7: Standing.TOLD}
+    assert half == {7: Response.TOLD}
     assert [each.reason for each in fallbacks] == [PENDING]
 
 
@@ -492,7 +494,7 @@ def test_b24_the_end_lifts_fallbacks_too():
         (7, QUOTA, 0.0), (8, QUOTA, 0.0), (7, PENDING, 0.0),
     ]  # fmt: skip
     assert (pauses.waiting, pauses.silent) == (False, [])
-    assert standings(pauses) == {7: Standing.WHOLE, 8: Standing.ACKNOWLEDGED}
+    assert standings(pauses) == {7: Response.WHOLE, 8: Response.ACKNOWLEDGED}
 
 
 def test_b23_a_lift_is_told_again_and_never_becomes_a_pause():
@@ -557,7 +559,7 @@ def test_random_producers(seed):
             assert kinds[number] != "unable"
             ids.add(token)
             if number not in there:
-                pauses.heard(token, 503, b"", now)
+                pauses.receive_reply(token, 503, b"", now)
             elif kinds[number] == "good" or kinds[number] == "moody" and rng.random() < 0.7:
                 receipt(pauses, command, now)
         assert pauses.next_deadline > now or not there
@@ -584,7 +586,7 @@ def test_who_comes_and_goes_for_months_is_not_kept(monkeypatch):
             pauses.due(now + after)
         for _, token, data in pauses.due(now + 2.0):
             if data != DISCOVER:
-                pauses.heard(token, 503, b"", now + 2.0)
+                pauses.receive_reply(token, 503, b"", now + 2.0)
 
     assert pauses.silent == [17, 18, 19]
     assert pauses.members == {} and sum(ended.producers for ended in pauses.ended.values()) == 20

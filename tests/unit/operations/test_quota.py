@@ -7,8 +7,8 @@ import random
 import pytest
 
 from pyspark_jetstream.operations.quota import (
-    Limit,
     Quota,
+    QuotaLimit,
     check_limits,
     limits_of,
 )
@@ -138,7 +138,7 @@ def test_what_comes_on_the_filters_of_a_quota():
     group, bytes_ = Quota(limit("a, b, d", "1/s", GROUP), 0.0), Quota(limit("a", "100B/s"), 0.0)
 
     for quota in (group, bytes_):
-        quota.came(came, 0.0)
+        quota.count(came, 0.0)
 
         assert quota.rest(0.0) == pytest.approx(2.1)
     assert (group.total, bytes_.total) == (3, 300)
@@ -161,8 +161,8 @@ def test_the_rest(count, after_s, rest_s):
     """
     (target - tokens) / rate seconds, a minute at the most; none while there are tokens.
     """
-    quota = Quota(Limit(("a",), rate=100, burst=200), now=5.0)
-    quota.published(count, 5.0)
+    quota = Quota(QuotaLimit(("a",), rate=100, burst=200), now=5.0)
+    quota.add(count, 5.0)
     now = 5.0 + after_s
     until = quota.rest(now)
 
@@ -174,11 +174,11 @@ def test_a_bucket_holds_no_more_than_its_burst():
     """
     Who was quiet for an hour may publish the burst, not the hour.
     """
-    quota = Quota(Limit(("a",), rate=100, burst=200), now=0.0)
-    quota.published(150, 0.0)
-    quota.published(0, 3600.0)
+    quota = Quota(QuotaLimit(("a",), rate=100, burst=200), now=0.0)
+    quota.add(150, 0.0)
+    quota.add(0, 3600.0)
     room = quota.wanted(3600.0).rate
-    quota.published(201, 3600.0)
+    quota.add(201, 3600.0)
 
     assert room == 300
     assert quota.rest(3600.0) > 3600.0
@@ -188,10 +188,10 @@ def test_a_quota_says_until_when():
     """
     Nothing while there are tokens; then the end of the rest, which stays where nothing comes.
     """
-    quota = Quota(Limit(("a",), 100, 100), 0.0)
+    quota = Quota(QuotaLimit(("a",), 100, 100), 0.0)
     said = []
     for count, now in ((50, 0.0), (60, 0.0), (0, 0.05), (0, 0.3)):
-        quota.published(count, now)
+        quota.add(count, now)
         said.append(quota.rest(now))
 
     assert said == [None, pytest.approx(0.2), pytest.approx(0.2), None]
@@ -205,8 +205,8 @@ def test_what_writers_that_keep_rates_share(count, room):
     """
     The limit, and what the bucket holds in a second more, or less; nothing when it is that empty.
     """
-    quota = Quota(Limit(("a", "b"), 100, 100, reason=GROUP), 0.0)
-    quota.published(count, 0.0)
+    quota = Quota(QuotaLimit(("a", "b"), 100, 100, reason=GROUP), 0.0)
+    quota.add(count, 0.0)
 
     assert quota.wanted(0.0) == (("a", "b"), GROUP, "msg", room)
     quota.begin(0.0)
@@ -218,10 +218,10 @@ def test_those_who_keep_no_rate_have_their_part():
     Where others keep rates and want all of the limit, the bucket is empty by the part of those who
     do not: so far they need not rest, and what is left to the others is theirs.
     """
-    quota = Quota(Limit(("a",), 100, 100), 0.0)
-    quota.published(124, 0.0)
+    quota = Quota(QuotaLimit(("a",), 100, 100), 0.0)
+    quota.add(124, 0.0)
     free, room = quota.rest(0.0, 0.25), quota.wanted(0.0).rate
-    quota.published(6, 0.0)
+    quota.add(6, 0.0)
 
     assert (free, room) == (None, 76.0)
     assert quota.rest(0.0, 0.25) == pytest.approx(0.15)
@@ -231,10 +231,10 @@ def test_the_rate_is_that_of_late():
     """
     It follows the last seconds, not the beginning.
     """
-    quota = Quota(Limit(("a",), 1, 1), 0.0)
+    quota = Quota(QuotaLimit(("a",), 1, 1), 0.0)
     at_first = quota.rate
     for second in range(1, 21):
-        quota.published(1000 if second <= 10 else 10, float(second))
+        quota.add(1000 if second <= 10 else 10, float(second))
 
     assert at_first == 0.0
     assert quota.rate == pytest.approx(10)
@@ -249,7 +249,7 @@ def test_the_long_run_is_at_the_limit(seed):
     rng = random.Random(seed)
     rate, speed = rng.choice([5, 100, 2000]), rng.choice([1.5, 4, 20])
     burst, every_s = rng.choice([rate / 2, rate, rate * 5]), rng.choice([0.1, 0.25, 1.0])
-    quota = Quota(Limit(("a",), rate, max(1.0, burst)), 0.0)
+    quota = Quota(QuotaLimit(("a",), rate, max(1.0, burst)), 0.0)
     now, rest_until, came, credit, counted = 0.0, 0.0, 0, 0.0, 0.0
     while now < 300.0:
         now += 0.01
@@ -257,7 +257,7 @@ def test_the_long_run_is_at_the_limit(seed):
         came += int(credit)
         credit -= int(credit)
         if now - counted >= every_s:
-            quota.published(came - quota.total, now)
+            quota.add(came - quota.total, now)
             rest_until = quota.rest(now) or rest_until
             counted = now
     slack = max(1.0, burst) + speed * rate * (every_s + 0.02) + 1
@@ -269,7 +269,7 @@ def test_repr_shows_the_state():
     """
     A quota says what it has counted, and what its bucket holds.
     """
-    quota = Quota(Limit(("a.>",), 10, 20), 0.0)
-    quota.published(5, 0.0)
+    quota = Quota(QuotaLimit(("a.>",), 10, 20), 0.0)
+    quota.add(5, 0.0)
 
     assert repr(quota) == "<Quota a.>: 5 messages, <TokenBucket 15.0 of 20, 10/s>>"

@@ -97,11 +97,11 @@ class World:
 
     def hears(self, token: int, status: int, data: bytes) -> None:
         if self.is_alive:
-            self.say(self.pauses.heard(token, status, data, self.now))
+            self.say(self.pauses.receive_reply(token, status, data, self.now))
 
     def began(self, data: bytes) -> None:
         if self.is_alive:
-            self.say(self.pauses.began(data, self.now))
+            self.say(self.pauses.receive_start(data, self.now))
 
     def _control(self) -> None:
         pauses, members = self.pauses, self.pauses.members
@@ -109,14 +109,14 @@ class World:
         if counts:
             self._counted_at = self.now
             for quota in self.quotas:
-                quota.came({SUBJECT: self._came}, self.now)
+                quota.count({SUBJECT: self._came}, self.now)
             self._came = Came(0, 0)
             for key, until in rests_of(self.quotas, members, self.now).items():
                 pauses.pause(*key, until)
         sends = pauses.due(self.now) if self.now >= pauses.next_deadline else []
         if counts or pauses.news:
             pauses.news = False
-            sends += pauses.keep(shares_of(self.quotas, members, self.now), self.now)
+            sends += pauses.share(shares_of(self.quotas, members, self.now), self.now)
         self.say(sends)
 
     def mean(self, since: int, until: int) -> float:

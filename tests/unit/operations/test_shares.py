@@ -114,11 +114,11 @@ def test_b26_what_a_writer_publishes_is_known_by_its_words():
     """
     one = Use()
     for now, count, waiting in ((0.0, 0, "msg"), (0.1, 50, ""), (1.0, 80, "msg"), (3.0, 80, "")):
-        one.reports(Kept("a", QUOTA, Rates(9.0), count, 10 * count, waiting), now)
+        one.update(Kept("a", QUOTA, Rates(9.0), count, 10 * count, waiting), now)
         if now == 1.0:
             busy = one.msgs, one.nbytes, one.waiting_for, one.total
     idle = one.msgs, one.waiting_for
-    one.reports(None, 4.0)
+    one.update(None, 4.0)
 
     assert busy == (80.0, 800.0, "msg", (80, 800))
     assert idle == (0.0, "")

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from pyspark_jetstream.operations.console import throttle
+from pyspark_jetstream.operations.console import commands, throttle
 
 from ...kits.places import ROOT
 
@@ -18,7 +18,7 @@ NOWHERE = ("--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms")
 def ended(capsys, arguments):
     """Status and what was said of a run that is a mistake."""
     try:
-        status = throttle.main(arguments)
+        status = commands.main(["throttle", *arguments])
     except SystemExit as end:
         status = end.code
     said = capsys.readouterr()
@@ -37,7 +37,7 @@ def ended(capsys, arguments):
         ("lift --subject a --receipt-wait 1s", "--receipt-wait: expected at most 400ms"),
         ("producers --throttle-subject a.>", "--throttle-subject: invalid subject 'a.>'"),
         ("producers --password pw1 --token=pw2", "unrecognized arguments: --password --token …"),
-        ("producers --servers nats://u:pw@h", "option 'servers'"),
+        ("producers --servers nats://u:pw@h", "throttle producers: --servers: "),
         ("quota", "quota: expected a --limit, --group or --broker, or --config with"),
         ("quota --group a.>", "--group: expected FILTER=RATE"),
         ("quota --group a.*,a.b=1/s", "group 'a.*,a.b': 'a.b' has subjects in common"),
@@ -79,8 +79,8 @@ def test_a_mistake_in_the_file(capsys, tmp_path, monkeypatch, content, says):
     (tmp_path / "job.toml").write_text(content)
     status, said = ended(capsys, ["quota", "--config", "job.toml"])
 
-    assert (status, len(said)) == (2, 1)
-    assert says in said[0]
+    assert (status, len(said)) in ((2, 1), (2, 2))
+    assert says in said[-1]
 
 
 def test_no_server(capsys, monkeypatch):
@@ -91,7 +91,9 @@ def test_no_server(capsys, monkeypatch):
     status, said = ended(capsys, ["producers", *NOWHERE])
 
     assert (status, len(said)) == (1, 1)
-    assert said[0].startswith("no connection to nats://127.0.0.1:1: ")
+    assert said[0].startswith(
+        "pyspark-jetstream throttle producers: no connection to nats://127.0.0.1:1: "
+    )
 
 
 def test_the_examples_are_commands(capsys, monkeypatch):
@@ -100,17 +102,19 @@ def test_the_examples_are_commands(capsys, monkeypatch):
     """
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(ROOT)
-    found = re.findall(rf"^    {throttle.COMMAND} (.*)$", throttle.__doc__, re.MULTILINE)
+    found = re.findall(r"^    pyspark-jetstream throttle (.*)$", throttle.__doc__, re.MULTILINE)
     done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in found]
 
     assert [status for status, _ in done] == [1] * 8
     assert all("no connection to nats://127.0.0.1:1" in said[-1] for _, said in done)
 
 
-def test_the_help_names_the_statuses():
+def test_the_help_names_the_statuses(capsys):
     """
     `--help` says what each exit status means.
     """
-    text = " ".join(throttle.parser().format_help().split())
+    with pytest.raises(SystemExit):
+        commands.main(["throttle", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
 
     assert re.findall(r"(\d): ", text[text.index("Exit status") :]) == ["0", "1", "2", "3", "4"]

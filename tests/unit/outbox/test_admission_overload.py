@@ -200,7 +200,7 @@ def test_a12_push_back_counts_while_nothing_is_tried():
 
 def test_a12_push_back_is_forgotten():
     """
-    A12: after `overloadWindow`.
+    A12: after the last second of push-back.
     """
     one = admission(SHED)
     one.pushed_back(None, 0.0)
@@ -328,7 +328,7 @@ def test_a26_reasons():
 def test_a26_too_much_cpu_is_push_back():
     """
     A26: of all streams; `MaxCpuUsage`, if a row's own stream does not push back; and forgotten
-    after `overloadWindow`.
+    after the last second of push-back.
     """
     one = admission(SHED)
     two = of_streams(rows("a.l b.l " * 12), a=0, b=1)

@@ -145,7 +145,7 @@ def test_b14_a_pause_longer_than_a_row_may_wait(fail_fast):
     B14: with back-pressure a row waits up to `throttleMaxWait`; failing fast, it fails as soon as
     the pause is longer than the time it has.
     """
-    rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=60.0, fail_fast=fail_fast)
+    rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=0.0 if fail_fast else 60.0)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("b a"), 0.0, FULL)
     one.expire(0.5)
@@ -168,7 +168,7 @@ def test_b14_failing_fast_leaves_short_pauses_alone():
     """
     B14: a pause that ends in time is waited for.
     """
-    rules = rules_of(publish_timeout_s=10.0, fail_fast=True)
+    rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=0.0)
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a"), 0.0, FULL)
     pause(throttle, "a", 9.0, 0.5)

@@ -40,7 +40,7 @@ def test_slow_start_doubles_up_to_the_most():
 )
 def test_the_first_limit(settings, value):
     """
-    The limit starts at `initialInFlight`, within `minInFlight` and `maxInFlight`.
+    The limit starts at its initial value, within its minimum and maximum.
     """
     assert GradientLimit(*settings).value == value
 
@@ -198,7 +198,7 @@ def test_the_length_of_a_window(rtt_s, length_s):
 
 def test_a_fixed_limit_stays():
     """
-    `limiter=fixed` is always at `maxInFlight`.
+    A fixed limit is always at its maximum.
     """
     limit = FixedLimit(7)
     limit.acked(100, 9.0, 7, 1.0)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pyspark_jetstream.outbox.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
-from pyspark_jetstream.outbox.throttle import Source
+from pyspark_jetstream.outbox.throttle import PausedBy
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Active,
@@ -89,7 +89,7 @@ def test_b7_the_next_task_keeps_what_this_one_was_told():
     second.heard(command("orders.*", 0.0, 4), 11.0)
     third = Operators("control", 9, 12.0, second)
 
-    assert (pause.source, pause.reason, pause.until) == (Source.OPERATOR, QUOTA, 61.0)
+    assert (pause.source, pause.reason, pause.until) == (PausedBy.OPERATOR, QUOTA, 61.0)
     assert free == [None, None, None]
     assert understand(second.heard(command("a", 1.0, 5), 11.0)[1]) == Receipt(5, 8)
     assert third.throttle.state("orders.us", 12.0) is None

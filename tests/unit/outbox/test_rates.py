@@ -15,7 +15,7 @@ from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.admission import Admission
 from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.outbox.operators import Operators
-from pyspark_jetstream.outbox.throttle import Pause, Source, Throttle, Wait
+from pyspark_jetstream.outbox.throttle import Pause, PausedBy, Throttle, Wait
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Kept,
@@ -295,7 +295,7 @@ def test_b14_failing_fast(msgs, fails_at):
     B14, B26: time for a rate counts against `publishTimeout`, and a row whose rate would let it go
     only later fails at once.
     """
-    one, _ = limited("a " * 5, msgs, publish_timeout_s=10.0, fail_fast=True)
+    one, _ = limited("a " * 5, msgs, publish_timeout_s=10.0, throttle_max_wait_s=0.0)
     failed = None
     for tick in range(5, 200):
         now = tick / 10
@@ -325,7 +325,7 @@ def test_b26_a_subject_is_throttled_while_rows_wait_for_its_rate():
     went(one, 2.0, 1.01)
 
     assert idle == (None, None, [])
-    assert waiting == Pause(Source.OPERATOR, QUOTA, "a", 1.0, 1000.0, 3)
+    assert waiting == Pause(PausedBy.OPERATOR, QUOTA, "a", 1.0, 1000.0, 3)
     assert listed == [Paused("a", QUOTA, 999.0, "a", "operator", 3)]
     assert (is_paused("a"), is_paused("b"), throttle.is_paused("a", 1.0)) == (True, False, False)
     assert throttle.state("a", 2.0) is None

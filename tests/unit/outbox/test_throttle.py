@@ -9,7 +9,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.throttle import REFUSALS, Source, Throttle
+from pyspark_jetstream.outbox.throttle import REFUSALS, PausedBy, Throttle
 from pyspark_jetstream.outbox.throttleprotocol import (
     DISCOVER,
     Kept,
@@ -311,7 +311,7 @@ def test_b8_reasons_and_sources_do_not_cancel_each_other():
     last = throttle.state("a", 16.9)
 
     assert (first.reason, first.until) == (GROUP, 20.0)
-    assert (last.source, last.reason) == (Source.SERVER, QUOTA)
+    assert (last.source, last.reason) == (PausedBy.SERVER, QUOTA)
     assert throttle.state("a", 17.0) is None
     assert throttle.throttled_s("a", 0.0, 100.0) == 17.0
 
@@ -324,7 +324,7 @@ def test_b8_a_short_refusal_does_not_shorten_an_operators_pause():
     throttle.command(command("a", 60.0), 0.0)
     throttle.refused(10077, "a", (), 0.25, 1.0)
 
-    assert throttle.state("a", 30.0).source is Source.OPERATOR
+    assert throttle.state("a", 30.0).source is PausedBy.OPERATOR
 
 
 def test_b9_the_state_of_a_subject():
@@ -334,7 +334,7 @@ def test_b9_the_state_of_a_subject():
     throttle = Throttle()
     throttle.command(command("a.>", 2.5, request_id=42), 10.0)
 
-    assert throttle.state("a.b.c", 11.0) == (Source.OPERATOR, QUOTA, "a.>", 10.0, 12.5, 42)
+    assert throttle.state("a.b.c", 11.0) == (PausedBy.OPERATOR, QUOTA, "a.>", 10.0, 12.5, 42)
     assert throttle.state("b", 11.0) is None
 
 
@@ -487,7 +487,7 @@ def test_the_servers_refusals_speak_through_the_same_states(err_code, reason, pa
 
     assert said is reason
     assert throttle.paused(pa.array(["s.a", "s.b", "t"]), 0.5).to_pylist() == paused
-    assert throttle.state("s.a", 0.5)[:2] == (Source.SERVER, reason)
+    assert throttle.state("s.a", 0.5)[:2] == (PausedBy.SERVER, reason)
 
 
 def test_a_full_queue_of_an_unknown_stream_pauses_the_subject():
@@ -545,11 +545,11 @@ def test_random_words_against_a_slow_model(seed):
             filter = rng.choice(list(covers))
             throttle.command(command(filter, pause_s, reason), now)
             about = covers[filter] if reason.is_quota else subjects
-            source = Source.OPERATOR
+            source = PausedBy.OPERATOR
         else:
             subject = rng.choice(subjects)
             throttle.refused(10077, subject, (), pause_s, now)
-            about, source, reason = [subject], Source.SERVER, QUOTA
+            about, source, reason = [subject], PausedBy.SERVER, QUOTA
         for subject in about:
             until[subject, source, reason] = now + pause_s
         paused = throttle.paused(pa.array(subjects), now)

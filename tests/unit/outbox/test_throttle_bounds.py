@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.throttle import Source, Throttle
+from pyspark_jetstream.outbox.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.telemetry import Telemetry
 
 from .test_throttle import GROUP, QUOTA, command
@@ -25,7 +25,7 @@ def test_i7_windows_are_bounded():
     refused = throttle.answer(command("b", 1.0).encode(), 0.5)
     other = throttle.answer(command("b", 1.0, GROUP).encode(), 0.5)
     throttle.refused(10077, "b", (), 1.0, 0.5)
-    assert throttle.state("b", 0.5, [Source.SERVER]) is None
+    assert throttle.state("b", 0.5, [PausedBy.SERVER]) is None
     later = throttle.answer(command("b", 1.0).encode(), 2.0)
 
     assert (refused, throttle.invalid) == (None, 1)

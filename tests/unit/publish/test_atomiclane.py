@@ -108,7 +108,8 @@ def test_rows_are_wanted_when_all_are_on_their_way():
 
 def test_bytes_in_flight_are_bounded():
     """
-    A batch is no larger than `maxInFlightBytes`, unless one row is, and goes out in chunks.
+    A batch is no larger than a quarter of `bufferMemory`, unless one row is, and goes out in
+    chunks.
     """
     one, server = lane(max_bytes=20_000), ModelServer()
     one.offer(messages(["a"] * 50, [b"x" * 1000] * 49 + [b"y" * 50_000]))

@@ -415,3 +415,16 @@ def test_the_other_half_of_a_batch_that_may_be_stored_may_be_as_well():
 
     assert (one.acked, one.duplicates, one.repeated) == (4, 4, [])
     assert server.stored == []
+
+
+def test_a_batch_that_found_no_room_may_be_stored_in_part():
+    """
+    A limit that somebody sets while a batch is stored leaves some of its rows: they are its own.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 4))
+    hear(one, server.refused(sent(one)[-1], 503, 10077))
+    server.ids |= {"t-0", "t-1"}
+    exchange(one, server, 1.0)
+
+    assert (one.acked, one.duplicates, one.repeated) == (4, 2, [])

@@ -106,7 +106,9 @@ def test_far_away_more_acks_may_be_outstanding(round_trip_s, maximum, rows):
 
 
 def test_far_away_bytes_are_bounded():
-    """However far, bytes without an ack stay within `maxInFlightBytes`, and an ack comes."""
+    """
+    However far, bytes without an ack stay within a quarter of `bufferMemory`, and an ack comes.
+    """
     one, server = lane(max_bytes=3 << 20), ModelServer()
     one.set_round_trip(1.0)
     one.offer(messages(["a"] * 8, [bytes(1 << 20)] * 8))
@@ -180,7 +182,7 @@ def test_max_in_flight_bytes_are_kept_and_never_stall(monkeypatch, part, limit, 
 
 def test_a_row_larger_than_the_limit_goes_alone():
     """
-    One that is larger than `maxInFlightBytes` waits until nothing else is without an ack.
+    One that is larger than a quarter of `bufferMemory` waits until nothing else is without an ack.
     """
     one, server = lane(max_bytes=2000), ModelServer()
     one.offer(messages(["a"] * 4, [b"x", b"y" * 5000, b"z", b"z"]))

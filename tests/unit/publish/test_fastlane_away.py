@@ -180,7 +180,7 @@ def test_rows_too_large_for_the_flow_begin_a_batch_of_their_own():
 def test_few_large_rows_at_a_time_get_their_acks():
     """
     An offer is smaller than a run of rows between two acks: as many of its like are not to be more
-    than `maxInFlightBytes`, else the ack would never come.
+    than a quarter of `bufferMemory`, else the ack would never come.
     """
     one, server = away(max_bytes=20_000), ModelServer()
     for first in range(0, 100, 5):

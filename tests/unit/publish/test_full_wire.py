@@ -1,4 +1,4 @@
-"""What a lane sends when `maxInFlightBytes`, which lanes share, is all on the wire."""
+"""What a lane sends when a quarter of `bufferMemory`, which lanes share, is all on the wire."""
 
 from __future__ import annotations
 

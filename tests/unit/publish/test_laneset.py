@@ -154,14 +154,14 @@ def test_each_lane_is_told_how_far_away_the_server_is():
     assert out == [3000, 3000]
 
 
-@pytest.mark.parametrize("limiter", ["fixed", "gradient"])
+@pytest.mark.parametrize("minimum", [4096, 1])
 @pytest.mark.parametrize("mode", ["fast", "async"])
 @pytest.mark.parametrize(("trip_s", "most"), [(0.0, 8), (0.009, 8), (0.010, 16), (0.3, 16)])
-def test_far_away_more_may_be_on_its_way(limiter, mode, trip_s, most):
+def test_far_away_more_may_be_on_its_way(minimum, mode, trip_s, most):
     """
     As much as the options say for there; a worker keeps a limit for each.
     """
-    given = {"limiter": limiter, "max_in_flight": 8, "max_in_flight_far": 16}
+    given = {"min_in_flight": minimum, "max_in_flight": 8, "max_in_flight_far": 16}
     lanes = lanes_of(mode, **given)
     lanes.set_round_trip(trip_s)
     ((lane, _),) = lanes.parts(block("a" * 100, 0))
@@ -221,7 +221,7 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
     looks = [(lanes.look(now), lanes.holds) for now in (100.0, 100.05, 100.2, 100.4, 100.5)]
 
     assert looks == [(True, True), (False, True), (True, True), (True, False), (False, False)]
-    assert lanes.publish_timeout_s == 9.0 - options.ack_timeout_s
+    assert lanes.publish_timeout_s == 9.0 - options.window.ack_timeout_s
     assert asked == [["ab", "cd"]] * 3
 
 
@@ -250,11 +250,10 @@ def test_what_waits_for_a_stream_that_is_never_seen_ends():
 @pytest.mark.parametrize("throttle", [True, False])
 def test_a_batch_stays_open_only_while_its_lane_is_driven(throttle):
     """
-    Without `throttle` a task does nothing while Spark makes rows, and the server forgets a batch;
-    lanes that come later are told, too.
+    With `throttleSubject=none` a task does nothing while Spark makes rows, and the server forgets a
+    batch; lanes that come later are told, too.
     """
-    lanes = lanes_of("fast")
-    lanes._options = replace(lanes._options, throttle=throttle)
+    lanes = lanes_of("fast", throttle_subject="t" if throttle else None)
     lanes.set_round_trip(0.04)
     lanes.expect(True)
     ends = []

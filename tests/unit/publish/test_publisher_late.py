@@ -14,7 +14,7 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
 
 from ...kits.lanes import ModelServer, messages, parse
-from ...kits.options import connection_of, sink_of
+from ...kits.options import FIXED, connection_of, sink_of
 
 COUNT = 300
 HOUR_S = 3600.0
@@ -72,8 +72,8 @@ def run(monkeypatch: pytest.MonkeyPatch, answered: int) -> int:
         options = sink_of(
             connection_of("nats://model"),
             publish_mode="async",
-            throttle=False,
-            limiter="fixed",
+            throttle_subject=None,
+            **FIXED,
             max_in_flight=COUNT,
             publish_timeout_s=120.0,
         )

@@ -15,13 +15,13 @@ from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttle import Source, Throttle
+from pyspark_jetstream.outbox.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits import atomic, fast
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
-from ...kits.options import rules_of
+from ...kits.options import FIXED, rules_of
 from ...kits.pressure import SEED
 from ...kits.world import SUBJECTS, World, block, command
 
@@ -55,7 +55,7 @@ def test_random_walk(monkeypatch, mode, seed):
         rng,
         ModelServer(largest_batch=rng.choice([1000, 1000, 20])),
         publish_mode=mode,
-        limiter=rng.choice(["fixed", "gradient"]),
+        min_in_flight=rng.choice([4096, 1]),
         max_in_flight=rng.choice([1, 7, 64, 4096]),
         max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
         ack_timeout_s=2.0,
@@ -259,9 +259,9 @@ def test_an_operators_pause_counts_whoever_else_pauses_longer():
     pauses.command(command(1, "a", 0.5), 0.0)
     pauses.refused(10023, "b", (), 1.0, 0.0)
     longest = pauses.state("a", 0.1)
-    operators = pauses.state("a", 0.1, (Source.OPERATOR,))
+    operators = pauses.state("a", 0.1, (PausedBy.OPERATOR,))
 
-    assert longest is not None and longest.source is Source.SERVER
+    assert longest is not None and longest.source is PausedBy.SERVER
     assert operators is not None and operators.until == 0.5
 
 
@@ -320,7 +320,7 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
         random.Random(1),
         FullOfA(),
         publish_mode="async",
-        limiter="fixed",
+        **FIXED,
         max_in_flight=maximum,
         publish_timeout_s=100.0,
     )

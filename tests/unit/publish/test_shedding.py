@@ -16,7 +16,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import laneset, sender
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
-from ...kits.options import rules_of
+from ...kits.options import FIXED, rules_of
 from ...kits.pressure import SEED
 from ...kits.world import SECOND, SUBJECTS, Net, World, block, command
 
@@ -62,7 +62,7 @@ def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World,
     blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
     settings: dict[str, object] = {
         "publish_mode": "async",
-        "limiter": "fixed",
+        **FIXED,
         "max_in_flight": 7,
         "publish_timeout_s": 20.0,
         "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
@@ -101,7 +101,7 @@ def test_random_shedding(monkeypatch, mode, template, seed):
         rng,
         ModelServer(largest_batch=rng.choice([1000, 20])),
         publish_mode=mode,
-        limiter=rng.choice(["fixed", "gradient"]),
+        min_in_flight=rng.choice([4096, 1]),
         max_in_flight=rng.choice([1, 7, 64]),
         max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
         ack_timeout_s=2.0,
@@ -158,7 +158,7 @@ def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, chunk, seed)
         [block("".join(rng.choices(SUBJECTS, k=200)), 0, data)],
         rng,
         publish_mode=mode,
-        limiter="fixed",
+        **FIXED,
         max_in_flight_bytes=20_000,
         ack_timeout_s=2.0,
         publish_timeout_s=120.0,

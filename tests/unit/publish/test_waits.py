@@ -19,7 +19,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.metrics import Snapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
-from ...kits.options import rules_of
+from ...kits.options import FIXED, rules_of
 from ...kits.world import SUBJECTS, Net, World, block, command
 from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent
 
@@ -112,7 +112,7 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
     I8, A15: a row that nobody has sent waits for `queueTimeout` at most.
     """
     rules = rules_of(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
-    world = world_of(monkeypatch, limiter="fixed", max_in_flight=2, rules=rules)
+    world = world_of(monkeypatch, **FIXED, max_in_flight=2, rules=rules)
     world.supply._blocks.pop()
     silent(world)
 
@@ -190,7 +190,7 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
     """
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     world = world_of(
-        monkeypatch, limiter="fixed", max_in_flight=1, metrics_subject="m", metrics_interval_s=0.5
+        monkeypatch, **FIXED, max_in_flight=1, metrics_subject="m", metrics_interval_s=0.5
     )
     heard = elsewhere(monkeypatch, world)
     net, receipts, receipt = world.net, [], world.net._receipt
@@ -218,7 +218,7 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     of how many.
     """
     caplog.set_level(logging.WARNING, "pyspark_jetstream")
-    world = world_of(monkeypatch, limiter="fixed", max_in_flight=7, publish_timeout_s=45.0)
+    world = world_of(monkeypatch, **FIXED, max_in_flight=7, publish_timeout_s=45.0)
     silent(world)
     world.net.commands.append((START_S + 5, command(1, "b", 60.0)))
 
@@ -231,16 +231,16 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     assert "/7 in flight" in said[0]
 
 
-@pytest.mark.parametrize("limiter", ["fixed", "gradient"])
+@pytest.mark.parametrize("minimum", [4096, 1])
 @pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0])
-def test_a12_silence_is_push_back(monkeypatch, limiter, ack_timeout_s):
+def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     """
     A12, §6: a server that does not answer within `ackTimeout` has pushed back; one that is only
     slower than the writer has not, and nothing is shed.
     """
     blocks = [urgent("ab" * 50, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100)]
     world = World(
-        monkeypatch, blocks, random.Random(1), publish_mode="async", limiter=limiter,
+        monkeypatch, blocks, random.Random(1), publish_mode="async", min_in_flight=minimum,
         initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
         drops=True, rules=rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
     )  # fmt: skip
@@ -263,7 +263,7 @@ def blocked_s(world: World, cause: str) -> float:
 
 def test_b18_what_paused_rows_hold_up_is_measured(monkeypatch):
     """
-    B18: when `throttleBufferBytes` are full the iterator waits, and for how long is counted, under
+    B18: when half of `bufferMemory` is full the iterator waits, and for how long is counted, under
     a cause of its own.
     """
     world = world_of(monkeypatch, rules=rules_of(parked_bytes=1000, throttle_max_wait_s=1e9))
@@ -285,9 +285,7 @@ def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
     for pause_s in (0.0, 60.0):
         rng = random.Random(1)
         blocks = [block("ab" * 200, first) for first in range(0, 4000, 400)]
-        world = World(
-            monkeypatch, blocks, rng, publish_mode=mode, limiter="fixed", max_in_flight=100
-        )
+        world = World(monkeypatch, blocks, rng, publish_mode=mode, **FIXED, max_in_flight=100)
         world.net.chaos = 0.0
         world.supply._rng = random.Random(2)
         world.net.commands.append((START_S, command(1, "a", pause_s)))
@@ -307,7 +305,7 @@ def test_a_full_queue_is_measured(monkeypatch):
     overload.md §8: the time in which Spark's iterator waits for room.
     """
     rules = rules_of(queue_size=20)
-    world = world_of(monkeypatch, limiter="fixed", max_in_flight=1, ack_timeout_s=15.0, rules=rules)
+    world = world_of(monkeypatch, **FIXED, max_in_flight=1, ack_timeout_s=15.0, rules=rules)
     poll = world.net.poll
     world.net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
@@ -358,7 +356,7 @@ def test_a16_critical_rows_starve_nobody(monkeypatch):
         for first in range(0, 1000, 100)
     ]
     world = World(
-        monkeypatch, blocks, random.Random(1), publish_mode="async", limiter="fixed",
+        monkeypatch, blocks, random.Random(1), publish_mode="async", **FIXED,
         max_in_flight=5, rules=rules_of(queue_size=20),
     )  # fmt: skip
     world.net.chaos = 0.0

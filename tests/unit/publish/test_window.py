@@ -101,7 +101,7 @@ def test_no_more_publishes_than_allowed_are_in_flight():
 
 def test_no_more_bytes_than_allowed_are_in_flight():
     """
-    The window sends up to `maxInFlightBytes`.
+    The window sends up to a quarter of `bufferMemory`.
     """
     w = window(100, max_bytes=35)
     w.append(block(0, ["a"] * 10, size=10))
@@ -111,7 +111,8 @@ def test_no_more_bytes_than_allowed_are_in_flight():
 
 def test_a_publish_larger_than_the_byte_limit_goes_alone():
     """
-    One that is larger than `maxInFlightBytes` waits until nothing else is in flight, then goes.
+    One that is larger than a quarter of `bufferMemory` waits until nothing else is in flight,
+    then goes.
     """
     w = window(100, max_bytes=15)
     w.append(block(0, ["a"], size=10))

@@ -11,7 +11,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.metrics import Report
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
-from ...kits.options import priorities_of, rules_of
+from ...kits.options import FIXED, priorities_of, rules_of
 from ...kits.world import SECOND, Net, World, block, command
 from .test_shedding import SHEDDABLE, elsewhere, shedding
 from .test_waits import START_S, world_of
@@ -51,7 +51,7 @@ def test_what_waits_has_its_route(monkeypatch, mode):
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     rows = block("abcd" * 300, 0)
     world = World(
-        monkeypatch, [rows], random.Random(1), publish_mode=mode, limiter="fixed",
+        monkeypatch, [rows], random.Random(1), publish_mode=mode, **FIXED,
         max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.001,
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip

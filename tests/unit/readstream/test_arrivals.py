@@ -22,7 +22,7 @@ def arrivals():
     """Of a query of two partitions, which listens."""
     inboxes = itertools.count(1)
     made = Arrivals(lambda: f"IN{next(inboxes)}")
-    made.listens(True)
+    made.set_listening(True)
     return made
 
 
@@ -52,7 +52,7 @@ def test_silence_counts_where_all_can_be_heard(arrivals):
     first = tokens(arrivals)
     heard = arrivals.wait(HERE, 0.0)
     known = arrivals.is_quiet(list(HERE)), arrivals.is_quiet([5, 8]), arrivals.is_quiet(None)
-    arrivals.listens(False)
+    arrivals.set_listening(False)
 
     assert (unheard, heard) == (True, False)
     assert first.keys() == {0, 1}
@@ -70,10 +70,10 @@ def test_a_message_is_told_once(arrivals, word):
     """
     token = tokens(arrivals)[1]
     assert not arrivals.wait(HERE, 0.0)
-    arrivals.heard(token, word)
+    arrivals.end_pull(token, word)
     quiet = arrivals.is_quiet(list(HERE))
     told = arrivals.wait(HERE, 60.0)
-    arrivals.found([1])
+    arrivals.forget_pulls([1])
     again = tokens(arrivals, where=(5, 9))
 
     assert (quiet, told) == (False, True)
@@ -85,7 +85,7 @@ def test_a_driver_that_was_misled_goes_by_what_it_sees(arrivals):
     """
     Who was told of a message and is still there has found none: it hears no more until it moves.
     """
-    arrivals.heard(tokens(arrivals)[0], ARRIVED)
+    arrivals.end_pull(tokens(arrivals)[0], ARRIVED)
     told = arrivals.wait(HERE, 60.0)
     due, deaf = tokens(arrivals), arrivals.wait(HERE, 0.0)
 
@@ -102,7 +102,7 @@ def test_a_pull_that_ends_without_a_message(arrivals, word):
     """
     It ends no wait, but from then on silence says nothing, until another one is open.
     """
-    arrivals.heard(tokens(arrivals)[0], word)
+    arrivals.end_pull(tokens(arrivals)[0], word)
     looks = arrivals.wait(HERE, 0.0)
     again = tokens(arrivals)
 
@@ -121,7 +121,7 @@ def test_what_is_no_end_of_a_pull_says_nothing(arrivals, token, headers):
     Another token, a message, a heartbeat, anything: the pulls are open as before.
     """
     assert "1" in tokens(arrivals).values()
-    arrivals.heard(token, headers)
+    arrivals.end_pull(token, headers)
 
     assert not arrivals.wait(HERE, 0.0)
     assert tokens(arrivals) == {}
@@ -132,10 +132,10 @@ def test_who_listens_anew_does_so_elsewhere(arrivals):
     What was open when the listener went is not heard again, nor is it anybody's to the server.
     """
     before, asked = arrivals.inbox, arrivals.due(HERE, 0.0)
-    arrivals.listens(False)
+    arrivals.set_listening(False)
     after = arrivals.inbox
-    arrivals.listens(False)
-    arrivals.listens(True)
+    arrivals.set_listening(False)
+    arrivals.set_listening(True)
     again = arrivals.due(HERE, 0.0)
 
     assert all(subject.startswith(f"{before}.") for subject in asked.values())
@@ -149,8 +149,8 @@ def test_messages_that_were_found_end_their_pulls(arrivals):
     of it later is about messages that are known.
     """
     token = tokens(arrivals)[0]
-    arrivals.found([0])
-    arrivals.heard(token, ARRIVED)
+    arrivals.forget_pulls([0])
+    arrivals.end_pull(token, ARRIVED)
 
     assert not arrivals.is_open(0) and arrivals.is_open(1)
     assert tokens(arrivals, where=(6, 7)).keys() == {0}

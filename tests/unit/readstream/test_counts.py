@@ -97,7 +97,7 @@ def test_rows_and_bytes_by_partition():
     counts = RowCounts("q", "r")
     for batch in (rows([0, 0, 0]), rows([0, 1, 1], 5), rows([])):
         counts.add(batch)
-    counts.took(0.3)
+    counts.add_task(0.3)
 
     assert said(counts, "rows_total") == {FIRST: (4,), SECOND: (2,)}
     assert said(counts, "bytes_total") == {FIRST: (14,), SECOND: (10,)}
@@ -143,7 +143,7 @@ def test_one_query_says_its_gauges_alone():
     reports = Reports(silent_s=30)
     for now, (query, run, lag) in enumerate([("q", "a", 7), ("other", "b", 1), ("q", "c", 5)]):
         counts = driver(query, run)
-        counts.lag({0: lag, 1: lag})
+        counts.set_lag({0: lag, 1: lag})
         reports.take(Report.decode(counts.report()), now)
 
     total = reports.total(3)
@@ -160,12 +160,12 @@ def test_lag_and_the_batch_under_way():
     0.
     """
     counts = driver()
-    counts.lag({0: 5, 1: -1})
-    counts.under_way({1: 8})
+    counts.set_lag({0: 5, 1: -1})
+    counts.set_under_way({1: 8})
 
     assert said(counts, "lag_messages") == {FIRST: (5,), SECOND: (0,)}
     assert said(counts, "batch_messages") == {FIRST: (0,), SECOND: (8,)}
-    counts.under_way({})
+    counts.set_under_way({})
     assert said(counts, "batch_messages") == {FIRST: (0,), SECOND: (0,)}
 
 
@@ -175,14 +175,14 @@ def test_a_query_that_waits_stands_nowhere():
     checkpoint.
     """
     counts = driver()
-    counts.lag({0: 5, 1: 5})
-    counts.under_way({})
-    counts.active(False)
+    counts.set_lag({0: 5, 1: 5})
+    counts.set_under_way({})
+    counts.set_active(False)
 
     assert said(counts, "active") == {("q",): (0,)}
     assert said(counts, "lag_messages") == said(counts, "batch_messages") == {}
-    counts.active(True)
-    counts.lag({0: 1})
+    counts.set_active(True)
+    counts.set_lag({0: 1})
     assert said(counts, "active") == {("q",): (1,)}
     assert said(counts, "lag_messages") == {FIRST: (1,)}
 
@@ -193,7 +193,7 @@ def test_batches_and_their_times():
     """
     counts = driver()
     for seconds in (0.004, 0.5, 0.0100015, 1e9):
-        counts.batch_took(seconds)
+        counts.add_batch(seconds)
 
     (series,) = said(counts, "batch_seconds").values()
     buckets = EXPORTED[name("batch_seconds")].buckets
@@ -208,11 +208,11 @@ def test_claims_redeliveries_and_dead_letters():
     they are now.
     """
     counts = driver()
-    counts.claimed(0, [1, 1, 2])
-    counts.claimed(0, [5])
-    counts.claimed(1, [])
-    counts.dead_letters({0: 2})
-    counts.ack_pending({0: 9})
+    counts.add_claims(0, [1, 1, 2])
+    counts.add_claims(0, [5])
+    counts.add_claims(1, [])
+    counts.set_dead_letters({0: 2})
+    counts.set_ack_pending({0: 9})
 
     assert said(counts, "claims_total") == {FIRST: (4,), SECOND: (0,)}
     assert said(counts, "redelivered_total") == {FIRST: (2,), SECOND: (0,)}
@@ -226,12 +226,14 @@ def test_what_may_be_taken_back_is_believed_at_the_second_look():
     one, while what is still there at the next look does.
     """
     counts = driver()
-    counts.pins(0, pins(pinned="a", pins=1, unpins=dict(pins()["unpins"], admin=1)))
-    counts.pins(0, pins(pins=2, unpins=dict(pins()["unpins"], attempt=1)))
+    counts.set_pins(0, pins(pinned="a", pins=1, unpins=dict(pins()["unpins"], admin=1)))
+    counts.set_pins(0, pins(pins=2, unpins=dict(pins()["unpins"], attempt=1)))
     assert said(counts, "unpins_total")[*FIRST, "admin"] == (0,)
     assert said(counts, "pinned") == {FIRST: (0,)}
-    counts.pins(0, pins(pins=2, unpins=dict(pins()["unpins"], attempt=1, timeout=1)))
-    counts.pins(0, pins(pinned="b", pins=3, unpins=dict(pins()["unpins"], attempt=1, timeout=1)))
+    counts.set_pins(0, pins(pins=2, unpins=dict(pins()["unpins"], attempt=1, timeout=1)))
+    counts.set_pins(
+        0, pins(pinned="b", pins=3, unpins=dict(pins()["unpins"], attempt=1, timeout=1))
+    )
 
     found = said(counts, "unpins_total")
     assert (found[*FIRST, "attempt"], found[*FIRST, "timeout"]) == ((1,), (1,))
@@ -253,15 +255,15 @@ def test_no_counter_ever_becomes_less(seed):
             case 0:
                 unpins = {reason: rng.randrange(4) for reason in pins()["unpins"]}
                 changes = {"pins": rng.randrange(5), "strangers": rng.randrange(3)}
-                counts.pins(partition, pins(unpins=unpins, **changes))
+                counts.set_pins(partition, pins(unpins=unpins, **changes))
             case 1:
-                counts.claimed(partition, [rng.randrange(1, 3) for _ in range(rng.randrange(5))])
+                counts.add_claims(partition, [rng.randrange(1, 3) for _ in range(rng.randrange(5))])
             case 2:
-                counts.batch_took(rng.random())
+                counts.add_batch(rng.random())
             case 3:
-                counts.lag({partition: rng.randrange(-1, 9)})
+                counts.set_lag({partition: rng.randrange(-1, 9)})
             case _:
-                counts.active(rng.random() < 0.5)
+                counts.set_active(rng.random() < 0.5)
         assert reports.take(Report.decode(counts.report()), now)
 
 

@@ -74,13 +74,13 @@ def test_whose_a_pin_is():
     none, nobody can tell.
     """
     pins = Pins({("S", "c-0"): 0})
-    pins.announced({"partition": 0, "pinned": "x"})
+    pins.add_announcement({"partition": 0, "pinned": "x"})
     assert pins.is_announced({"partition": 0, "pin": "x"}) is None, "not known to be heard"
-    pins.announced({"hello": True})
+    pins.add_announcement({"hello": True})
 
     assert pins.is_announced({"partition": 0, "pin": "x"}) is True
     assert pins.is_announced({"partition": 0, "pin": "y"}) is False
     for question in ({}, {"partition": 1, "pin": "x"}, {"partition": "0", "pin": "x"}):
         assert pins.is_announced(question) is None
-    pins.broke()
+    pins.break_off()
     assert pins.is_announced({"partition": 0, "pin": "y"}) is None

@@ -25,7 +25,7 @@ def event(kind, consumer="c-0", **fields):
 @pytest.fixture
 def pins() -> Pins:
     pins = Pins({("S", "c-0"): 0, ("S", "c-1"): 1})
-    pins.announced({"hello": True})
+    pins.add_announcement({"hello": True})
     return pins
 
 
@@ -33,10 +33,10 @@ def test_an_attempt_s_pin_is_no_stranger_s(pins):
     """
     A pin that an attempt announces, before or after its advisory, is the query's own.
     """
-    pins.announced({"partition": 0, "pinned": "early"})
-    pins.advised(event("pinned", pinned_id="early"), 1.0)
-    pins.advised(event("pinned", pinned_id="late"), 2.0)
-    pins.announced({"partition": 0, "pinned": "late"})
+    pins.add_announcement({"partition": 0, "pinned": "early"})
+    pins.add_advisory(event("pinned", pinned_id="early"), 1.0)
+    pins.add_advisory(event("pinned", pinned_id="late"), 2.0)
+    pins.add_announcement({"partition": 0, "pinned": "late"})
 
     assert pins.strangers(100.0) == []
     assert pins.report(0)["pinned"] == "late"
@@ -48,7 +48,7 @@ def test_a_pin_that_nobody_announces_is_a_stranger_s(pins):
     Two seconds after its advisory a pin without an announcement is a stranger's, reported once; one
     that is announced later still is taken back.
     """
-    pins.advised(event("pinned", "c-1", pinned_id="x"), 1.0)
+    pins.add_advisory(event("pinned", "c-1", pinned_id="x"), 1.0)
 
     assert pins.strangers(2.9) == []
     assert not pins.is_stranger(1, "x")
@@ -56,7 +56,7 @@ def test_a_pin_that_nobody_announces_is_a_stranger_s(pins):
     assert pins.strangers(3.2) == []
     assert pins.is_stranger(1, "x") and not pins.is_stranger(0, "x")
     assert pins.report(1)["strangers"] == 1
-    pins.announced({"partition": 1, "pinned": "x"})
+    pins.add_announcement({"partition": 1, "pinned": "x"})
     assert not pins.is_stranger(1, "x") and pins.report(1)["strangers"] == 0
 
 
@@ -65,12 +65,12 @@ def test_nothing_is_judged_that_could_not_be_heard(pins):
     Where announcements do not arrive, and for what came before the connection broke, no pin is
     called a stranger's.
     """
-    pins.advised(event("pinned", pinned_id="x"), 1.0)
-    pins.broke()
+    pins.add_advisory(event("pinned", pinned_id="x"), 1.0)
+    pins.break_off()
     assert pins.strangers(100.0) == []
-    pins.advised(event("pinned", pinned_id="y"), 101.0)
+    pins.add_advisory(event("pinned", pinned_id="y"), 101.0)
     assert pins.strangers(200.0) == []
-    pins.announced({"hello": True})
+    pins.add_announcement({"hello": True})
 
     assert pins.strangers(200.0) == [(0, "y")]
     assert not pins.is_stranger(0, "")
@@ -81,15 +81,15 @@ def test_how_pins_end(pins):
     Unpinning is counted by who did it: an attempt, an administrator, a timeout, a new leader.
     """
     lines = [
-        pins.advised(event("pinned", pinned_id="a"), 1.0),
-        pins.advised(event("unpinned", reason="timeout"), 2.0),
-        pins.advised(event("unpinned", reason="admin"), 3.0),
-        pins.advised(event("unpinned", reason="admin"), 3.0),
-        pins.advised(event("elected"), 3.0),
-        pins.advised(event("pinned", pinned_id="b"), 4.0),
-        pins.advised(event("elected"), 5.0),
+        pins.add_advisory(event("pinned", pinned_id="a"), 1.0),
+        pins.add_advisory(event("unpinned", reason="timeout"), 2.0),
+        pins.add_advisory(event("unpinned", reason="admin"), 3.0),
+        pins.add_advisory(event("unpinned", reason="admin"), 3.0),
+        pins.add_advisory(event("elected"), 3.0),
+        pins.add_advisory(event("pinned", pinned_id="b"), 4.0),
+        pins.add_advisory(event("elected"), 5.0),
     ]
-    pins.announced({"partition": 0, "unpin": True})
+    pins.add_announcement({"partition": 0, "unpin": True})
 
     assert pins.report(0) == {
         "pinned": None, "pinnedTs": "T", "pins": 2, "strangers": 0,
@@ -105,9 +105,9 @@ def test_the_server_s_own_word_counts(pins):
     """
     Who is pinned by CONSUMER.INFO is shown where advisories were missed; it judges nobody.
     """
-    pins.seen(0, "x", "T1")
+    pins.set_pinned(0, "x", "T1")
     first = pins.report(0)
-    pins.seen(0, "", "0001-01-01T00:00:00Z")
+    pins.set_pinned(0, "", "0001-01-01T00:00:00Z")
 
     assert (first["pinned"], first["pinnedTs"], first["pins"]) == ("x", "T1", 0)
     assert (pins.report(0)["pinned"], pins.report(0)["pinnedTs"]) == (None, None)
@@ -120,13 +120,14 @@ def test_others_are_none_of_our_business(pins):
     """
     before = [pins.report(0), pins.report(1)]
 
-    assert pins.advised(event("pinned", "other", pinned_id="x"), 1.0) is None
+    assert pins.add_advisory(event("pinned", "other", pinned_id="x"), 1.0) is None
     assert (
-        pins.advised({"type": "x.consumer_action", "stream": "S", "consumer": "c-0"}, 1.0) is None
+        pins.add_advisory({"type": "x.consumer_action", "stream": "S", "consumer": "c-0"}, 1.0)
+        is None
     )
-    pins.announced({"partition": 7, "pinned": "x"})
-    pins.announced({})
-    pins.announced({"partition": [], "pinned": "x"})
-    pins.announced({"partition": {}, "unpin": True})
+    pins.add_announcement({"partition": 7, "pinned": "x"})
+    pins.add_announcement({})
+    pins.add_announcement({"partition": [], "pinned": "x"})
+    pins.add_announcement({"partition": {}, "unpin": True})
 
     assert [pins.report(0), pins.report(1)] == before

@@ -12,8 +12,10 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.info import consumer_info_of
 from pyspark_jetstream.readstream.shared import acks as acks_module
-from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
-from pyspark_jetstream.readstream.shared.claims import Claim
+from pyspark_jetstream.readstream.shared.claimant import Claimant, ClaimSizes, LastClaim
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
+from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
 
 from ...kits.options import sharing_of
 
@@ -44,7 +46,7 @@ def test_scanned_or_one_by_one(seed):
     claimed in their order and to the end; a pull that has all it asked for takes no more.
     """
     rng = random.Random(seed)
-    consumers = [SharedConsumer(p, "S", f"jobs-{p}", None) for p in (0, 1)]
+    consumers = {p: SharedConsumer(p, "S", f"jobs-{p}", None) for p in (0, 1)}
     text, sent = b"", {0: [], 1: []}
     for _ in range(rng.randint(1, 60)):
         place = rng.randrange(2)
@@ -53,10 +55,8 @@ def test_scanned_or_one_by_one(seed):
         sent[place].append(claim)
         text += rng.choice((b"", b"", b"PING\r\n", b"MSG other 3 1\r\nx\r\n"))
     pulls = {place: max(1, len(claims) - rng.randint(0, 2)) for place, claims in sent.items()}
-    client: Any = SimpleNamespace(options=SimpleNamespace(api_prefix="$JS.API"))
-    claimant = Claimant(client, consumers, sharing_of("overflow"), "g")
-    taken: dict[int, list[Claim]] = {0: [], 1: []}
-    open_ = {7: 0, 8: 1}
+    claimed = ClaimPulls(consumers, pulls, ManyClaims())
+    claimed.open = {7: 0, 8: 1}
     connection: Any = SimpleNamespace(buffer=b"", pos=0)
     scanned = 0
     while text or connection.pos < len(connection.buffer):
@@ -64,16 +64,16 @@ def test_scanned_or_one_by_one(seed):
         connection.buffer, connection.pos = connection.buffer[connection.pos :] + text[:size], 0
         text = text[size:]
         while True:
-            claimant._scan(connection, open_, taken, pulls)
+            claimed.scan(connection)
             scanned += connection.pos
             frame_, where = wire.next_frame(connection.buffer, connection.pos)
             if frame_ is None:
                 break
             connection.pos = where
             if isinstance(frame_, wire.Frame) and frame_.reply:
-                claimant._take(frame_, open_, taken, pulls)
+                claimed.receive(frame_)
 
-    assert taken == {place: claims[: pulls[place]] for place, claims in sent.items()}
+    assert claimed.claims == {place: claims[: pulls[place]] for place, claims in sent.items()}
     assert scanned
 
 
@@ -104,15 +104,37 @@ def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s,
     other = SimpleNamespace(led_s=1e9)
     infos = {0: SimpleNamespace(led_s=led_s), 4: other} if led_s != "gone" else {4: other}
     monkeypatch.setattr(claimant, "infos", lambda: infos)
-    claimant._server, claimant._began = "A", time.monotonic() - lasted_s
-    claimant._count, claimant._most = 500, 200
+    some = {0: [Claim(1, 1)] * 500}
+    claimant.last = LastClaim(some, began_s=time.monotonic() - lasted_s, server="A")
+    claimant.sizes.most = 200
 
     late = lasted_s >= 3.0
     assert claimant.doubtful() == ({0, 4} if late else {0} if doubtful else set())
-    assert claimant._most == (50 if late else 200)
-    claimant._began = time.monotonic() - 0.1
+    assert claimant.sizes.most == (50 if late else 200)
+    claimant.last.began_s = time.monotonic() - 0.1
     claimant.doubtful()
-    assert claimant._most == (100 if late else 400)
+    assert claimant.sizes.most == (100 if late else 400)
+
+
+def test_how_many_a_claim_asks_for():
+    """
+    After a claim that came too late a tenth of it; twice as many again only after one that was full
+    and took a sixth of the ack wait at most. The pulls of one round share what comes in a third.
+    """
+    sizes = ClaimSizes()
+    first = [sizes.each_pull(pulling, 30.0) for pulling in (1, 4, 100_000)]
+    sizes.measure(999, 0.001)  # too few to tell
+    same = sizes.each_pull(4, 30.0)
+    sizes.measure(4_000, 1.0)
+    fast = [sizes.each_pull(pulling, 30.0) for pulling in (1, 4)]
+    sizes.shrink(5_000)
+    most = [sizes.most]
+    for count, lasted_s in ((499, 1.0), (500, 5.1), (500, 5.0), (999, 1.0)):
+        sizes.grow(count, lasted_s, 30.0)
+        most.append(sizes.most)
+
+    assert (first, same, fast) == ([10_000, 2_500, 1], 2_500, [40_000, 10_000])
+    assert most == [500, 500, 500, 1_000, 1_000]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.readstream.shared.claims import Claim, ranges_of
-from pyspark_jetstream.readstream.shared.fence import Fence, Held, Settled, Standing
+from pyspark_jetstream.readstream.shared.fence import AckFloor, Fence, HeldClaims, Settled
 
 QUERIES = ("a", "b")
 KEEP_S = 60.0
@@ -72,11 +72,11 @@ class Model:
             (Query(), Query()), self.messages, _bytes(Fence()), 0, kills, forgets, voids
         )
 
-    def standing(self, world: World) -> Standing:
+    def ack_floor(self, world: World) -> AckFloor:
         """
         Where the consumer stands: everything below the first message without an ack is settled.
         """
-        return Standing("s", "c", min(world.unacked, default=len(self.messages) + 1) - 1)
+        return AckFloor("s", "c", min(world.unacked, default=len(self.messages) + 1) - 1)
 
     def steps(self, world: World) -> Iterator[World]:
         """All worlds that may be next."""
@@ -144,9 +144,11 @@ class Model:
     ) -> Iterator[tuple[Query, dict]]:
         """The record is changed; what others have in open batches is left, or they are given up."""
         serial = len(query.logged)
-        fence = fence.after(1.0, {0: self.standing(world)}, KEEP_S)
+        fence = fence.after(1.0, {0: self.ack_floor(world)}, KEEP_S)
         if serial:
-            fence = fence.committed(name, serial - 1, {0: Held("s", ranges_of(query.logged[-1]))})
+            fence = fence.committed(
+                name, serial - 1, {0: HeldClaims("s", ranges_of(query.logged[-1]))}
+            )
         owners = fence.owners(name, {0: query.dealt})
         for given_up in (set(), owners) if owners and world.voids else (set(),):
             voided = fence.voided(given_up)
@@ -297,7 +299,7 @@ def test_nothing_is_left_behind(batches):
 
 
 def looked(settled: Settled, floor: int, clock: float) -> Settled:
-    return settled.seen(Standing("s", "c", floor), clock, KEEP_S)
+    return settled.look(AckFloor("s", "c", floor), clock, KEEP_S)
 
 
 def test_what_is_settled_is_known_for_a_while():
@@ -305,7 +307,7 @@ def test_what_is_settled_is_known_for_a_while():
     What was acknowledged of late is settled, below the floor and above it; what was long ago is not
     known any more.
     """
-    settled = Settled.begun(Standing("s", "c", 10), 0.0).also(((12, 14), (20, 20)))
+    settled = Settled.begun(AckFloor("s", "c", 10), 0.0).also(((12, 14), (20, 20)))
     assert [s in settled for s in (10, 11, 12, 14, 15, 20)] == [0, 0, 1, 1, 0, 1]
 
     settled = looked(settled, 14, 10.0)
@@ -322,7 +324,7 @@ def test_a_floor_that_goes_back_a_little_was_forgotten():
     """
     A server that forgets acks goes back to a floor of a moment ago: what is above it stays settled.
     """
-    settled = looked(looked(Settled.begun(Standing("s", "c", 0), 0.0), 50, 10.0), 100, 20.0)
+    settled = looked(looked(Settled.begun(AckFloor("s", "c", 0), 0.0), 50, 10.0), 100, 20.0)
 
     settled = looked(settled, 60, 21.0)
     assert 61 in settled and 100 in settled and 101 not in settled
@@ -333,34 +335,34 @@ def test_a_consumer_that_was_reset_or_made_anew_has_nothing_settled():
     One that goes back further than any server forgets was put back on purpose: what it delivers is
     to be read again. So is what a new consumer of the name delivers.
     """
-    settled = Settled.begun(Standing("s", "c", 100), 0.0)
+    settled = Settled.begun(AckFloor("s", "c", 100), 0.0)
     settled = looked(settled, 200, 10.0)
 
     assert 150 not in looked(settled, 50, 11.0)
-    assert 150 not in settled.seen(Standing("s", "another", 0), 11.0, KEEP_S)
+    assert 150 not in settled.look(AckFloor("s", "another", 0), 11.0, KEEP_S)
 
 
 def test_sequences_of_a_stream_that_is_no_more_say_nothing():
     """
     What was open or settled of a stream is neither of the one that was made anew.
     """
-    fence = Fence().after(1.0, {0: Standing("s", "c", 0)}, KEEP_S)
+    fence = Fence().after(1.0, {0: AckFloor("s", "c", 0)}, KEEP_S)
     fence = fence.opened("a", 0, {0: [Claim(5, 1)]})
-    anew = fence.after(2.0, {0: Standing("t", "c2", 0)}, KEEP_S)
+    anew = fence.after(2.0, {0: AckFloor("t", "c2", 0)}, KEEP_S)
     claims = {0: [Claim(5, 1), Claim(6, 1)]}
 
     assert fence.sorted("b", claims).theirs == {0: [5]} and fence.owners("b", {0: {5}}) == {"a"}
     assert anew.sorted("b", claims).mine == claims and not anew.owners("b", {0: {5}})
-    assert 5 not in anew.committed("a", 0, {0: Held("s", ((5, 5),))}).settled[0]
+    assert 5 not in anew.committed("a", 0, {0: HeldClaims("s", ((5, 5),))}).settled[0]
 
 
 def test_time_in_which_nobody_plans_does_not_count():
     """
     While a server is away it deals nothing out, so what was settled before stays known.
     """
-    fence = Fence().after(1000.0, {0: Standing("s", "c", 0)}, KEEP_S)
-    fence = fence.committed("a", 0, {0: Held("s", ((1, 9),))})
-    fence = fence.after(1_000_000.0, {0: Standing("s", "c", 0)}, KEEP_S)
+    fence = Fence().after(1000.0, {0: AckFloor("s", "c", 0)}, KEEP_S)
+    fence = fence.committed("a", 0, {0: HeldClaims("s", ((1, 9),))})
+    fence = fence.after(1_000_000.0, {0: AckFloor("s", "c", 0)}, KEEP_S)
 
     assert fence.clock == 5.0
     assert 9 in fence.settled[0]
@@ -373,11 +375,11 @@ def test_a_record_reads_as_it_was_written():
     """
     Large or small, the record survives the bucket.
     """
-    fence = Fence().after(5.0, {0: Standing("s", "c", 3), 1: Standing("s", "d", 0)}, KEEP_S)
+    fence = Fence().after(5.0, {0: AckFloor("s", "c", 3), 1: AckFloor("s", "d", 0)}, KEEP_S)
     fence = fence.opened("a", 0, {0: [Claim(5, 1), Claim(6, 2)], 1: []}).opened(
         "b", 4, {1: [Claim(s, 1) for s in range(1, 40_001, 2)]}
     )
-    fence = fence.committed("a", 0, {0: Held("s", ((5, 6),))}).voided(["b"])
+    fence = fence.committed("a", 0, {0: HeldClaims("s", ((5, 6),))}).voided(["b"])
     data = fence.to_bytes()
 
     assert Fence.from_bytes(data) == fence

@@ -13,11 +13,9 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.readstream.shared import manyclaims as many_module
-from pyspark_jetstream.readstream.shared.claimant import Claimant, SharedConsumer
-from pyspark_jetstream.readstream.shared.claims import Claim
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
-
-from ...kits.options import sharing_of
 
 ACKS = b"$JS.ACK.S.jobs-%d"
 logger = logging.getLogger(__name__)
@@ -127,29 +125,26 @@ def wire_text(rng: random.Random, count: int) -> bytes:
 
 def outcome(parts, pulls, many) -> tuple[Any, ...]:
     """What two pulls bring whose bytes come in these parts; and how far, with which error."""
-    client: Any = SimpleNamespace(options=SimpleNamespace(api_prefix="$JS.API"))
-    consumers = [SharedConsumer(place, "S", f"jobs-{place}", None) for place in (0, 1)]
-    claimant = Claimant(client, consumers, sharing_of("overflow"), "g")
-    claimant._many = many
-    taken: dict[int, list[Claim]] = {0: [], 1: []}
-    open_ = {7: 0, 8: 1}
+    consumers = {place: SharedConsumer(place, "S", f"jobs-{place}", None) for place in (0, 1)}
+    claimed = ClaimPulls(consumers, pulls, many)
+    claimed.open = {7: 0, 8: 1}
     connection: Any = SimpleNamespace(buffer=b"", pos=0)
     error = None
     try:
         for part in parts:
             connection.buffer, connection.pos = connection.buffer[connection.pos :] + part, 0
             while True:
-                claimant._scan(connection, open_, taken, pulls)
+                claimed.scan(connection)
                 frame, where = wire.next_frame(connection.buffer, connection.pos)
                 if frame is None:
                     break
                 connection.pos = where
                 if isinstance(frame, wire.Frame):
-                    claimant._take(frame, open_, taken, pulls)
+                    claimed.receive(frame)
     except JetStreamError as raised:
         error = repr(raised)
     left = connection.buffer[connection.pos :]
-    return taken, open_, claimant.delivered, claimant._oldest_ns, left, error
+    return claimed.claims, claimed.open, claimed.delivered, claimed.oldest_ns, left, error
 
 
 class _Alone(ManyClaims):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.standby import Record, Silence, begin, left_s
+from pyspark_jetstream.readstream.standby import LeaseRecord, LeaseView, Silence, begin, left_s
 
 A = Owner("a", "h1", 1, "_INBOX.a", True)
 B = Owner("b", "h2", 2, "_INBOX.b", True)
@@ -21,19 +23,19 @@ def test_a_record_survives_its_bytes():
     """
     A record is read back as it was written; each one is other bytes than those before.
     """
-    first = Record(A, 30.0, 1, 0)
+    first = LeaseRecord(A, 30.0, 1, 0)
     noted = first.renewed(OWN)
     last = noted.renewed(released=True)
     taken = noted.taken(B, 6.0)
 
     for record in (first, noted, last, taken):
-        assert Record.from_bytes(record.to_bytes()) == record
+        assert LeaseRecord.from_bytes(record.to_bytes()) == record
     assert len({record.to_bytes() for record in (first, noted, last, taken)}) == 4
     assert (last.offset, last.released) == (OWN, True)
     assert (taken.owner, taken.offset, taken.term, taken.released) == (B, OWN, 2, False)
 
 
-GOOD = Record(A, 6.0, 1, 0, OWN).to_bytes()
+GOOD = LeaseRecord(A, 6.0, 1, 0, OWN).to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_what_is_no_record(data):
     Anything else under the key is an error that shows it.
     """
     with pytest.raises(OffsetError, match="no record of a standby"):
-        Record.from_bytes(data)
+        LeaseRecord.from_bytes(data)
 
 
 def test_silence_is_counted_while_one_looks():
@@ -61,23 +63,23 @@ def test_silence_is_counted_while_one_looks():
     """
     silence = Silence(2.0)
 
-    assert [silence.seen(7, now) for now in (100.0, 101.0, 102.5)] == [0.0, 1.0, 2.5]
-    assert silence.seen(8, 103.0) == 0.0
-    assert silence.seen(8, 105.0) == 2.0
-    assert silence.seen(8, 107.5) == 0.0
-    assert silence.seen(8, 108.5) == 1.0
+    assert [silence.observe(7, now) for now in (100.0, 101.0, 102.5)] == [0.0, 1.0, 2.5]
+    assert silence.observe(8, 103.0) == 0.0
+    assert silence.observe(8, 105.0) == 2.0
+    assert silence.observe(8, 107.5) == 0.0
+    assert silence.observe(8, 108.5) == 1.0
 
 
 @pytest.mark.parametrize(
     ("record", "silent_s", "left"),
     [
         (None, 0.0, 0.0),
-        (Record(A, 30.0, 1, 5), 29.5, 0.5),
-        (Record(A, 30.0, 1, 5), 30.0, 0.0),
-        (Record(A, 6.0, 1, 5), 29.5, 0.5),
-        (Record(A, 60.0, 1, 5), 30.0, 30.0),
-        (Record(A, 30.0, 1, 5, released=True), 0.0, 0.0),
-        (Record(replace(A, query="b"), 30.0, 1, 5), 0.0, 0.0),
+        (LeaseRecord(A, 30.0, 1, 5), 29.5, 0.5),
+        (LeaseRecord(A, 30.0, 1, 5), 30.0, 0.0),
+        (LeaseRecord(A, 6.0, 1, 5), 29.5, 0.5),
+        (LeaseRecord(A, 60.0, 1, 5), 30.0, 30.0),
+        (LeaseRecord(A, 30.0, 1, 5, released=True), 0.0, 0.0),
+        (LeaseRecord(replace(A, query="b"), 30.0, 1, 5), 0.0, 0.0),
     ],
     ids=["none", "renewed", "silent", "own-lease", "their-lease", "released", "restart"],
 )
@@ -88,6 +90,107 @@ def test_who_may_take_it(record, silent_s, left):
     long it must go on to.
     """
     assert left_s(record, B, 30.0, silent_s) == left
+
+
+class Register:
+    """The record's key: changed by compare-and-set, as a bucket does."""
+
+    def __init__(self) -> None:
+        self.record: LeaseRecord | None = None
+        self.sequence = 0
+
+    def replace(self, record: LeaseRecord, sequence: int) -> int | None:
+        if sequence != self.sequence:
+            return None
+        self.record, self.sequence = record, self.sequence + 1
+        return self.sequence
+
+
+class Contender:
+    """A query as `Lease` moves it, one request at a time, by a clock of the test."""
+
+    def __init__(self, register: Register, name: str, lease_s: float) -> None:
+        self.register = register
+        self.view = LeaseView(Owner(name, "h", 1, f"_INBOX.{name}", True), lease_s)
+        self.due = 0.0
+
+    def turn(self, now: float, lost_answer: bool = False) -> None:
+        """What its thread does when its time has come."""
+        view, register = self.view, self.register
+        if view.is_reader:
+            self.renew(now, lost_answer)
+        else:
+            wanted = view.see(register.record, register.sequence, now)
+            assert view.next_look_s <= view.left_s or not view.left_s
+            stored = register.replace(wanted, view.sequence) if wanted is not None else None
+            if stored is not None:
+                view.hold(wanted, stored, now)
+        self.due = now + (view.renew_s if view.is_reader else view.next_look_s)
+
+    def renew(self, now: float, lost_answer: bool = False) -> None:
+        view, register = self.view, self.register
+        if view.fenced is not None:
+            return
+        for _ in range(2):
+            record = view.record.renewed()
+            stored = register.replace(record, view.sequence)
+            if stored is not None and not lost_answer:
+                view.hold(record, stored, now)
+                return
+            lost_answer = False
+            if not view.meet(register.record, register.sequence):
+                return
+
+
+@pytest.mark.parametrize("turn", range(20))
+def test_no_two_read_at_one_time(turn):
+    """
+    However the processes of three queries stand still, and whichever answers are lost: whoever is
+    sure that it reads is the only one, and a silent reader is replaced within two leases.
+    """
+    seed = time.time_ns() % 10**9 + turn
+    rng = random.Random(seed)
+    register, now, held_at = Register(), 0.0, 0.0
+    all_ = [Contender(register, name, rng.choice((6.0, 6.0, 9.0))) for name in "abc"]
+    longest = max(each.view.lease_s for each in all_)
+    for _ in range(2_000):
+        each = min(all_, key=lambda one: one.due)
+        now = max(now, each.due) + 0.001  # no two requests at one moment
+        if rng.random() < 0.02:
+            each.due = now + rng.choice((0.5, 5.0, 20.0))  # stands still
+            continue
+        each.turn(now, lost_answer=rng.random() < 0.05)
+        sure = [one for one in all_ if one.view.holds(now)]
+        assert len(sure) <= 1, (seed, now, all_)
+        for one in sure:
+            held_at = now
+            assert register.record.owner == one.view.owner, (seed, now)
+        watching = [one for one in all_ if not one.view.is_reader and one.due <= now + 0.6]
+        assert now - held_at < 2 * longest + 20.0 or not watching, (seed, now)
+        for place, one in enumerate(all_):
+            if one.view.fenced is not None:  # Spark starts it again
+                all_[place] = Contender(register, one.view.owner.query, one.view.lease_s)
+                all_[place].due = now + rng.random()
+
+
+def test_a_view_that_met_another_is_fenced():
+    """
+    Whose record is another's, or is deleted, reads no more; its own renewal whose answer never came
+    is no other's.
+    """
+    ours = LeaseRecord(A, 6.0, 1, 4)
+    for there, fenced in (
+        (None, "somebody (the record is deleted) took"),
+        (ours.taken(B, 6.0), "query b (host h2, process 2) took the place of query a"),
+        (ours.renewed(), None),
+    ):
+        view = LeaseView(A, 6.0)
+        view.hold(ours, 7, 100.0)
+        assert view.holds(106.0) and not view.holds(106.1) and view.is_reader
+        assert view.meet(there, 9) == (fenced is None)
+        assert view.holds(101.0) == (fenced is None)
+        assert fenced is None or str(view.fenced).startswith(fenced)
+        assert fenced is not None or (view.record, view.sequence) == (there, 9)
 
 
 def at(*sequences, **changes) -> Offset:

@@ -131,3 +131,71 @@ def test_a_loss_that_cannot_be_looked_at_again(monkeypatch):
     with pytest.raises(TargetChangedError, match="it was set back"):
         check_targets(Looks(info(1, 150, 150), silence), seen)
     assert check_targets(Looks(silence), seen) == []
+
+
+class Listed(Looks):
+    """A leader that says, too, which of its messages were deleted."""
+
+    def __init__(self, *says, deleted=()):
+        super().__init__(*says)
+        self.listed = 0
+        self._deleted = list(deleted)
+
+    def deleted(self, name):
+        self.listed += 1
+        return self._deleted
+
+
+@pytest.mark.parametrize(
+    ("now", "deleted", "rows", "fault"),
+    [
+        (info(1, 110, 110), [], 100, None),
+        (info(1, 110, 109), [5], 100, None),
+        (info(1, 110, 109), [50], 100, "1 messages that were stored .* were removed"),
+        (info(1, 110, 109), [50], 99, None),
+        (info(1, 110, 109), [50], 0, None),
+        (info(12, 110, 99), [], 100, "1 messages that were stored .* were removed"),
+        (info(1, 109, 109), [], 100, "100 rows were stored .* ends 99 messages behind"),
+        (info(1, 109, 9, max_msgs_per_subject=1), [], 100, "100 rows .* ends 99 messages"),
+        (info(1, 110, 10, max_msgs_per_subject=1), [], 100, None),
+    ],
+    ids=str,
+)
+def test_what_is_left_is_fewer_than_the_rows(monkeypatch, now, deleted, rows, fault):
+    """
+    Each row takes a sequence, whatever the stream keeps; and a message, where it keeps all. What
+    was removed ahead of the rows is not asked for twice, and what others removed is no fault.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 0.0)
+    limits = {k: v for k, v in now.config.items() if k.startswith("max")}
+    seen, leader = Seen.of(info(1, 10, 10, **limits)), Listed(now, deleted=deleted)
+    if fault is None:
+        assert check_targets(leader, [seen], rows) == [Seen.of(now)]
+    else:
+        with pytest.raises(TargetChangedError, match=fault):
+            check_targets(leader, [seen], rows)
+    keeps_less = now.messages < now.last_seq and not limits and rows < 101
+    assert leader.listed == int(keeps_less and "stored behind" not in (fault or ""))
+
+
+def test_rows_are_counted_over_all_targets(monkeypatch):
+    """
+    What one has more than the task stored there, as others store as well, hides what another lacks.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 0.0)
+    one, other = (replace(Seen.of(info(1, 10, 10)), name=name) for name in ("S", "T"))
+
+    assert len(check_targets(Listed(info(1, 60, 60)), [one, other], 100)) == 2
+    with pytest.raises(TargetChangedError, match="S, T': 101 rows were stored"):
+        check_targets(Listed(info(1, 60, 60)), [one, other], 101)
+
+
+def test_a_new_leader_may_not_have_all_rows_at_once(monkeypatch):
+    """
+    A stream that is short of rows is looked at again, for a while.
+    """
+    monkeypatch.setattr(changes, "SETTLES_S", 30.0)
+    leader = Listed(info(1, 90, 90), info(1, 90, 90), info(1, 110, 110))
+
+    assert check_targets(leader, [Seen.of(info(1, 10, 10))], 100)
+    assert leader.asked == 3

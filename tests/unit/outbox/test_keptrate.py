@@ -7,10 +7,9 @@ import random
 
 import pytest
 
+from pyspark_jetstream.outbox.keptrate import KeptRate, TokenBucket
 from pyspark_jetstream.outbox.messages import STORED_LESS
-from pyspark_jetstream.outbox.pace import Pace
 from pyspark_jetstream.outbox.throttleprotocol import Kept, Rates, Reason
-from pyspark_jetstream.outbox.tokens import TokenBucket
 
 from ...kits.pressure import SEED
 
@@ -18,14 +17,14 @@ QUOTA = Reason.TopicProduceQuotaExceeded
 MANY = 10**9
 
 
-def pace(msgs: float | None = None, nbytes: float | None = None, phase: float = 0.0) -> Pace:
+def pace(msgs: float | None = None, nbytes: float | None = None, phase: float = 0.0) -> KeptRate:
     """A pace that has its rates since 0."""
-    one = Pace("a.*", QUOTA, phase, 0.0)
+    one = KeptRate("a.*", QUOTA, phase, 0.0)
     one.keep(Rates(msgs, nbytes), 100.0, 0.0)
     return one
 
 
-def sent(one: Pace, until: float, every_s: float = 0.01, size: int = 100) -> list[int]:
+def sent(one: KeptRate, until: float, every_s: float = 0.01, size: int = 100) -> list[int]:
     """How many rows of a size go in each second, where there are always more."""
     seconds = [0] * math.ceil(until)
     for tick in range(round(until / every_s)):

@@ -1,0 +1,383 @@
+"""
+What each program of the command is made of: a command line, one way to fail, exit statuses.
+
+A program is a module whose docstring is its help, with two functions: `arguments` declares what its
+command line takes, `run` does it and returns the exit status. The rest is the same for all and
+stands here: flags of the connection, secrets from the environment, settings from a file, values
+that begin with a minus, mistakes as one line after one line of usage, errors in the spelling of the
+command line.
+
+Secrets never stand on the command line, where every user of the machine could read them: they come
+from files (`--credentials-file`, `--nkey-seed-file`), from the environment (`JETSTREAM_PASSWORD`,
+`JETSTREAM_TOKEN`, `JETSTREAM_CREDENTIALS`), or from the file of `--config`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from types import ModuleType
+from typing import Any, Final, NoReturn, TypeVar
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
+from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.operations.backfill.faults import BackfillError, UsageError
+from pyspark_jetstream.operations.terminal import complain
+from pyspark_jetstream.options import all_options
+from pyspark_jetstream.values import duration
+
+T = TypeVar("T")
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+_SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.secret)
+_PAIR: Final = "NAME=VALUE"
+_NEGATIVE: Final = re.compile(r"-\.?\d")
+_OPTION: Final = re.compile(r"\boption '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])")
+"""How errors name an option: `option 'x'`, `option x`, or its bare name where it has a capital."""
+
+
+def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> int:
+    """
+    Runs a program; its exit status, or the one of the error that ended it.
+
+    Args:
+        called: how the user has called it; its docstring calls it `name`.
+    """
+    parser = Parser(prog=called, description=(program.__doc__ or "").replace(name, called))
+    program.arguments(parser)
+    given = parser.parse(words)
+    parser = given.parser
+    try:
+        status: int = program.run(given)
+    except KeyboardInterrupt:
+        if parser.when_interrupted:
+            complain(f"{parser.name}: interrupted{parser.when_interrupted}")
+        return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (BackfillError, JetStreamError, OSError) as error:
+        parser.complain(error)
+        return USAGE if isinstance(error, (OptionError, UsageError)) else FAILED
+    return status
+
+
+class Parser(argparse.ArgumentParser):
+    """The command line of a program, or of one of its commands."""
+
+    when_interrupted = ""
+    """What is said after "interrupted"; nothing is said where this is empty."""
+
+    def __init__(self, **how: Any) -> None:
+        kind = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=kind, allow_abbrev=False, **how)
+        self.name = re.sub(r".*/|\.py\b", "", self.prog)
+        """What lines of errors begin with: the program, without folder and `.py`."""
+        self._settings: dict[str, argparse.Action] = {}
+        """What may stand in the file of `--config`, by its name there."""
+        self._flags: dict[str, str] = {}
+        """How options are spelled here that have another name as options of Spark."""
+        self.set_defaults(parser=self)
+
+    # ── what it takes ────────────────────────────────────────────────────────────────────────
+
+    def add_connection(self) -> None:
+        """A flag for every option of the connection that is no secret."""
+        group = self.add_argument_group("connection (as for the data source)")
+        for option in CONNECTION_OPTIONS:
+            if not option.secret:
+                flag, dest = _flag(option.name), f"connection {option.name}"
+                group.add_argument(flag, dest=dest, metavar="…", help=option.doc)
+
+    def add_json(self, what: str = "one JSON document instead of text") -> None:
+        """`--json`, for a program that shows something."""
+        self.add_argument("--json", action="store_true", help=what)
+
+    def add_file(self) -> None:
+        """`--config`, a file that may have all that `add_setting` declares."""
+        self.add_argument("--config", metavar="FILE", help="settings as TOML; see conf/")
+
+    def add_setting(self, flag: str, means: Sequence[str] = (), **how: Any) -> None:
+        """
+        An argument that may stand in the file, by its name without the dashes.
+
+        Args:
+            means: options of Spark that it stands for: errors about them name the flag.
+        """
+        self._settings[flag.removeprefix("--")] = self.add_argument(flag, **how)
+        self._flags |= dict.fromkeys(means, flag)
+
+    def add_options(self, flag: str, help: str) -> None:
+        """An argument `NAME=VALUE`, as often as wanted; in the file a table `[options]`."""
+        self.add_setting(flag, action="append", metavar=_PAIR, default=[], help=help)
+
+    @property
+    def names(self) -> list[str]:
+        """What may stand in the file; tables end with `s`."""
+        return [
+            f"{name}s" if action.metavar == _PAIR else name
+            for name, action in self._settings.items()
+        ]
+
+    def flags(self) -> Iterator[tuple[str, argparse.Action]]:
+        """The flags, each with what it does."""
+        for action in self._actions:
+            yield from ((flag, action) for flag in action.option_strings)
+
+    def commands(self) -> Mapping[str, Parser]:
+        """The parsers of its commands; none where it has none."""
+        for action in self._actions:
+            if action.nargs == argparse.PARSER and isinstance(action.choices, dict):
+                return action.choices
+        return {}
+
+    # ── what was given ───────────────────────────────────────────────────────────────────────
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """
+        What was given, on the command line, else in the file; ends the program where that is wrong.
+
+        Tables of options are dictionaries; those of the connection are among `option`.
+        """
+        words = self._joined(words)
+        tables = self._file(words) if self._settings else {}
+        given, rest = self.parse_known_args(words)
+        given.words = words
+        if rest:  # without their values, which may be secrets
+            flags = (re.sub("=.*", "", word) for word in rest if word.startswith("-"))
+            given.parser.error(f"unrecognized arguments: {' '.join(flags)} …")
+        for dest, table in tables.items():
+            pairs = dict(self._pair(dest, text) for text in getattr(given, dest))
+            more = (secrets(dest), table, pairs, flags_of(given) if dest == "option" else {})
+            setattr(given, dest, merged(*more))
+        return given
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """Words of which a value may begin with a minus and a digit: `--from -10m`."""
+        parsers = [self, *self.commands().values()]
+        takes = {flag for each in parsers for flag, action in each.flags() if action.nargs is None}
+        joined: list[str] = []
+        for word in words:
+            if joined and joined[-1] in takes and _NEGATIVE.match(word):
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return joined
+
+    def require(self, given: argparse.Namespace, *names: str) -> None:
+        """Ends the program where a setting is neither in the file nor on the command line."""
+        for name in names:
+            if getattr(given, name.replace("-", "_")) is None:
+                self.error(f"--{name} is required")
+
+    def toml(self, path: str) -> dict[str, Any]:
+        """The content of the file of `--config`; ends the program where it cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return tomllib.load(file)
+        except OSError as error:
+            self.error(f"--config {path}: {error.strerror}")
+        except tomllib.TOMLDecodeError as error:
+            self.error(f"--config {path}: {error}")
+
+    def _file(self, words: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Makes settings of the file defaults; its tables, by the arguments they belong to."""
+        path = self.parse_known_args(words)[0].config
+        content = self.toml(path) if path is not None else {}
+        tables: dict[str, dict[str, str]] = {}
+        for name, action in self._settings.items():
+            if action.metavar == _PAIR:
+                tables[action.dest] = self._table(f"{name}s", content.pop(f"{name}s", {}))
+            elif name in content:
+                value = self._value(name, action, content.pop(name))
+                self.set_defaults(**{action.dest: value})
+        if content:
+            name = next(iter(content))
+            self.error(f"{path}: unknown setting '{name}'; see {', '.join(self.names)}")
+        return tables
+
+    def _table(self, name: str, value: Any) -> dict[str, str]:
+        if not isinstance(value, dict):
+            self.error(f"[{name}]: expected a table of options")
+        return {
+            key: setting if isinstance(setting, str) else json.dumps(setting)
+            for key, setting in value.items()
+        }
+
+    def _value(self, name: str, action: argparse.Action, value: Any) -> Any:
+        kind: type = bool if action.nargs == 0 else str
+        if action.type is not None:
+            kind = int
+        values = value if action.nargs == "+" and isinstance(value, list) else [value]
+        if not all(type(item) is kind for item in values):
+            self.error(f"{name}: expected {kind.__name__}, got {value!r}")
+        if action.type is not None:
+            try:
+                return action.type(str(value))  # type: ignore[operator]
+            except argparse.ArgumentTypeError as error:
+                self.error(f"{name}: {error}")
+        return values if action.nargs == "+" else value
+
+    def _pair(self, dest: str, text: str) -> tuple[str, str]:
+        flag = "--" + dest.replace("_", "-")
+        name, equals, value = text.partition("=")
+        if not equals:
+            # Not all of it: it might be a secret.
+            word = re.match(r"\w*", text)
+            self.error(f"{flag}: expected NAME=VALUE, got '{word[0] if word else ''}…'")
+        secret = {option.name.lower(): option.name for option in all_options() if option.secret}
+        if name.lower() in secret:
+            variable = _variable(dest, secret[name.lower()])
+            self.error(
+                f"{flag} {name}: everybody on the machine can read a command line; put it into"
+                f" ${variable}, or into the file of --config"
+            )
+        return name, value
+
+    # ── what is said of mistakes ─────────────────────────────────────────────────────────────
+
+    def format_usage(self) -> str:
+        """One line: what must be given; `--help` has the rest."""
+        return f"usage: {self._usage()}\n".replace("%(prog)s", self.prog)
+
+    def format_help(self) -> str:
+        """The usage, as one line; the docstring; all arguments."""
+        self.usage = self._usage()
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with status 2, one line of usage and one of what is wrong."""
+        text = re.sub("^argument (?=-)", "", message)
+        complain(*self.format_usage().splitlines(), f"{self.name}: {text}")
+        self.exit(USAGE)
+
+    def complain(self, error: object) -> None:
+        """One line of why it failed, in the words of the command line."""
+        complain(f"{self.name}: {self.spelled(str(error))}")
+
+    def spelled(self, text: str) -> str:
+        """A text that names options by their flags, secrets by their variables."""
+        spelled = {name: f"${_variable('option', name)}" for name in _SECRETS} | self._flags
+        spelled |= {_camel(flag): flag for flag, _ in self.flags()}
+        return _OPTION.sub(lambda match: spelled.get(match[1] or match[2], match[0]), text)
+
+    def _usage(self) -> str:
+        needed = []
+        for action in self._actions:
+            if action.required:
+                value = str(action.metavar or action.dest.upper())
+                needed += [*action.option_strings[:1], value + " ..." * (action.nargs == "+")]
+        return " ".join(["%(prog)s", *needed, "[OPTION ...]"])
+
+
+# ── the connection ───────────────────────────────────────────────────────────────────────────
+
+
+def flags_of(given: argparse.Namespace) -> dict[str, str]:
+    """The options of the connection that were given as flags."""
+    found = {name: getattr(given, f"connection {name}", None) for name in _CONNECTION}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def secrets(dest: str = "option") -> dict[str, str]:
+    """Secret options, out of the environment; those of a target have variables of their own."""
+    found = {name: os.environ.get(_variable(dest, name)) for name in _SECRETS}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def connection_words(
+    given: argparse.Namespace, file: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The options of the connection: environment, file, command line; the later ones win."""
+    return merged(secrets(), file or {}, flags_of(given))
+
+
+def connection_of(given: argparse.Namespace) -> ConnectionOptions:
+    """
+    How to reach and enter the servers.
+
+    Raises:
+        OptionError: A mistake in the options.
+    """
+    return parse_connection(connection_words(given))
+
+
+def connected(given: argparse.Namespace) -> closing[Client]:
+    """A client of its own, closed at the end of a `with`."""
+    return closing(Client(connection_of(given), at_start=True))
+
+
+def merged(*options: Mapping[str, str]) -> dict[str, str]:
+    """The options of all, whatever the case of their names; of two values the later one."""
+    names: dict[str, str] = {}
+    values: dict[str, str] = {}
+    for given in options:
+        for name, value in given.items():
+            values.pop(names.get(name.lower(), name), None)
+            names[name.lower()] = name
+            values[name] = value
+    return values
+
+
+_CONNECTION: Final = tuple(option.name for option in CONNECTION_OPTIONS if not option.secret)
+
+
+def _variable(dest: str, option: str) -> str:
+    target = "TARGET_" if dest == "target_option" else ""
+    return f"JETSTREAM_{target}{option.upper()}"
+
+
+def _flag(option: str) -> str:
+    return "--" + re.sub("[A-Z]", lambda match: f"-{match[0].lower()}", option)
+
+
+def _camel(flag: str) -> str:
+    return re.sub("-(.)", lambda match: match[1].upper(), flag.removeprefix("--"))
+
+
+# ── kinds of arguments ───────────────────────────────────────────────────────────────────────
+
+
+def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of argument of which argparse shows what is wrong."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked
+
+
+def checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """A type of argument that is taken as it stands, if it passes."""
+
+    def passed(text: str) -> str:
+        check(text)
+        return text
+
+    return argument(passed)
+
+
+@argument
+def seconds(text: str) -> float:
+    """A duration; a number without a unit is one of seconds."""
+    return duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
+
+
+def positive(text: str) -> int:
+    """An argument above zero."""
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got '{text}'")
+    return int(text)

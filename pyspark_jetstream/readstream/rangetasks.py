@@ -1,0 +1,165 @@
+"""
+The tasks of a planned batch: what each reads, and how. By the offsets alone, so that a replay has
+the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..client.info import StreamInfo
+from ..fetch import planning
+from ..fetch.survey import Survey, total
+from ..sanitize import get_logger
+from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, cheapest, direct_tasks
+from .durables import Durables
+from .options import SourceOptions
+from .planner import BatchPlanner, Plan
+
+__all__ = ["RangeTasks"]
+
+logger = get_logger(__name__)
+
+Infos = Mapping[str, StreamInfo]
+"""The streams, by name."""
+
+
+class RangeTasks:
+    """Makes the tasks of one query's batches."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        survey: Survey,
+        planner: BatchPlanner,
+        durables: Durables,
+    ) -> None:
+        self._options = options
+        self._survey = survey
+        self._layout = survey.layout
+        self._planner = planner
+        self._durables = durables
+        self._split: bool | None = None
+        """Whether the last batch was cut by sequence, as the log says."""
+
+    def of(self, plan: Plan, infos: Infos, is_deep: bool) -> list[ReadTask]:
+        """
+        The tasks of a batch.
+
+        Args:
+            is_deep: amid a backlog far away: see `look_along`.
+        """
+        if self._options.read_mode == "direct" or plan.end.split:
+            return self._direct(plan, infos, is_deep)
+        connection = self._options.connection
+        return [
+            ReadTask(connection, self._work(index, plan, infos, is_deep))
+            for index in self._busy(plan, infos)
+        ]
+
+    def look_along(self, plan: Plan, infos: Infos, is_deep: bool) -> bool:
+        """
+        Whether each task looks at its stream along with what it asks for first, and nobody waits
+        for a look: amid a backlog far away, where each stream is one task's, and what is to be
+        found there has been counted.
+        """
+        ends = zip(plan.start.sequences, plan.end.sequences, strict=True)
+        moved = [index for index, (start, end) in enumerate(ends) if start < end]
+        return (
+            is_deep
+            and len(self._layout.streams) == len(self._layout)
+            and self._options.read_mode != "direct"
+            and not plan.end.split
+            and self._busy(plan, infos) == moved  # what gets no task is looked at by nobody else
+            and all(plan.modes[i] == "direct" and plan.counts[i] is not None for i in moved)
+        )
+
+    def splits(self, plan: Plan, infos: Infos) -> bool:
+        """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
+        if self._options.min_partitions is self._options.max_records_per_partition is None:
+            return False
+        splits = all(info.allow_direct for info in infos.values()) and all(
+            plan.modes[index] != "consumer" for index in self._busy(plan, infos)
+        )
+        if splits != self._split:
+            self._split = splits
+            cut = "is cut by sequence: a partition's rows are in several tasks"
+            logger.info(
+                "the batch %s", cut if splits else "has a task, and a consumer, a partition"
+            )
+        return splits
+
+    def _busy(self, plan: Plan, infos: Infos) -> list[int]:
+        """The partitions that get a task: by the offsets alone, so that a replay has the same."""
+        return [
+            p.index
+            for p in self._layout
+            if p.index not in plan.end.idle
+            and plan.start.sequences[p.index] < plan.end.sequences[p.index]
+            # What is left of a batch of a stream that is no more (failOnDataLoss=false).
+            and infos[p.stream].created == plan.end.streams[p.stream]
+        ]
+
+    def _work(self, index: int, plan: Plan, infos: Infos, is_deep: bool) -> Work:
+        if plan.modes[index] == "direct":
+            return self._direct_read(index, plan, infos, is_deep)
+        partition = self._layout.partitions[index]
+        info = infos[partition.stream]
+        pinned = self._durables.read(
+            partition, plan.start, info, plan.end.sequences[index], plan.counts[index]
+        )
+        if plan.modes[index] == "consumer":
+            return pinned
+        filter_ = self._planner.filter_of(partition, pinned.start, info)
+        return by_own_consumer(pinned, self._layout, filter_)
+
+    def _direct_read(self, index: int | None, plan: Plan, infos: Infos, is_deep: bool) -> RangeRead:
+        """Partition `index` of the batch, or with None all partitions of the one stream."""
+        at = index or 0
+        stream = self._layout.partitions[at].stream
+        return RangeRead(
+            partition=index,
+            stream=stream,
+            filter=None,
+            start=plan.start.sequences[at],
+            end=plan.end.sequences[at],
+            expected=plan.counts[at] if index is not None else total(plan.counts),
+            include_headers=self._options.include_headers,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            mark=infos[stream].mark,
+            unseen=self.look_along(plan, infos, is_deep),
+            on_invalid_subject=self._options.on_invalid_subject,
+            layout=self._layout,
+        )
+
+    def _direct(self, plan: Plan, infos: Infos, is_deep: bool) -> list[ReadTask]:
+        """Contiguous ranges; what partitions share is read once."""
+        layout, options = self._layout, self._options
+        shared = (
+            layout.shares_stream
+            and len(set(plan.start.sequences)) == 1
+            and len(set(plan.end.sequences)) == 1
+        )
+        busy: Sequence[int | None] = self._busy(plan, infos)
+        reads = [
+            self._direct_read(index, plan, infos, is_deep)
+            for index in ([None] if shared and busy else busy)
+        ]
+        wanted = max(options.min_partitions or 0, len(layout))
+        sequences = max(1, sum(read.end - read.start for read in reads))
+        tasks: list[ReadTask] = []
+        for read in reads:
+            ranges = planning.split_range(
+                read.start,
+                read.end,
+                -(-wanted * (read.end - read.start) // sequences),
+                options.max_records_per_partition,
+            )
+            filters = layout.filters(read.partition)
+            counts = self._survey.sums(read.stream, filters, ranges, infos)
+            direct = direct_tasks(options.connection, read, ranges, counts)
+            if options.read_mode == "auto":
+                tasks += cheapest(self._survey, infos[read.stream], direct)
+            else:
+                tasks += direct
+        return tasks

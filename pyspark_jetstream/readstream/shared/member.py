@@ -1,0 +1,283 @@
+"""
+One query among those that share consumers: what it claims, keeps alive, leaves and acknowledges.
+
+Its state is that of one run, from the moment its consumers are there. The driver (`reader`) says
+when a batch begins, and makes tasks of what is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...client.connection import Client
+from ...fetch.survey import Look
+from ...sanitize import get_logger
+from ..options import SourceOptions
+from ..planner import messages_in
+from .acks import IN_PROGRESS, Heartbeats, ack, keep
+from .ahead import Ahead
+from .claimant import Claimant
+from .claims import Claim, ClaimedOffset
+from .fence import Dealt
+from .openbatches import OpenBatches
+from .poison import Poison
+from .streams import SharedStreams
+
+__all__ = ["MAX_CLAIMS", "WAIT_S", "Budget", "Member", "count", "next_serial"]
+
+logger = get_logger(__name__)
+
+MAX_CLAIMS: Final = 50_000
+"""Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
+
+WAIT_S: Final = 0.2
+"""How long an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""
+
+_BEATS: Final = 3
+"""Heartbeats in one ack wait."""
+
+_KEEP_S: Final = 10.0
+_IN_TIME: Final = 3
+"""Claims made ahead are given back after so long, and after this part, a third, of the ack wait."""
+
+_SHORT: Final = 2
+"""A batch that took this part, a half, of that time is likely to be over before it."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many claims a run may still make that ends at what is there (`availableNow`)."""
+
+    is_frozen: bool = False
+    left: int | None = None
+    """None before the consumers were asked, and for a run that does not end."""
+
+    def spend(self, claims: int) -> None:
+        """So many were made."""
+        if self.left is not None:
+            self.left = max(0, self.left - claims)
+
+    def limit(self, maximum: int) -> int:
+        """The most claims that may be made now."""
+        return maximum if self.left is None else min(maximum, self.left)
+
+
+class Member:
+    """
+    The claims of one run of a query.
+
+    Args:
+        claimant: joined.
+        poison: makes dead letters; None without `maxDeliver`.
+        batches: the record of open batches; None where they are not noted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        options: SourceOptions,
+        claimant: Claimant,
+        streams: SharedStreams,
+        poison: Poison | None,
+        batches: OpenBatches | None,
+        budget: Budget,
+    ) -> None:
+        self.batches = batches
+        self.heartbeats = Heartbeats(
+            options.connection,
+            claimant.ack_wait_s / _BEATS,
+            batches.alive if batches is not None else None,
+        )
+        keep_s = min(_KEEP_S, claimant.ack_wait_s / _IN_TIME)
+        self.ahead = Ahead(options.connection, claimant, self.heartbeats, keep_s)
+        self.lasted_s = math.inf
+        """How long the batch took that was planned before, until Spark came for another."""
+        self._client = client
+        self._options = options
+        self._claimant = claimant
+        self._streams = streams
+        self._poison = poison
+        self._budget = budget
+        self._settled = -1
+        """The serial of the last batch that is acknowledged."""
+        self._ahead_of: dict[str, str] = {}
+        """When the streams were made of which messages are claimed ahead."""
+
+    def __repr__(self) -> str:
+        return f"<Member of {self._options.consumer}: {self.heartbeats!r}, {self.ahead!r}>"
+
+    def close(self) -> None:
+        """Gives back what is in no batch; what is held returns after its ack wait."""
+        self.ahead.close()
+        self.heartbeats.close()
+
+    # ── claiming ─────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, before: ClaimedOffset | None) -> dict[int, list[Claim]]:
+        """
+        Claims for a batch, while the one before is acknowledged.
+
+        Those made ahead come first. Where they fill the batch, the next are made while this one is
+        acknowledged and runs; otherwise what is missing is claimed now.
+        """
+        claimed, made = dict(self.ahead.take()), self._ahead_of
+        if claimed:
+            self._streams.look_at_streams()  # before one that was made anew is claimed of
+        maximum = self._budget.limit(self._maximum())
+        is_full = 0 < maximum <= count(claimed) and made == self._streams.created
+        if is_full:
+            self._budget.spend(count(claimed))
+            self._go_ahead()
+        if before is not None:
+            self.settle(before)
+        if claimed and made != self._streams.created:  # their stream is no more
+            self._release(claimed)
+            self._release(self.ahead.take())
+            claimed, is_full = {}, False
+        if is_full:
+            return claimed
+        waits = self._budget.left is None and not count(claimed)
+        more = self._kept(max(0, maximum - count(claimed)), WAIT_S if waits else 0)
+        claimed = {index: claimed.get(index, []) + taken for index, taken in more.items()}
+        self._budget.spend(count(claimed))
+        if 0 < maximum <= count(claimed):
+            self._go_ahead()
+        return claimed
+
+    def is_held_up(self, look: Look) -> bool:
+        """Whether a run that ends at what is there waits for a consumer that is paused."""
+        return bool(self._budget.left) and any(
+            info is not None and info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
+            for info in look.consumers.values()
+        )
+
+    def _kept(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
+        """Claims now; goes on as long as all that is claimed is let go again."""
+        while True:
+            claimed = self._claimant.claim(limit, wait_s)
+            kept = keep(self._client, self._claimant, claimed, self.heartbeats)
+            if self._poison is not None:
+                self._poison.let_go(claimed, kept)
+            if count(kept) or not count(claimed):
+                return kept
+
+    def _go_ahead(self) -> None:
+        """
+        Claims for the batch after the one that is planned, where that is likely to be over in time.
+
+        Not with `maxDeliver`: what is given back has been delivered once more, and did nothing.
+        """
+        limit = self._budget.limit(self._maximum())
+        if limit and self._poison is None and self.lasted_s * _SHORT < self.ahead.keep_s:
+            self._ahead_of = self._streams.created
+            self.ahead.begin(limit)
+
+    def _maximum(self) -> int:
+        """The most messages of a batch."""
+        maximum = self._options.max_records or MAX_CLAIMS
+        if self._options.max_bytes is not None:
+            maximum = min(maximum, messages_in(self._options.max_bytes, self._streams.infos))
+        return maximum
+
+    # ── whose the messages are ───────────────────────────────────────────────────────────────
+
+    def fence(
+        self,
+        before: ClaimedOffset | None,
+        claimed: Mapping[int, Sequence[Claim]],
+        look: Look,
+    ) -> Dealt:
+        """
+        Whose the claimed messages are. Those that are this query's are noted; those of others'
+        batches are left, those of committed ones acknowledged once more.
+
+        Args:
+            look: at streams and consumers, behind the claim.
+        """
+        mine = {index: list(taken) for index, taken in claimed.items()}
+        if self.batches is None:
+            return Dealt(mine, {}, {})
+        dealt = self.batches.plan(before, next_serial(before), claimed, look)
+        dealt = dealt._replace(mine=mine | dealt.mine)
+        for index, sequences in dealt.settled.items():
+            ack(self._client, self._claimant.by_partition[index], sequences)
+        self._leave("open", dealt.theirs)
+        self._leave("committed", dealt.settled)
+        if self._poison is not None:
+            self._poison.let_go(claimed, dealt.mine)
+        return dealt
+
+    def _leave(self, reason: str, left: Mapping[int, Sequence[int]]) -> None:
+        for index, sequences in left.items():
+            consumer = self._claimant.by_partition[index]
+            self.heartbeats.release(consumer, sequences)
+            logger.info(
+                "consumer=%s: %d messages were dealt to this query and are in a batch of another"
+                " one, which is %s; they are left to it", consumer.name, len(sequences), reason,
+            )  # fmt: skip
+
+    def without_poison(self, claimed: dict[int, list[Claim]]) -> dict[int, list[Claim]]:
+        """The claims without those that were delivered too often, which are dead letters now."""
+        if self._poison is None:
+            return claimed
+        kept = self._poison.removed(claimed, self._claimant.by_partition)
+        for index, taken in claimed.items():
+            gone = {claim.sequence for claim in taken} - {c.sequence for c in kept[index]}
+            self.heartbeats.release(self._claimant.by_partition[index], gone)
+        return kept
+
+    # ── batches ──────────────────────────────────────────────────────────────────────────────
+
+    def hold(self, upto: ClaimedOffset) -> None:
+        """Keeps the claims of a batch that is run again."""
+        consumers = self._claimant.by_partition
+        for index in upto.claims:
+            ack(self._client, consumers[index], upto.sequences(index), IN_PROGRESS)
+        for index in upto.claims:
+            self.heartbeats.hold(consumers[index], upto.sequences(index))
+
+    def settle(self, offset: ClaimedOffset) -> None:
+        """
+        Acknowledges a batch that is in the commit log.
+
+        Raises:
+            RequestTimeoutError: The server took no acks for `requestTimeout`. The claims would
+                return to other readers, so the query must not go on as if all were well.
+        """
+        late_s = self.heartbeats.overdue_s
+        if late_s > self._claimant.ack_wait_s and self.batches is None:
+            logger.warning(
+                "consumer=%s: no heartbeat arrived for %.0f s, longer than its ack wait of %.0f s;"
+                " what was claimed may have been given to other readers as well",
+                self._options.consumer, late_s, self._claimant.ack_wait_s,
+            )  # fmt: skip
+        if offset.serial == self._settled:
+            return
+        self._streams.look_at_streams()  # an ack in another stream of that name is of another claim
+        settles = self.batches is None or self.batches.settles(offset)
+        for index in offset.claims:
+            consumer, sequences = self._claimant.by_partition[index], offset.sequences(index)
+            created = self._streams.infos[consumer.stream].created
+            if settles and created == offset.streams.get(consumer.stream):
+                ack(self._client, consumer, sequences)
+            self.heartbeats.release(consumer, sequences)
+        self._settled = offset.serial
+
+    def _release(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
+        """Lets go of claims."""
+        for index, taken in claimed.items():
+            sequences = [claim.sequence for claim in taken]
+            self.heartbeats.release(self._claimant.by_partition[index], sequences)
+
+
+def count(claimed: Mapping[int, Sequence[Claim]]) -> int:
+    """How many claims they are."""
+    return sum(map(len, claimed.values()))
+
+
+def next_serial(before: ClaimedOffset | None) -> int:
+    """The serial of the batch that follows."""
+    return before.serial + 1 if before is not None else 0

@@ -1,0 +1,124 @@
+"""
+What a query that shares consumers reads from, as it was seen last: its streams and the consumers;
+and whether they still are what its batches know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from ...client.info import ConsumerInfo, Mark, StreamInfo
+from ...fetch.assumptions import Assumption, Change
+from ...fetch.survey import Look, Survey
+from ..driver import lasting
+from .claimant import Claimant
+
+__all__ = ["SharedStreams"]
+
+
+class SharedStreams:
+    """
+    The streams of one query, and their shared consumers.
+
+    Args:
+        infos: the streams by a first look.
+        lost: told of each loss: stream, partition, and what is gone. It raises where
+            `failOnDataLoss` says so.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        infos: Mapping[str, StreamInfo],
+        claimant: Claimant,
+        lost: Callable[[str, int, str], None],
+    ) -> None:
+        self.infos = infos
+        """The streams, by name."""
+        self.marks: Mapping[str, Mark] = {}
+        """The streams as the last batch was planned by them."""
+        self._survey = survey
+        self._claimant = claimant
+        self._lost = lost
+
+    def __repr__(self) -> str:
+        return f"<SharedStreams {', '.join(self.infos)}>"
+
+    @property
+    def created(self) -> dict[str, str]:
+        """When each stream was made."""
+        return {name: info.created for name, info in self.infos.items()}
+
+    def mark(self) -> Mapping[str, Mark]:
+        """Marks the streams as they are now, for the batch that is planned by them."""
+        self.marks = self._survey.marks(self.infos)
+        return self.marks
+
+    def look(self) -> Look:
+        """The streams and the consumers as they are now, in one round trip."""
+        asked_s = time.monotonic()
+        of = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}
+        look = self._survey.look(of)
+        self._take_in(look.streams)
+        infos = {index: info for index, info in look.consumers.items() if info is not None}
+        self._claimant.note_clock(infos.values(), asked_s)
+        self._check_consumers(infos)
+        return look
+
+    def look_at_streams(self) -> None:
+        self._take_in(self._survey.streams())
+
+    def _take_in(self, streams: Mapping[str, StreamInfo]) -> None:
+        """
+        Raises:
+            DataLossError: A stream was made anew since the last look, or taken back to an older
+                copy (`failOnDataLoss`).
+        """
+        before, self.infos = self.infos, streams
+        for name, info in streams.items():
+            if info.created != before[name].created:
+                self._lost(
+                    name,
+                    0,
+                    f"the stream was made anew at {info.created}, while the query ran; what was not"
+                    f" read of the one of {before[name].created} is gone",
+                )
+        self.check_taken_back()
+
+    def check_taken_back(self) -> None:
+        """
+        Raises:
+            DataLossError: A stream is not what it was at its mark (`failOnDataLoss`).
+        """
+        changes = lasting(self._changes, self._look_on)
+        for name, change in changes.items():
+            if change.of is not Assumption.SAME_STREAM:
+                self._lost(name, 0, change.text)
+        if changes:
+            self.marks = self._survey.marks(self.infos)
+
+    def _changes(self) -> Mapping[str, Change]:
+        """By stream what shows that it is not what it was at its mark."""
+        return self._survey.changed(self.marks, self.infos)
+
+    def _look_on(self) -> None:
+        self.infos = self._survey.streams()
+
+    def _check_consumers(self, infos: Mapping[int, ConsumerInfo]) -> None:
+        """
+        Raises:
+            DataLossError: One was made anew while the query ran (`failOnDataLoss`).
+            ConsumerEditedError: Somebody changed what one delivers.
+        """
+        for index, info in infos.items():
+            consumer = self._claimant.by_partition[index]
+            if info.created != self._claimant.joined[index].created:
+                self._claimant.joined[index] = info
+                self._lost(
+                    consumer.stream,
+                    index,
+                    f"the consumer '{info.name}' was made anew at {info.created}, while the query"
+                    " ran: what was acknowledged is forgotten, and comes again",
+                )
+            self._claimant.check_edited(consumer, info)

@@ -1,0 +1,212 @@
+"""
+What a query reads from, as it was seen last: its streams, and those of its consumers that are
+watched; and whether they still are what its checkpoint knows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ..client.info import StreamInfo
+from ..errors import OffsetError, OptionError
+from ..fetch.assumptions import (
+    Assumption,
+    Change,
+    position_changes,
+    removed_unread,
+    takes_all,
+)
+from ..fetch.consumer import edited
+from ..fetch.survey import Look, Survey
+from .driver import lasting
+from .durables import Durables
+from .offsets import Offset, check_filters, check_layout
+from .options import SourceOptions
+
+__all__ = ["Watched"]
+
+
+class Watched:
+    """
+    The streams and consumers of one query.
+
+    Args:
+        lost: told of each loss: stream, partition, and what is gone. It raises where
+            `failOnDataLoss` says so.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        survey: Survey,
+        durables: Durables,
+        lost: Callable[[str, int, str], None],
+    ) -> None:
+        self.seen = Look({}, {}, -math.inf)
+        """What the server said last."""
+        self._options = options
+        self._survey = survey
+        self._layout = survey.layout
+        self._durables = durables
+        self._lost = lost
+
+    def __repr__(self) -> str:
+        return f"<Watched {', '.join(self.infos)}>"
+
+    def look(self, fresh_s: float = 0.0) -> None:
+        """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""
+        if time.monotonic() - self.seen.at >= fresh_s:
+            self.seen = self._survey.look(self._durables.watched())
+
+    @property
+    def infos(self) -> Mapping[str, StreamInfo]:
+        """The streams, by name."""
+        return self.seen.streams
+
+    def check_read_mode(self) -> None:
+        """
+        Raises:
+            OptionError: A stream cannot be read as `readMode` says.
+        """
+        for info in self.infos.values():
+            if self._options.read_mode != "direct":
+                continue
+            if info.retention != "limits":
+                raise OptionError(
+                    "readMode",
+                    f"direct reads without a consumer, but stream '{info.name}' keeps messages only"
+                    f" for consumers (retention {info.retention}); use auto or consumer",
+                )
+            if not info.allow_direct:
+                raise OptionError(
+                    "readMode",
+                    f"stream '{info.name}' has direct get off; set allow_direct on it, or"
+                    " readMode=consumer",
+                )
+
+    def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
+        """
+        Accepts a checkpoint of this query.
+
+        Args:
+            ends: by partition, the sequence that `endingOffsets` names.
+
+        Raises:
+            OptionError, OffsetError: It has another consumer or layout, or has read further.
+        """
+        layout, named = self._layout, self._options.consumer
+        if named is not None and named != offset.consumer:
+            raise OptionError(
+                "consumer",
+                f"the checkpoint has '{offset.consumer}', by which this query has read so far, and"
+                f" goes on with it, not with '{named}': give consumer={offset.consumer}, to whoever"
+                " stands by (standby), too, or leave the option out",
+            )
+        check_filters(offset.filters, layout.named_filters)
+        check_layout(
+            len(offset.sequences), offset.streams, layout.streams, len(layout),
+            "to change N: keep both layouts, let pyspark-jetstream partition --hand-over name one"
+            " point in both, drain the old one with the old options, its endingOffsets and"
+            " trigger(availableNow=True), then start with the new options, its startingOffsets and"
+            " a new checkpointLocation",
+        )  # fmt: skip
+        for index, end in ends.items():
+            if offset.sequences[index] > end:
+                raise OffsetError(
+                    f"partition {index} was read up to sequence {offset.sequences[index]}, beyond"
+                    f" its endingOffsets {end}: stop the query first, then take the offsets anew"
+                    " (pyspark-jetstream partition --hand-over)"
+                )
+
+    def checked(self, offset: Offset) -> Offset:
+        """
+        The offset, after every check that its messages are still to be had; with
+        `failOnDataLoss=false` moved to where reading can go on.
+
+        Raises:
+            DataLossError: They are not (`failOnDataLoss`).
+            ConsumerEditedError: Somebody changed what a consumer of the query delivers.
+        """
+        self.check_consumers(offset)
+        changes = lasting(lambda: self.changes(offset), self.look)
+        if not changes:
+            return offset
+        sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
+        for index, change in changes.items():
+            info = self.infos[self._layout.partitions[index].stream]
+            self._lost(info.name, index, change.text)
+            streams[info.name] = info.created
+            if change.of is Assumption.NOT_SHORTER and sequences[index] <= info.last_seq:
+                continue  # what was read is still what it was
+            sequences[index] = max(0, info.first_seq - 1)
+            if change.of is not Assumption.NOTHING_UNREAD_LEFT:
+                # From where on it holds other messages than were read cannot be told.
+                base[index] = sequences[index]
+        return replace(
+            offset,
+            sequences=tuple(sequences),
+            base=tuple(base),
+            streams=streams,
+            idle=(),
+            marks=self._survey.marks(self.infos),
+        )
+
+    def changes(self, offset: Offset) -> dict[int, Change]:
+        """By partition what shows that its stream cannot be read on from the offset."""
+        outgrown = {
+            name
+            for name, change in self._survey.changed(offset.marks, self.infos).items()
+            if change.of is Assumption.NOT_OUTGROWN
+        }
+        changes = {}
+        for p in self._layout:
+            info, position = self.infos[p.stream], offset.sequences[p.index]
+            mark = offset.mark(p.stream, position)
+            change = position_changes(info, mark, position, p.stream in outgrown)
+            if change is None and info.retention != "limits":
+                kept_from = self._kept_from(offset, info)
+                change = removed_unread(info, kept_from, alone=True)
+            if change is not None:
+                changes[p.index] = change
+        return changes
+
+    def _kept_from(self, offset: Offset, info: StreamInfo) -> int:
+        """
+        Behind which sequence a stream that is not of retention `limits` holds all that came, unless
+        somebody else removed it; its end where that cannot be told.
+        """
+        of = [p for p in self._layout if p.stream == info.name]
+        filters = [p.filter for p in of]
+        if info.retention == "workqueue" and self._layout.partition_subject is not None:
+            filters = [self._layout.union_filter]  # what is outside of all partitions stays there
+        if not takes_all(filters, info):
+            return info.last_seq
+        since = 0
+        if info.retention == "interest":
+            made = self._durables.made or offset.consumers
+            if any(p.index not in made for p in of):
+                return info.last_seq
+            since = max(made[p.index].since for p in of)
+        return max(since, *(offset.sequences[p.index] for p in of))
+
+    def check_consumers(self, offset: Offset) -> None:
+        """
+        Raises:
+            DataLossError: A consumer is gone for which alone a stream keeps messages
+                (`failOnDataLoss`).
+            ConsumerEditedError: Somebody changed what one delivers.
+        """
+        for index, changes in self._durables.changes(
+            offset, self.infos, self.seen.consumers
+        ).items():
+            partition = self._layout.partitions[index]
+            read = self._durables.read(partition, offset, self.infos[partition.stream])
+            for change in changes:
+                if change.of is Assumption.CONSUMER_AS_MADE:
+                    raise edited(read, change)
+                if change.of.is_loss:
+                    self._lost(partition.stream, index, change.text)
+                    self._durables.forget(index, self.seen.consumers[index])

@@ -1,0 +1,87 @@
+"""A shared consumer that somebody edits under its queries."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.errors import ConsumerEditedError
+
+from ..kits.answers import answer
+from ..kits.shared import RETENTIONS, eventually, numbered, query
+
+__all__ = ["query"]
+
+
+def edit(js, name, **changes):
+    config = js.consumer_info(name, "jobs-0").config | changes
+    config = {key: value for key, value in config.items() if value is not None}
+    js.create_consumer(name, config, "update")
+
+
+def test_what_a_filter_passes_over_is_read_after_a_reset(js, new_stream, publish, query):
+    """
+    The error says that setting a filter back is not all: the consumer stands behind what it has
+    passed over. As docs/guides/sharing.md says, the query has each message once all the same.
+    """
+    name = new_stream(retention="workqueue")
+    one = query(stream=name, maxRecordsPerTrigger=14, ackWait="2s")
+    assert one.claim() is None
+    publish(numbered(name, 70))
+    assert one.step() == 14
+    edit(js, name, filter_subject=f"{name}.0")
+    hands_back(js, name, 3)
+    with pytest.raises(ConsumerEditedError, match="does not deliver by itself any more"):
+        one.drain()
+    edit(js, name, filter_subject=None)
+    one.restart()
+    eventually(lambda: is_at_its_end(js, name, one))
+    assert 14 < len(one.rows) < 70, "nothing was passed over"
+    one.die()
+    js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs", b"", [("KV-Operation", "DEL")])
+    js._call(f"CONSUMER.RESET.{name}.jobs-0", {"seq": 1})
+    one.restart()
+    eventually(lambda: is_at_its_end(js, name, one))
+
+    assert sorted(one.sequences) == list(range(1, 71))
+
+
+def is_at_its_end(js, name, one):
+    """Whether there is nothing for the query, nor will be."""
+    one.drain()
+    info = js.consumer_info(name, "jobs-0")
+    return info.num_pending + info.num_ack_pending == 0
+
+
+def hands_back(js, name, count):
+    """Another reader pulls so many messages, and wants none of them."""
+    group = js.consumer_info(name, "jobs-0").config["priority_groups"][0]
+    connection = js.client.connection
+    inbox = connection.new_inbox()
+    sid = connection.subscribe(inbox)
+    pull = json.dumps({"batch": count, "group": group, "no_wait": True}).encode()
+    connection.send(wire.pub(f"{js.prefix}.CONSUMER.MSG.NEXT.{name}.jobs-0", pull, inbox))
+    for _ in range(count):
+        connection.send(wire.pub(answer(connection, sid).reply.decode(), b"-NAK"))
+    connection.unsubscribe(sid)
+    connection.ping(5.0)
+
+
+@pytest.mark.parametrize("retention", RETENTIONS)
+@pytest.mark.parametrize("changes", [{"headers_only": None}, {"max_ack_pending": 5}], ids=str)
+def test_edits_that_change_no_row(js, new_stream, publish, query, retention, changes):
+    """
+    Rows come by direct get, and how much may be claimed is the operator's to say.
+    """
+    name = new_stream(retention=retention)
+    one = query(stream=name, maxRecordsPerTrigger=10)
+    assert one.claim() is None
+    publish(numbered(name, 30))
+    assert one.step() == 10
+    edit(js, name, **changes)
+    one.drain()
+
+    assert sorted(one.sequences) == list(range(1, 31))
+    assert {row["data"] for row in one.rows} == {b"m%d" % i for i in range(30)}

@@ -1,0 +1,133 @@
+"""JSON of programs: a schema each, and documents that are what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pyspark_jetstream.operations.console import (
+    backfilling,
+    commands,
+    overview,
+    program,
+    replay,
+)
+from pyspark_jetstream.operations.inspection import findings, leases
+from pyspark_jetstream.operations.inspection.findings import Inspection
+
+from ...kits.schemas import FOLDER, mistakes, schema
+
+WITHOUT = {"metrics"}
+"""Commands that show nothing."""
+
+
+def test_every_program_that_shows_something_has_a_schema():
+    """
+    The folder has a schema for each command, or group of commands, and nothing else; each of these
+    takes `--json`.
+    """
+    names = {name.partition(" ")[0] for name in commands.COMMANDS} - WITHOUT
+
+    assert {path.stem for path in Path(FOLDER).glob("*")} == names
+    for name, (module, _) in commands.COMMANDS.items():
+        parser = program.Parser(prog=name)
+        __import__(f"{commands.__package__}.{module}")
+        getattr(__import__(commands.__package__, fromlist=[module]), module).arguments(parser)
+        for one in [*parser.commands().values()] or [parser]:
+            takes = "--json" in dict(one.flags())
+            assert takes is (name not in WITHOUT), name
+
+
+@pytest.mark.parametrize("kind", [findings, leases])
+def test_the_schema_of_inspect_has_every_field(kind):
+    """
+    Each state has a definition of just its fields, all of which are always there.
+    """
+    found = schema("inspect")
+    parts = found["$defs"] | {"Inspection": found}
+    states = [each for each in vars(kind).values() if dataclasses.is_dataclass(each)]
+    states = [each for each in states if each.__module__ == kind.__name__]
+
+    assert len(states) > 1
+    for state in states:
+        if state is findings.ServerState:
+            continue
+        fields = {field.name for field in dataclasses.fields(state)}
+        more = {"problems"} if state is Inspection else set()
+        part = parts[state.__name__]
+        assert set(part["properties"]) == set(part["required"]) == fields | more
+        assert part["additionalProperties"] is False
+
+
+def test_what_inspect_shows():
+    """
+    A look with one of each is what the schema says; with a field too many it is not.
+    """
+    place = findings.PositionState(0, "S", None, 1, 2, 3, 4, None, None)
+    claim = findings.ClaimState(0, "S", 1, 1, 1, 0, None)
+    source = findings.SourceState("0", "q", positions=(place,), claims=(claim,))
+    limits = findings.LimitState(None, 1, 2.0, None, "old", 0.5)
+    stream = findings.StreamState("S", "t", "limits", limits, 1, 2, 3, 4, ("a",), 1, "n", 2.0)
+    inspection = Inspection(
+        "t", "nats://h", (stream,), (findings.PartitionState(0, "S", "a", None, 1),),
+        (findings.ConsumerState("S", "c"),),
+        findings.CheckpointState("p", "q", 1, None, (source,), 0),
+        (leases.LeaseState("S", "q", waiting=(leases.WaitingState("q", "n", "h", 1, "t"),)),),
+    )  # fmt: skip
+    document = json.loads(json.dumps(overview.document(inspection)))
+
+    assert mistakes(document, "inspect") == []
+    assert mistakes(document | {"more": 1}, "inspect") == [".more is unknown"]
+    assert mistakes(asdict(inspection) | {"streams": "S"}, "inspect")
+
+
+def test_what_explain_mapping_shows(capsys):
+    """
+    A subject that is mapped, one that no rule matches, and one that becomes no subject.
+    """
+    words = ['{"a.*": "{{left(1,1)}}"}', "a.b", "c", "a.é", "--json"]
+    status = commands.main(["explain-mapping", *words])
+    found = json.loads(capsys.readouterr().out)
+
+    assert status == 0
+    assert mistakes(found, "explain-mapping") == []
+    assert [each["rule"] for each in found] == ["a.*", None, "a.*"]
+    assert [each["becomes"][0]["subject"] for each in found] == ["b", "c", None]
+
+
+@pytest.mark.parametrize(
+    ("verify", "faults", "verified", "status"),
+    [(False, [], None, 0), (True, [], True, 0), (True, ["x is missing"], False, 1)],
+)
+def test_what_a_backfill_shows(capsys, verify, faults, verified, status):
+    """
+    A backfill says how many messages there are and where; verified is null where nobody asked.
+    """
+    given = SimpleNamespace(verify=verify, json=True)
+    target = SimpleNamespace(faults=lambda manifest: faults)
+    manifest = {"rows": 7, "missing": 1, "files": [{}, {}]}
+    ended = backfilling.concluded(manifest, target, "file:/o", given)
+    found = json.loads(capsys.readouterr().out)
+
+    assert ended == status
+    assert mistakes(found, "backfill") == []
+    assert (found["messages"], found["files"], found["verified"]) == (7, 2, verified)
+
+
+def test_what_a_replay_shows():
+    """
+    A replay says what was replayed, what stays, and where the next one begins.
+    """
+    manifest = {
+        "subjects_replayed": {"a": [2, 1]}, "replayed": 2, "duplicates": 1, "elsewhere": 1,
+        "no_letters": 0, "missing": 0, "streams": {"DEAD": {"last_sequence": 7}},
+    }  # fmt: skip
+    found = replay.document(manifest, "file:/o", None)
+
+    assert mistakes(found, "replay") == []
+    assert found["streams"] == [{"stream": "DEAD", "next_since": 8}]
