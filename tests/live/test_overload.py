@@ -6,7 +6,6 @@ import os
 import random
 import threading
 from collections import Counter, defaultdict
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -201,7 +200,7 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
         batch = pa.record_batch({"subject": pa.array(subjects), "data": pa.array(subjects)})
         counts = publisher.publish(
             client,
-            WriteContext(replace(sink_of(connection_of(nats_server.url)), **options)),
+            WriteContext(sink_of(connection_of(nats_server.url), **options)),
             [builder.build(batch)],
         )
         client.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -57,7 +56,7 @@ def publish(client, options, batches, id_prefix=None) -> Counts:
 
 def sink(server, **changes) -> SinkOptions:
     """Options of a write to this server."""
-    return replace(sink_of(connection_of(server.url)), **changes)
+    return sink_of(connection_of(server.url), **changes)
 
 
 def stored(js: JetStream, stream: str) -> list[tuple[str, bytes]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -121,7 +120,7 @@ def test_a_limit_is_waited_for(nats_server, js, new_stream, config, room):
     purger.start()
     try:
         patient = brief(nats_server, publish_timeout_s=30.0)
-        counts = publish(js.client, replace(patient, publish_timeout_s=30.0), batch)
+        counts = publish(js.client, changed(patient, publish_timeout_s=30.0), batch)
     finally:
         stop.set()
         purger.join()
