@@ -23,7 +23,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.metrics import OUTCOMES, Snapshot
+from pyspark_jetstream.publish.metrics import OUTCOMES, MetricsSnapshot
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.publish.rowthread import Supply
@@ -50,7 +50,7 @@ class Written(NamedTuple):
     acked: int
     seconds: float
     """From the first block on."""
-    counts: Snapshot
+    counts: MetricsSnapshot
 
     @property
     def rate(self) -> float:

@@ -26,7 +26,7 @@ from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
 from .lanes.lane import Lane
 from .options import SinkOptions
-from .telemetry import Lately, Telemetry, Totals, Watched, Way
+from .telemetry import LaneTotals, Lately, Telemetry, Watched, Way
 
 __all__ = ["LaneSet"]
 
@@ -166,12 +166,12 @@ class LaneSet:
         places = self._targets.known(pa.array(subjects, pa.string())).to_pylist()
         return ["" if place is None else self._targets[place].name for place in places]
 
-    def totals(self) -> list[tuple[Way, Totals]]:
+    def totals(self) -> list[tuple[Way, LaneTotals]]:
         """What each has counted in this task, and how its rows go."""
         return [
             (
                 watched.way,
-                Totals(
+                LaneTotals(
                     stored=lane.acked if lane in self.main else 0,
                     dead_letters=0 if lane in self.main else lane.acked,
                     duplicates=lane.duplicates,

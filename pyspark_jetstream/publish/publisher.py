@@ -54,7 +54,7 @@ from .pauses import Pauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
-from .telemetry import Cause, Counts, Reporter, Totals, Watchdog
+from .telemetry import Cause, Counts, LaneTotals, Reporter, Watchdog
 
 __all__ = ["Leaving", "Publisher", "publish"]
 
@@ -422,7 +422,7 @@ class Publisher:
         for number, (way, totals) in enumerate(lanes.totals()):
             telemetry.count(totals, way.stream, number)
         telemetry.count(
-            Totals(
+            LaneTotals(
                 rejected=self.shedding.rejected,
                 invalid=self.pauses.throttle.invalid,
                 unrecognised=self._context.signals.unrecognised,

@@ -39,8 +39,9 @@ from ..publish.publisher import Publisher
 from ..publish.rowthread import Supply
 from ..publish.telemetry import Counts, Origin, Telemetry
 from ..sanitize import get_logger
-from .changes import Seen
-from .ledger import Ledger, Look, Record, TaskName
+from .changes import FoundStream
+from .ledger import Ledger
+from .records import LedgerLook, TaskName, TaskRecord
 from .recovery import Recovery
 from .rows import MessageBuilder
 from .streams import Streams, target_fault
@@ -88,7 +89,7 @@ class Task:
     number: int
     """Of the attempt."""
     id_prefix: str | None
-    look: Look | None
+    look: LedgerLook | None
     """At the ledger, before its first row was made."""
 
     @property
@@ -157,11 +158,11 @@ class Attempt:
         targets.again = self._as_they_are
         self._signals = signals
         self._reached: dict[str, Target] = {}
-        self._record: Record | None = None
+        self._record: TaskRecord | None = None
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
-        self.seen: list[Seen] = []
+        self.seen: list[FoundStream] = []
         """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
         self.fresh = 0
         """Rows that have a sequence of their own there, as far as known."""
@@ -265,11 +266,11 @@ class Attempt:
             " were written (or the server maps subjects: set exactlyOnce=false then)",
         )
 
-    def _elsewhere(self, names: Iterable[str]) -> list[Seen]:
+    def _elsewhere(self, names: Iterable[str]) -> list[FoundStream]:
         """Those of these streams that this attempt does not write to, as they are now."""
         others = [name for name in names if name not in self._reached]
         infos = JetStream(self._task.client).stream_infos_there(others) if others else []
-        return [Seen.of(info) for info in infos if info is not None]
+        return [FoundStream.of(info) for info in infos if info is not None]
 
     def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
         """All messages; the ledger knows where they go."""
@@ -343,7 +344,7 @@ class Attempt:
             for target, info in zip(known, infos, strict=True)
         ]
 
-    def _seen(self, targets: dict[str, Target]) -> list[Seen]:
+    def _seen(self, targets: dict[str, Target]) -> list[FoundStream]:
         return [self._streams.seen[name] for name in targets]
 
     def _admit(self, messages: Messages) -> None:
@@ -362,7 +363,7 @@ class Attempt:
 
     # ── what is stored already ───────────────────────────────────────────────────────────────
 
-    def _recover(self, record: Record, moves: bool) -> None:
+    def _recover(self, record: TaskRecord, moves: bool) -> None:
         self._streams.publishing = True
         js = JetStream(self._streams.client)
         for name in record.streams:

@@ -23,7 +23,7 @@ from ..errors import (
 from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
-from .changes import Seen
+from .changes import FoundStream
 
 __all__ = ["Streams", "target_fault"]
 
@@ -66,7 +66,7 @@ class Streams:
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self.publishing = False
         """Whether PubAcks are under way on the task's own connection."""
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, FoundStream] = {}
         """Each stream at the moment it was found."""
         self._client = client
         self._control = Client(options.connection)
@@ -111,14 +111,14 @@ class Streams:
                 self.targets.is_blind = True
             return [None] * len(subjects)
         for name, info in infos.items():
-            now = Seen.of(info)
+            now = FoundStream.of(info)
             before = self.seen.setdefault(name, now)
             if now.created != before.created:
                 raise TargetChangedError(name, before.made_anew(now))
         targets = {name: Target.parse(info.config) for name, info in infos.items()}
         return [None if name is None else targets[name] for name in names]
 
-    def holding(self, stored_in: Mapping[str, int]) -> list[Seen]:
+    def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
         """The streams as they were found, where they are known to have rows now."""
         return [
             seen.holding(stored_in.get(name, 0))
@@ -137,7 +137,7 @@ class Streams:
         self._find([subject])
         self._dead = set(self.seen) - known
 
-    def holding_dead(self, stored_in: Mapping[str, int]) -> list[Seen]:
+    def holding_dead(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
         """The streams of dead letters as they were found, or else as they are at the end."""
         js = JetStream(self._client)
         found = []
@@ -146,9 +146,9 @@ class Streams:
                 found.append(replace(before.holding(first), is_target=False))
                 continue
             try:
-                now = Seen.of(js.stream_info(name))
+                now = FoundStream.of(js.stream_info(name))
             except StreamNotFoundError:
-                now = Seen(name, "", first, "", keeps=True)  # the commit looks again
+                now = FoundStream(name, "", first, "", keeps=True)  # the commit looks again
             except JetStreamError as error:
                 logger.warning("stream=%s: what it has was not looked at: %s", name, error)
                 continue

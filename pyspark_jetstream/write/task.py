@@ -41,24 +41,25 @@ from ..publish.telemetry import Counts, Telemetry
 from ..sanitize import get_logger
 from .attempt import Attempt, Task, Written, built, fresh_rows, written
 from .batchmapping import BatchMapping, digest
-from .changes import Seen
+from .changes import FoundStream
 from .ids import Ids
-from .ledger import BUCKET, Ledger, Look, TaskName
+from .ledger import BUCKET, Ledger
+from .records import LedgerLook, TaskName
 from .reroutes import Reroutes
 from .rows import MessageBuilder
 from .streams import Streams
 
-__all__ = ["Report", "write_task"]
+__all__ = ["TaskReport", "write_task"]
 
 logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Report:
+class TaskReport:
     """What a task says beside its counts; it grows while the task writes."""
 
     telemetry: Telemetry = field(default_factory=Telemetry)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[FoundStream] = field(default_factory=list)
     """The target streams as they were found, for the commit."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Names of headers that did not go out, and of how many rows."""
@@ -73,7 +74,7 @@ def write_task(
     name: TaskName,
     ids: Ids | None,
     attempt: int = 0,
-    report: Report | None = None,
+    report: TaskReport | None = None,
 ) -> Written | None:
     """
     Writes the rows of one task and returns when each is stored; None if its batch was committed.
@@ -89,7 +90,7 @@ def write_task(
         PublishError: A row was not stored; rows before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
-    report = report or Report()
+    report = report or TaskReport()
     streams = Streams(client, options)
     connection = client.connection
     away_s(connection)  # now: while rows are made the PONG would lie in the socket
@@ -154,7 +155,7 @@ def _publish_all(
     builder: MessageBuilder,
     streams: Streams,
     signals: RowSignals,
-    report: Report,
+    report: TaskReport,
 ) -> Counts:
     """Publishes all rows without a ledger."""
     messages = (built(builder, signals, batch) for batch in batches)
@@ -188,7 +189,7 @@ def _begun_otherwise(error: OptionError | RowError, name: TaskName) -> JetStream
 
 
 def _agreed(
-    ledger: Ledger, name: TaskName, own: BatchMapping, look: Look
+    ledger: Ledger, name: TaskName, own: BatchMapping, look: LedgerLook
 ) -> tuple[BatchMapping, bytes]:
     """
     The mapping of the task's batch, and how the ledger has it.

@@ -31,7 +31,8 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.ledger import Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 

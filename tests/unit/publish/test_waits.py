@@ -16,7 +16,7 @@ from pyspark_jetstream.errors import (
     QueueTimeoutError,
 )
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish.metrics import Snapshot
+from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of
@@ -256,7 +256,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
 
 
 def blocked_s(world: World, cause: str) -> float:
-    found: Snapshot = world.telemetry.snapshot()
+    found: MetricsSnapshot = world.telemetry.snapshot()
     (value,) = found.total("jetstream_publish_blocked_seconds_total", cause=cause)
     return value / 1e6
 
