@@ -184,9 +184,7 @@ def cheapest(survey: Survey, info: StreamInfo, tasks: Iterable[ReadTask]) -> Ite
         read = task.work
         assert isinstance(read, RangeRead)
         sequences = read.end - read.start
-        cheaper = read.filter is None and planning.own_is_cheaper(
-            sequences, info.clustered, survey.away_s
-        )
+        cheaper = read.filter is None and planning.own_is_cheaper(sequences, survey.site(info))
         if cheaper and info.retention == "limits" and survey.may_own(info.name, {info.name: info}):
             yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
         else:

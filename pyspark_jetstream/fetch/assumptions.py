@@ -239,7 +239,7 @@ _MATTERS: Final[dict[str, Any]] = {
 """Which fields decide what is delivered to whom, and what a missing field stands for."""
 
 _SETTLING: Final = ("max_ack_pending", "ack_wait")
-"""Likewise where messages are acknowledged."""
+"""Further fields that matter where messages are acknowledged."""
 
 _UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
 """Where 0 and -1 both mean no limit."""

@@ -26,7 +26,7 @@ PAGE_MESSAGES: Final = 10_000
 """Messages of one request at the most; a longer `batch` takes more requests."""
 
 PAGE_BYTES: Final = 8 << 20
-"""Likewise bytes: the server sends without flow control and cuts off a reader 64 MiB behind."""
+"""Bytes of one request at the most: the server cuts off a reader that is 64 MiB behind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,18 +89,19 @@ at the latest, and the next one is on its way long before the pin ends.
 """
 
 _ANSWERS_S: Final = 2.0
-"""The query's driver says within it whose a pin is."""
+"""Time-out of the question whose a pin is, to the query's driver."""
 
 _ASKS_EVERY_S: Final = 0.1
+"""Interval of that question."""
 
 _PAUSED_LOOK_S: Final = 1.0
-"""A paused consumer is looked at so often."""
+"""Interval of looks at a paused consumer."""
 
 _SKIPPABLE: Final = 1_000
-"""A consumer that stands at most so many sequences before the start is not reset, only read."""
+"""A consumer at most so many sequences before the start is not reset: what it skips is read."""
 
 _COMPARED: Final = 64
-"""So many messages that came without payload are compared at one time."""
+"""Messages without payload that are compared at one time."""
 
 _ACK_WAIT_NS: Final = 365 * 86_400 * 10**9
 """

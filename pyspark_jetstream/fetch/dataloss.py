@@ -44,7 +44,7 @@ logger = get_logger(__name__)
 GO_ON: Final = "To go on with what is there, set failOnDataLoss=false"
 
 _COUNTS: Final = 64
-"""So often is counted again: with one replica of three that differs, most pairs are still right."""
+"""Pairs of answers for a second count: with one replica of three behind, most are right."""
 
 
 def lost(loss: DataLossError, fail_on_data_loss: bool) -> None:

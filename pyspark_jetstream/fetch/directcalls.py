@@ -72,10 +72,10 @@ _TOGETHER_FAR: Final = 10_000
 """Requests for single messages that are under way at one time, at the most; from far away."""
 
 _BYTES_TOGETHER: Final = 24 << 20
-"""Likewise bytes of their answers: the server cuts off a reader that is 64 MiB behind."""
+"""Bytes of their answers at the most: the server cuts off a reader that is 64 MiB behind."""
 
 _FEW: Final = 16
-"""So few messages of a stream with mirrors are asked of its leader at once: one round trip."""
+"""Messages of a stream with mirrors that are asked of its leader directly, in one round trip."""
 
 _AGAIN_S: Final = 0.001
 _AGAIN_AT_MOST_S: Final = 0.02
@@ -270,7 +270,7 @@ class DirectCalls:
         left = list(range(len(calls)))
         patience = self._patience()
         while True:
-            again = self._in_turn(calls, left, by_call)
+            again = self._in_bursts(calls, left, by_call)
             if not again:
                 break
             self._wait(patience, calls[again[0]])
@@ -283,37 +283,37 @@ class DirectCalls:
                 by_call[i] = max(there, key=lambda message: message.sequence, default=None)
         return by_call
 
-    def _in_turn(
+    def _in_bursts(
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
-        """`_some`, of as many as the server can hold for us if messages stay as large."""
+        """`_burst` of as many at a time as the server can hold for us if messages stay as large."""
         again: list[int] = []
         done = 0
         while done < len(which):
             largest = self._client.connection.max_payload
-            together = self._appetite.of(_BYTES_TOGETHER)
+            together = self._appetite.limit(_BYTES_TOGETHER)
             sure = maximum = max(1, together // largest)
             if self._largest:
                 is_far = self._client.connection.round_trip_s >= FAR_S
                 most = _TOGETHER_FAR if is_far else _TOGETHER
                 maximum = max(sure, min(most, together // self._largest))
             try:
-                again += self._some(calls, which[done : done + maximum], by_call)
+                again += self._burst(calls, which[done : done + maximum], by_call)
             except (NotConnectedError, ProtocolError, RequestTimeoutError) as error:
                 least = 1 if isinstance(error, ProtocolError) else sure  # 1: they were too much
                 if maximum == least or not (error.retryable or least == 1):
                     raise
-                self._appetite.cut()
+                self._appetite.shrink()
                 self._largest = largest
             else:
-                self._appetite.fed()
+                self._appetite.grow()
                 done += maximum
         return again
 
-    def _some(
+    def _burst(
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
-        """Makes some of the calls at one time; returns those to be made again."""
+        """Makes these calls at one time; returns those to be made again."""
         few = self._mirrors.have_answered and self._may_ask and len(which) <= _FEW
         if few and self._instead(calls, which, by_call):
             which = []
@@ -351,7 +351,7 @@ class DirectCalls:
         return again + foreign
 
     def _unproven(self, copies: dict[bytes, list[int]], by_call: list[Found | None]) -> list[int]:
-        """Takes those back that mirrors brought, by their names, and that are not the stream's."""
+        """Drops what mirrors brought, by their names, that is not the stream's; its calls."""
         back: list[int] = []
         for name, which in copies.items():
             held = self._mirrors.held(name.decode("utf-8", "replace"))
@@ -365,7 +365,7 @@ class DirectCalls:
     def _instead(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> bool:
-        """`_of_leader` in place of a mirror; False where the user may not ask it."""
+        """Asks the leader in place of a mirror; False where the user may not."""
         try:
             self._of_leader(calls, which, by_call)
         except PermissionsError:
@@ -408,10 +408,10 @@ class DirectCalls:
             except (NotConnectedError, RequestTimeoutError) as error:
                 if not error.retryable:
                     raise
-                self._appetite.cut()
+                self._appetite.shrink()
                 self._client.drop()
             else:
-                self._appetite.fed()
+                self._appetite.grow()
                 if answer is not None and (good is None or good(answer)):
                     return answer
             self._wait(patience, call)
@@ -422,8 +422,8 @@ class DirectCalls:
             return call
         batch = call.batch
         if batch is not None:
-            batch = min(batch, self._appetite.of(PAGE_MESSAGES))
-        return replace(call, batch=batch, max_bytes=self._appetite.of(call.max_bytes))
+            batch = min(batch, self._appetite.limit(PAGE_MESSAGES))
+        return replace(call, batch=batch, max_bytes=self._appetite.limit(call.max_bytes))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
@@ -481,7 +481,10 @@ class DirectCalls:
         return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
 
     def _within(self, call: DirectCall) -> DirectCall:
-        """As of the stream's end where it is beyond: a stream in files has nothing as of then."""
+        """
+        The call as of the stream's end, where it names a sequence beyond: a stream in files answers
+        nothing as of that.
+        """
         if call.up_to_seq is None:
             return call
         end = self._js.stream_info(self.stream).last_seq

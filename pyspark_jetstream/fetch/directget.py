@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -45,15 +45,13 @@ from ..sanitize import get_logger
 from ..subjects import raw
 from .assumptions import position_changes
 from .dataloss import GO_ON, History, check_loss, lost
-from .decoding.replies import Columns
-from .decoding.rows import RowBuilder
+from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
 from .pace import FAR_S, Pace, appetite_of, pace_of
 
 __all__ = [
     "MAX_REQUEST_BYTES",
-    "Builder",
     "DirectRead",
     "of_bytes",
     "read_direct",
@@ -68,19 +66,19 @@ message, and cuts a reader off that lags more than 64 MiB.
 """
 
 _REQUEST_BYTES: Final = 2 << 20
-"""What a request asks for."""
+"""Bytes that a request asks for."""
 
 _REQUEST_MESSAGES: Final = 1_000
 """
-What a request asks for. The server stores nothing in the stream while it answers one: larger ones
-hold up whoever publishes, smaller ones the read (docs/bench.md).
+Messages that a request asks for. The server stores nothing in the stream while it answers one:
+larger ones hold up whoever publishes, smaller ones the read (docs/bench.md).
 """
 
 _FAR_MESSAGES: Final = 2_000
-"""The same far away: of those on their way together, fewer would not fill the line at 40 ms."""
+"""Messages of a request to a server far away: fewer would not fill the line at 40 ms."""
 
 _FILTERED_MESSAGES: Final = 10_000
-"""The same where the server filters: it counts all matches for each request, which takes longer."""
+"""Messages of a request with a filter: the server counts all matches for each, which takes long."""
 
 _RUN_BYTES: Final = 16 << 20
 """
@@ -89,7 +87,7 @@ nothing is under way.
 """
 
 _AGAIN_PAUSES_S: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.005, 0.02)
-"""Before the stream is asked again when an answer did not count; the last one from then on."""
+"""Pauses before a request follows an answer that did not count; the last one from then on."""
 
 _LOOK_S: Final = 1.0
 """What a look at the stream may take besides the way to the server and back."""
@@ -112,20 +110,6 @@ class DirectRead(Slice):
     ) -> DirectRead:
         """All that the stream still holds of `(start, end]`, however much that is."""
         return DirectRead(0, stream, None, start, end, None, headers, False, mark=mark)
-
-
-class Builder(Protocol):
-    """What makes a record batch of messages: `RowBuilder`, or another for another purpose."""
-
-    def direct_batch(
-        self,
-        messages: Columns,
-        after: int,
-        upto: int,
-        partition: int | None,
-        classify: Callable[[bytes], int | None] | None,
-        mine: bytes = b"",
-    ) -> pa.RecordBatch: ...
 
 
 def read_direct(
@@ -235,12 +219,12 @@ class _RangeReader:
                         self._ask(gets, reached)
                         continue
                     if not isinstance(error, ForeignAnswerError):
-                        self._appetite.cut()
+                        self._appetite.shrink()
                     yield from ready
                     ready = []
                     yield from self._rows(gets, reached)
                     raise
-                self._appetite.fed()
+                self._appetite.grow()
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -320,7 +304,7 @@ class _RangeReader:
         most = most if read.filter is None else _FILTERED_MESSAGES
         largest = self._client.connection.max_payload
         # The server ends with the message that reaches it, however large that is.
-        max_bytes = self._appetite.of(min(MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * largest)))
+        max_bytes = self._appetite.limit(min(MAX_REQUEST_BYTES, max(_REQUEST_BYTES, 2 * largest)))
         together = 1
         if self._pace is not None:
             together = self._pace.together(self._round_trip_s, max_bytes + largest)
@@ -330,7 +314,7 @@ class _RangeReader:
             after = max(reached, gets.asked_until)
             if after >= read.end:
                 return
-            messages = sequences = self._appetite.of(most)
+            messages = sequences = self._appetite.limit(most)
             if self._is_far and self._pace is not None:
                 messages, sequences = self._pace.stretch(messages, max_bytes)
             query: dict[str, Any] = {

@@ -41,11 +41,12 @@ from ..sanitize import get_logger
 from .assumptions import Assumption, consumer_changes
 from .consumer import edited_error
 from .dataloss import check_loss, recount
+from .decoding.rows import Builder
 from .directget import of_bytes
 from .layout import Slice
 from .owner import NAMES, Owner
 from .pace import FAR_S
-from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Builder, Status, Superseded, Taken
+from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Status, Superseded, Taken
 
 __all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
 
@@ -228,7 +229,7 @@ class _Alone:
         self._after = read.start
         """Behind which sequence it begins."""
         self._at: Connection | None = None
-        """Where it was made."""
+        """The connection on which it was made."""
 
     def __repr__(self) -> str:
         return f"<_Alone with {self.consumer or 'no consumer'}>"

@@ -45,37 +45,37 @@ FAR_S: Final = 0.002
 """A server with a longer round trip is far away."""
 
 MOST_BYTES: Final = 32 << 20
-"""What is on its way at the most: the server cuts off a reader that is 64 MiB behind."""
+"""Bytes on their way at the most: the server cuts off a reader that is 64 MiB behind."""
 
 _MOST: Final = 16
 """Requests at the most."""
 
 _LATELY: Final = 8
-"""So many answers tell how long one takes."""
+"""Latest answers whose times are remembered."""
 
 _LEAST_S: Final = 0.001
 _DENSE: Final = 1.02
-"""Up to so many sequences a message, a request stands for as many sequences as messages."""
+"""Sequences a message up to which a request stands for as many sequences as messages."""
 
 _SELDOM_TRIP_S: Final = 0.02
-"""Round trips that are longer make what is asked from time to time as much rarer."""
+"""A longer round trip makes the intervals of look-ups longer, in proportion."""
 
 _SELDOM_MOST: Final = 2.0
 
 _KNOWN: Final = 1_000
 
 _PULL_S: Final = 0.02
-"""In which a server answers a pull of some MiB."""
+"""Time in which a server answers a pull of some MiB."""
 
 _PULL_BYTES: Final = 4 << 20
 """Bytes of one pull: what the server may have on its way to a reader that is busy elsewhere."""
 
 _LEAST_SHARE: Final = 1 / 256
-"""Of 2 MiB some 8 KiB; a message is sent whole in any case."""
+"""The least share: of 2 MiB some 8 KiB. A message is sent whole in any case."""
 
 _SOON: Final = 16
 _LATE: Final = 4096
-"""After how many whole answers it asks for more: at first, and when that was often too early."""
+"""Whole answers after which more is asked for again: at first, and at the most, after many cuts."""
 
 
 class Pace:
@@ -107,7 +107,7 @@ class Pace:
         self._most = min(_MOST, self._most + 1 / self._most)
 
     def missed(self) -> None:
-        """One brought less than its stretch holds: what was asked for behind it is of no use."""
+        """A request brought less than its stretch: those behind were in vain, so fewer follow."""
         self._most = max(1.0, self._most / 2)
 
     def together(self, round_trip_s: float, each_bytes: int) -> int:
@@ -135,7 +135,7 @@ class Pace:
 
 
 def pull_bytes(round_trip_s: float) -> int:
-    """The bytes of one pull; far away twice as many, for what they cut off takes a round trip."""
+    """The bytes of one pull: twice as many far away, where the next one is a round trip behind."""
     return _PULL_BYTES if round_trip_s < FAR_S else 2 * _PULL_BYTES
 
 
@@ -147,7 +147,7 @@ def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:
 
 
 def seldom_s(often_s: float, round_trip_s: float) -> float:
-    """How far apart to ask what batches wait for, if `often_s` where that takes hardly any time."""
+    """The interval of look-ups that batches wait for: `often_s`, and longer far away."""
     return often_s * max(1.0, min(round_trip_s / _SELDOM_TRIP_S, _SELDOM_MOST))
 
 
@@ -155,14 +155,14 @@ _paces: dict[Hashable, Pace] = {}
 
 
 def pace_of(key: Hashable) -> Pace:
-    """This process's for one kind of request: a task goes on from what the one before has seen."""
+    """The pace of one kind of request, kept for this process's next tasks."""
     if len(_paces) >= _KNOWN and key not in _paces:
         _paces.clear()
     return _paces.setdefault(key, Pace())
 
 
 class Appetite:
-    """What one process asks one connection's server for, as a share of the most."""
+    """How much this process asks a server for, as a share of the most."""
 
     def __init__(self) -> None:
         self.share = 1.0
@@ -172,18 +172,18 @@ class Appetite:
     def __repr__(self) -> str:
         return f"<Appetite {self.share:.3f}, {self._whole} of {self._patience} whole answers>"
 
-    def of(self, maximum: int) -> int:
-        """How much to ask for where `maximum` is the most."""
+    def limit(self, maximum: int) -> int:
+        """How much to ask for, of `maximum`."""
         return max(1, int(maximum * self.share))
 
-    def cut(self) -> None:
-        """An answer broke off."""
+    def shrink(self) -> None:
+        """Asks for less: an answer broke off."""
         self.share = max(_LEAST_SHARE, self.share / 2)
         self._whole = 0
         self._patience = min(2 * self._patience, _LATE)
 
-    def fed(self) -> None:
-        """An answer came whole."""
+    def grow(self) -> None:
+        """Asks for more after enough answers that came whole, of which this is one."""
         self._whole += 1
         if self.share < 1 and self._whole >= self._patience:
             self.share = min(1.0, 2 * self.share)
@@ -196,5 +196,5 @@ _of_servers: dict[ConnectionOptions, Appetite] = {}
 
 
 def appetite_of(options: ConnectionOptions) -> Appetite:
-    """This process's: a task goes on from what the one before has learned."""
+    """The appetite for a server, kept for this process's next tasks."""
     return _of_servers.setdefault(options, Appetite())

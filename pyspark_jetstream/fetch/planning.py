@@ -11,15 +11,16 @@ only within about twice a block's subjects of the block's end it scans instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from .. import subjects
 
 __all__ = [
     "ReadMode",
     "Share",
+    "Site",
     "choose_mode",
     "filter_on_server",
     "next_cut",
@@ -112,60 +113,59 @@ def next_cut(low: int, low_count: int, high: int, high_count: int, wanted: int) 
     return min(max(guess, low + 1), max(low + 1, high - 1))
 
 
+class Site(NamedTuple):
+    """Where the server of a stream is."""
+
+    clustered: bool
+    """Whether it is one of a cluster."""
+    away_s: float
+    """Seconds of a round trip to it, if it is far away; 0 else."""
+
+
 def choose_mode(
     *,
+    ways: Collection[ReadMode],
     filtered: bool,
-    partitions: int,
-    behind: int,
-    num_subjects: int,
+    wide: bool,
     messages: int,
     matching: int,
-    own: bool,
-    direct: bool,
-    clustered: bool,
+    site: Site,
     amid: bool,
-    away_s: float,
 ) -> ReadMode:
     """
     What costs least for one partition of one batch (`readMode=auto`): the server's CPU, and what
     one way waits longer than another.
 
     Args:
+        ways: What may be used beside the pinned consumer.
         filtered: Whether the partition is a filter on a stream that holds more.
-        partitions: Partitions that share the stream's subjects.
-        behind: Sequences from the batch's start to the end of the stream.
-        num_subjects: Subjects of the whole stream.
+        wide: Whether it is a wide one (`wide_filter`).
         messages: Sequences in the batch's range, all partitions together.
         matching: Messages of this partition among them, as far as known.
-        own: Whether the attempt may have a consumer of its own.
-        direct: Whether direct get may be used.
-        clustered: Whether the server is one of a cluster.
         amid: Whether as much and more is left behind the batch.
-        away_s: Seconds of a round trip to it, if it is far away.
     """
     matching = min(matching, messages)
-    is_wide = wide_filter(filtered, partitions, behind, num_subjects)
-    trip = away_s * 1e6
+    trip = site.away_s * 1e6
     moved = 0.0 if amid else _MOVED_TRIPS * trip
-    each = FILTERED_COST if is_wide else PINNED_COST
+    each = FILTERED_COST if wide else PINNED_COST
     costs: dict[ReadMode, float] = {"consumer": trip + matching * each}
-    if own:
+    if "own" in ways:
         # Under a wide filter it reads what belongs to the others, too.
-        read = messages if is_wide else matching
-        costs["own"] = moved + _own_setup(clustered) + trip + read * OWN_COST
-    if direct and (is_wide or (trip and not filtered)):  # it brings what belongs to the others, too
+        read = messages if wide else matching
+        costs["own"] = moved + _own_setup(site) + read * OWN_COST
+    if "direct" in ways and (wide or (trip and not filtered)):  # it brings the others' as well
         costs["direct"] = moved + messages * DIRECT_COST
     return min(costs, key=costs.__getitem__)
 
 
-def _own_setup(clustered: bool) -> float:
-    return OWN_SETUP_IN_CLUSTER if clustered else OWN_SETUP
+def _own_setup(site: Site) -> float:
+    setup = OWN_SETUP_IN_CLUSTER if site.clustered else OWN_SETUP
+    return setup + site.away_s * 1e6
 
 
-def own_is_cheaper(sequences: int, clustered: bool, away_s: float) -> bool:
+def own_is_cheaper(sequences: int, site: Site) -> bool:
     """Whether a range read without a filter costs less by an own consumer than by direct get."""
-    setup = _own_setup(clustered) + away_s * 1e6
-    return setup + sequences * OWN_COST < sequences * DIRECT_COST
+    return _own_setup(site) + sequences * OWN_COST < sequences * DIRECT_COST
 
 
 def wide_filter(filtered: bool, partitions: int, behind: int, num_subjects: int) -> bool:

@@ -34,7 +34,7 @@ from ..sanitize import get_logger
 from .dataloss import History
 from .decoding.cuts import Delivered
 from .decoding.deliveries import Deliveries
-from .decoding.rows import RowBuilder
+from .decoding.rows import Builder, RowBuilder
 from .layout import Slice
 from .pace import Appetite, appetite_of, pull_bytes, pulls_ahead
 
@@ -181,7 +181,7 @@ class Pulls:
         # A message of max_payload should fit; what is larger is asked for alone.
         largest = self.connection.max_payload + (64 << 10)
         self._largest = max(pull_bytes(self.connection.round_trip_s), largest)
-        self._bytes = appetite.of(self._largest)
+        self._bytes = appetite.limit(self._largest)
         self._is_too_large = False
         """
         Whether the next message is larger than a pull's bytes: it was stored under a larger
@@ -307,21 +307,6 @@ class Signs:
         self.others |= bool(mine) and not is_all(pc.starts_with(messages.subjects, mine))
 
 
-class Builder(Protocol):
-    """What makes a record batch of messages: `RowBuilder`, or another for another purpose."""
-
-    def consumer_batch(
-        self,
-        messages: Delivered,
-        partition: int | None,
-        after: int,
-        upto: int,
-        classify: Callable[[bytes], int | None] | None,
-        mine: bytes = b"",
-    ) -> pa.RecordBatch:
-        """The messages with `after < sequence <= upto` that belong to the partition."""
-
-
 class Attempt:
     """
     The messages of a range, each exactly once, whatever happens to the consumer meanwhile.
@@ -351,7 +336,7 @@ class Attempt:
         self._hold = hold
         self._classify = classify
         self._mine = mine
-        self._builder: Builder = builder or RowBuilder(
+        self._builder = builder or RowBuilder(
             read.stream, read.include_headers, read.on_invalid_subject
         )
         self._history = History(JetStream(client), read)
@@ -410,7 +395,7 @@ class Attempt:
         try:
             yield from self._pull(pulls, patience)
         except NotConnectedError:
-            self._appetite.cut()
+            self._appetite.shrink()
             yield from self._rest()
             raise
         finally:
@@ -450,7 +435,7 @@ class Attempt:
                 why = pulls.wait(deadline, where)
                 if why:
                     if why == _LATE:
-                        self._appetite.cut()
+                        self._appetite.shrink()
                     yield from self._rest()
                     if self._is_done:
                         return
@@ -515,12 +500,12 @@ class Attempt:
             )
         self.signs.see(messages)
         batch = self._builder.consumer_batch(
-            messages, read.partition, self.last, read.end, self._classify, self._mine
+            messages, self.last, read.end, read.partition, self._classify, self._mine
         )
         self._delivered = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
-        self._appetite.fed()
+        self._appetite.grow()
         self._is_done = self.last >= read.end
         if batch.num_rows:
             self._history.check(batch)

@@ -30,7 +30,7 @@ from .options import StreamOptions
 from .own import GROUP, are_allowed
 from .pace import FAR_S
 
-__all__ = ["Look", "Span", "Survey", "check_direct", "check_subjects", "total"]
+__all__ = ["ServerView", "Span", "Survey", "check_direct", "check_subjects", "total"]
 
 logger = get_logger(__name__)
 
@@ -42,10 +42,10 @@ of the stream's subjects.
 """
 
 _TOGETHER: Final = 16
-"""Messages of a leader that are asked for at one time; they come whole."""
+"""Messages that a leader is asked for at one time; they come whole."""
 
 _STRAYS: Final = 64
-"""How many places of such subjects are named."""
+"""Places of subjects that no partition takes of which each is named only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the server said at one moment of a query's streams, and of some of its consumers."""
+class ServerView:
+    """A query's streams, and some of its consumers, as the server showed them at one moment."""
 
     streams: Mapping[str, StreamInfo]
     """By name."""
     consumers: Mapping[int, ConsumerInfo | None]
     """By partition those that were looked at; None for one that is not there."""
     at: float
-    """When that was, by `time.monotonic`."""
+    """That moment, by `time.monotonic`."""
 
 
 class _Search:
@@ -123,9 +123,7 @@ class Survey:
         self._server = ""
         """The run of the server that was asked for the streams last."""
         self._whole: dict[str, tuple[tuple[Any, ...], int]] = {}
-        """
-        By stream which one it was, under whom, and up to where it was the same as at its marks.
-        """
+        """By stream: its reign, and up to which sequence it was the same as at its marks."""
 
     @property
     def layout(self) -> Layout:
@@ -205,11 +203,10 @@ class Survey:
             raise error
         logger.warning("nothing is read yet: %s", error)
 
-    @property
-    def away_s(self) -> float:
-        """Seconds of a round trip to a server that is far away; 0 to another."""
+    def site(self, info: StreamInfo) -> planning.Site:
+        """Where the server of a stream is."""
         trip_s = away_s(self._client.connection)
-        return trip_s if trip_s >= FAR_S else 0.0
+        return planning.Site(info.clustered, trip_s if trip_s >= FAR_S else 0.0)
 
     def require(self, version: tuple[int, int], capability: str) -> None:
         """
@@ -232,13 +229,13 @@ class Survey:
         """Configuration and state of every stream, now, by name."""
         return dict(self.look({}).streams)
 
-    def look(self, consumers: Mapping[int, tuple[str, str]]) -> Look:
+    def look(self, consumers: Mapping[int, tuple[str, str]]) -> ServerView:
         """The streams and, by partition, these (stream, consumer), in one round trip."""
         names = list(self.layout.streams)
         infos, seen = self.js.look(names, list(consumers.values()))
         self._server = str(self._client.connection.info.get("server_id"))
         streams = dict(zip(names, infos, strict=True))
-        return Look(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
+        return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
     def taken_back(self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]) -> set[str]:
         """
@@ -274,7 +271,7 @@ class Survey:
         return marks
 
     def _reign(self, info: StreamInfo) -> tuple[Any, ...]:
-        """As long as it lasts no stream is taken back."""
+        """Creation, server and leader: as long as these last a stream is not taken back."""
         return info.created, self._server, info.leader
 
     def _is_whole(self, mark: Mark, info: StreamInfo) -> bool:

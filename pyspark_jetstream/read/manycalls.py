@@ -42,13 +42,13 @@ def together(
     """
     appetite, pace = appetite_of(client.options), pace_of((client.options, stream, "calls"))
     trip_s = away_s(client.connection)
-    max_bytes = appetite.of(MAX_BYTES)
+    max_bytes = appetite.limit(MAX_BYTES)
     most_bytes = max_bytes + client.connection.max_payload
     waiting, under_way = deque(enumerate(calls)), deque[int]()
     gets = Gets(client, stream, needs=BATCHED)
     try:
         while waiting or under_way:
-            most = appetite.of(pace.together(trip_s, most_bytes))
+            most = appetite.limit(pace.together(trip_s, most_bytes))
             while waiting and len(under_way) < most:
                 place, call = waiting.popleft()
                 under_way.append(place)
@@ -59,7 +59,7 @@ def together(
                 under_way.popleft()
                 continue
             size, found = gets.kept, gets.take_each()
-            appetite.fed()
+            appetite.grow()
             pace.answered(len(found), len(found), size, ending.took_s)
             place = under_way.popleft()
             if ending.code == 204 and found:
@@ -68,7 +68,7 @@ def together(
         if not error.retryable:
             raise
         logger.info("%d calls are asked again: %s", len(under_way) + len(waiting), error)
-        appetite.cut()
+        appetite.shrink()
         client.drop()
     finally:
         gets.close()

@@ -173,32 +173,29 @@ class BatchPlanner:
             return "direct"
         sharing = len(layout) if layout.partition_subject is not None else 1
         behind = info.last_seq - start
+        wide = planning.wide_filter(
+            partition.filter is not None, sharing, behind, info.num_subjects
+        )
 
-        def cheapest(may_own: bool, direct: bool) -> planning.ReadMode:
+        def cheapest(*ways: planning.ReadMode) -> planning.ReadMode:
             return planning.choose_mode(
+                ways=ways if info.allow_direct else {*ways} - {"direct"},
                 filtered=partition.filter is not None,
-                partitions=sharing,
-                behind=behind,
-                num_subjects=info.num_subjects,
+                wide=wide,
                 messages=end - start,
                 matching=count if count is not None else (end - start) // sharing,
-                own=may_own,
-                direct=direct,
-                clustered=info.clustered,
+                site=self._survey.site(info),
                 amid=behind >= 2 * (end - start),
-                away_s=self._survey.away_s,
             )
 
         if options.read_mode == "auto" and info.retention == "limits":
-            mode = cheapest(True, info.allow_direct)
+            mode = cheapest("own", "direct")
             group = options.priority_group
             if mode == "own" and not self._survey.may_own(partition.stream, infos, group):
-                mode = cheapest(False, info.allow_direct)
+                mode = cheapest("direct")
             if mode != "consumer":
                 return mode
-        if not self._warned and planning.wide_filter(
-            partition.filter is not None, sharing, behind, info.num_subjects
-        ):
+        if not self._warned and wide:
             self._warned = True
             logger.warning(
                 "stream=%s filter=%s: with %d subjects and a backlog of %d, this filter costs the"

@@ -20,7 +20,7 @@ from ..fetch.assumptions import (
     takes_all,
 )
 from ..fetch.consumer import edited
-from ..fetch.survey import Look, Survey
+from ..fetch.survey import ServerView, Survey
 from .driver import lasting
 from .durables import Durables
 from .offsets import Offset, check_filters, check_layout
@@ -45,7 +45,7 @@ class Watched:
         durables: Durables,
         lost: Callable[[str, int, str], None],
     ) -> None:
-        self.seen = Look({}, {}, -math.inf)
+        self.seen = ServerView({}, {}, -math.inf)
         """What the server said last."""
         self._options = options
         self._survey = survey

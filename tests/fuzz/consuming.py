@@ -174,7 +174,7 @@ class _Reader:
     def _check_rows(self, columns: Delivered, begin: int, count: int) -> None:
         expected = self.expected
         try:
-            batch = self._builder.consumer_batch(columns, 3, -1, reference.MOST)
+            batch = self._builder.consumer_batch(columns, -1, reference.MOST, 3)
         except SubjectDecodeError:
             same("whether all subjects are text", False, expected.batch is not None)
             return

@@ -306,13 +306,13 @@ def test_a_user_who_may_not_ask_the_leader_gets_what_the_stream_answers(js, mirr
     transforming_what_it_mirrors(js, stream, mirrors)
     calls = DirectCalls(js.client, stream)
 
-    def forbidden(_, queries):
+    def forbidden(_js, _stream, queries):
         if queries:
             raise PermissionsError("Permissions Violation for Publish")
         return []
 
-    monkeypatch.setattr(calls._js, "stored_messages", forbidden)
-    monkeypatch.setattr(calls._mirrors, "held", lambda _: None)
+    monkeypatch.setattr(JetStream, "stored_messages", forbidden)
+    monkeypatch.setattr(Mirrors, "held", lambda *_: None)
     for _ in range(5):
         assert calls.message(150).subject == f"{stream}.{149 % SUBJECTS}"
 

@@ -556,7 +556,7 @@ def test_far_away_pulls_wait_at_the_server(
     with Proxy(nats_server.port, rewrite=noted) as proxy:
         client = Client(connection_of(proxy.url))
         for _ in range(cuts):
-            appetite_of(client.options).cut()
+            appetite_of(client.options).shrink()
         found = sequences(reading(name, 1000).batches(client))
         client.close()
 

@@ -19,14 +19,28 @@ SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
 
 
+def options_of(js, stream, **given):
+    return parse_read({"stream": stream, "servers": js.client.options.servers[0]} | given)
+
+
 def survey(js, stream, **given) -> Survey:
-    options = parse_read({"stream": stream, "servers": js.client.options.servers[0]} | given)
-    return Survey(js.client, options)
+    return Survey(js.client, options_of(js, stream, **given))
+
+
+def begins(js, stream, **given) -> tuple[int, ...]:
+    """Where a read with these options begins, by partition."""
+    asked, options = survey(js, stream, **given), options_of(js, stream, **given)
+    return asked.positions(options.starting, asked.streams(), "startingOffsets")
+
+
+def ends(js, stream, **given) -> tuple[int, ...]:
+    """Where it ends."""
+    asked, options = survey(js, stream, **given), options_of(js, stream, **given)
+    return asked.positions(options.ending, asked.streams(), "endingOffsets", True)
 
 
 def delete(js, stream, *seqs) -> None:
-    for seq in seqs:
-        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+    js.delete_messages(stream, seqs)
 
 
 def random_stream(js, stream, publish, rng) -> dict[int, str]:
@@ -152,8 +166,7 @@ def test_without_direct_get_sequences_stand_for_messages(js, new_stream, publish
 
 def at(js, stream, seq) -> datetime:
     """When a message was stored, in whole microseconds."""
-    message = js._call(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]
-    return datetime.fromisoformat(message["time"])
+    return datetime.fromisoformat(js.messages(stream, [{"seq": seq}])[0].time)
 
 
 def test_positions(js, new_stream, publish):
@@ -170,13 +183,10 @@ def test_positions(js, new_stream, publish):
     js.purge(stream, None, 4)
 
     def start(**given) -> int:
-        asked = survey(js, stream, **given)
-        infos = asked.streams()
-        return asked.positions(asked._options.starting, infos, "startingOffsets")[0]
+        return begins(js, stream, **given)[0]
 
     def end(**given) -> int:
-        asked = survey(js, stream, **given)
-        return asked.positions(asked._options.ending, asked.streams(), "endingOffsets", True)[0]
+        return ends(js, stream, **given)[0]
 
     assert start(startingOffsets="earliest") == 3
     assert start(startingOffsets="latest") == 20
@@ -203,8 +213,7 @@ def test_moments_far_away(js, new_stream, publish, text):
     """
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
-    asked = survey(js, stream, startingTimestamp=text)
-    found = asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+    found = begins(js, stream, startingTimestamp=text)
 
     assert found == ((0,) if text.startswith("0") else (10,))
 
@@ -215,8 +224,7 @@ def test_a_moment_is_inclusive(js, new_stream, publish):
     """
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(5)])
-    asked = survey(js, stream, startingTimestamp=at(js, stream, 3).isoformat())
-    found = asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+    found = begins(js, stream, startingTimestamp=at(js, stream, 3).isoformat())
 
     assert found[0] <= 2
 
@@ -231,11 +239,10 @@ def test_a_moment_of_a_deleted_message(js, new_stream, publish):
     times = [at(js, stream, seq).isoformat() for seq in range(40, 121)]
     delete(js, stream, *range(40, 121))
     for moment in times:
-        asked = survey(js, stream, startingTimestamp=moment, endingTimestamp=moment)
-        options, infos = asked._options, asked.streams()
+        given = {"startingTimestamp": moment, "endingTimestamp": moment}
 
-        assert asked.positions(options.starting, infos, "startingOffsets") == (120,)
-        assert asked.positions(options.ending, infos, "endingOffsets", True) == (120,)
+        assert begins(js, stream, **given) == (120,)
+        assert ends(js, stream, **given) == (120,)
 
 
 def test_an_empty_stream(js, new_stream, publish):
@@ -246,10 +253,7 @@ def test_an_empty_stream(js, new_stream, publish):
     for expected in (0, 3):
         for given in ({"startingOffsets": "earliest"}, {"startingOffsets": "latest"},
                       {"startingTimestamp": "-1h"}):  # fmt: skip
-            asked = survey(js, stream, **given)
-            found = asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
-
-            assert found == (expected,)
+            assert begins(js, stream, **given) == (expected,)
         publish([(f"{stream}.a", b"") for _ in range(3)])
         js.purge(stream, None, 4)
 
@@ -269,10 +273,8 @@ def test_positions_that_do_not_exist(js, new_stream, publish, given, told):
     """
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
-    asked = survey(js, stream, **given)
-
     with pytest.raises(OptionError, match=told):
-        asked.positions(asked._options.starting, asked.streams(), "startingOffsets")
+        begins(js, stream, **given)
 
 
 def test_partitions_of_one_stream(js, new_stream, publish):
@@ -281,7 +283,7 @@ def test_partitions_of_one_stream(js, new_stream, publish):
     """
     stream = new_stream()
     publish([(f"{stream}.{i % 3}", b"") for i in range(9)])
-    asked = survey(
+    found = begins(
         js,
         stream,
         partitions="3",
@@ -289,7 +291,7 @@ def test_partitions_of_one_stream(js, new_stream, publish):
         startingOffsets='{"1": 5, "2": "latest"}',
     )
 
-    assert asked.positions(asked._options.starting, asked.streams(), "x") == (0, 4, 9)
+    assert found == (0, 4, 9)
 
 
 def test_what_is_missing_is_said(js):

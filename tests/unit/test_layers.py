@@ -286,9 +286,7 @@ MORE_FIELDS = {
 }  # fmt: skip
 """Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
 
-MORE_PARAMETERS = {
-    "fetch.planning.choose_mode": 11,
-}  # fmt: skip
+MORE_PARAMETERS: dict[str, int] = {}
 """Likewise functions with more parameters."""
 
 

@@ -46,13 +46,13 @@ MAX_BATCH_BYTES: Final = 4 << 20
 
 _WINDOW_BYTES: Final = 2 << 20
 _MIN_WINDOW_BYTES: Final = 16 << 10
-"""Bytes that are cut at one time: fewer after cuts that took little."""
+"""Bytes that are cut at one time: at the most, and at the least after cuts that took little."""
 
 _MIN_MESSAGES: Final = 64
 """Fewer are taken one by one, which is as fast."""
 
 _REST: Final = 4
-"""Messages, by their mean size: no more than these are left of a window that was cut to its end."""
+"""A window is cut to its end where no more messages than these, by their mean size, are left."""
 
 _CREDIT: Final = 2
 """Bytes that may be looked at for each that is taken."""

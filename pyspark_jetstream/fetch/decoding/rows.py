@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,7 @@ from .replies import Columns
 
 __all__ = [
     "SERVER_HEADERS",
+    "Builder",
     "RowBuilder",
     "StoredBuilder",
     "Texts",
@@ -192,18 +193,9 @@ class StoredBuilder:
     """
 
     def direct_batch(
-        self, messages: Columns, after: int, upto: int, *_: Any, **__: Any
+        self, messages: Columns | Delivered, after: int, upto: int, *_: Any, **__: Any
     ) -> pa.RecordBatch:
-        """Those that direct gets brought with `after < sequence <= upto`."""
-        return self._batch(messages, after, upto)
-
-    def consumer_batch(
-        self, messages: Delivered, partition: int | None, after: int, upto: int, *_: Any
-    ) -> pa.RecordBatch:
-        """Those that a consumer delivered with `after < sequence <= upto`."""
-        return self._batch(messages, after, upto)
-
-    def _batch(self, messages: Columns | Delivered, after: int, upto: int) -> pa.RecordBatch:
+        """The messages with `after < sequence <= upto`."""
         columns = {
             "subject": messages.subjects,
             "sequence": messages.sequences,
@@ -213,6 +205,8 @@ class StoredBuilder:
         batch = pa.RecordBatch.from_pydict({n: c for n, c in columns.items() if c is not None})
         sequences = messages.sequences
         return batch.filter(pc.and_(pc.greater(sequences, after), pc.less_equal(sequences, upto)))
+
+    consumer_batch = direct_batch
 
 
 class RowBuilder:
@@ -244,9 +238,9 @@ class RowBuilder:
     def consumer_batch(
         self,
         messages: Delivered,
-        partition: int | None,
         after: int,
         upto: int,
+        partition: int | None,
         classify: Callable[[bytes], int | None] | None = None,
         mine: bytes = b"",
     ) -> pa.RecordBatch:
@@ -392,3 +386,7 @@ class RowBuilder:
 
     def _stream(self, rows: int) -> pa.Array:
         return pa.repeat(pa.scalar(self.stream, pa.string()), rows)
+
+
+Builder: TypeAlias = RowBuilder | StoredBuilder
+"""What makes record batches of messages."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...client.connection import Client
-from ...fetch.survey import Look
+from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ..options import SourceOptions
 from ..planner import messages_in
@@ -147,7 +147,7 @@ class Member:
             self._go_ahead()
         return claimed
 
-    def is_held_up(self, look: Look) -> bool:
+    def is_held_up(self, look: ServerView) -> bool:
         """Whether a run that ends at what is there waits for a consumer that is paused."""
         return bool(self._budget.left) and any(
             info is not None and info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
@@ -188,7 +188,7 @@ class Member:
         self,
         before: ClaimedOffset | None,
         claimed: Mapping[int, Sequence[Claim]],
-        look: Look,
+        look: ServerView,
     ) -> Dealt:
         """
         Whose the claimed messages are. Those that are this query's are noted; those of others'

@@ -18,7 +18,7 @@ from ...client.info import parse_time
 from ...client.jetstream import JetStream
 from ...client.keyvalue import Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
-from ...fetch.survey import Look
+from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from .claims import Claim, ClaimedOffset, ranges_of
 from .fence import AckFloor, Dealt, Fence, HeldClaims
@@ -158,7 +158,7 @@ class OpenBatches:
         before: ClaimedOffset | None,
         serial: int,
         claimed: Mapping[int, Sequence[Claim]],
-        look: Look,
+        look: ServerView,
     ) -> Dealt:
         """
         Notes the next batch before it is recorded, and that the one before is acknowledged.

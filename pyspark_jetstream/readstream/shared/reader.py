@@ -37,7 +37,7 @@ from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
-from ...fetch.survey import Look
+from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ...tasks import ReadTask, WarmUp
 from ..counts import ReadCounts
@@ -355,7 +355,7 @@ class ClaimDriver(Driver):
 
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
-    def _note(self, end: ClaimedOffset | None, look: Look) -> None:
+    def _note(self, end: ClaimedOffset | None, look: ServerView) -> None:
         """Notes for progress and metrics what the batch was planned by."""
         before, self.report = self.report, {}
         for partition in self._layout:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from ...client.info import ConsumerInfo, Mark, StreamInfo
 from ...fetch.assumptions import Assumption, Change
-from ...fetch.survey import Look, Survey
+from ...fetch.survey import ServerView, Survey
 from ..driver import lasting
 from .claimant import Claimant
 
@@ -55,7 +55,7 @@ class SharedStreams:
         self.marks = self._survey.marks(self.infos)
         return self.marks
 
-    def look(self) -> Look:
+    def look(self) -> ServerView:
         """The streams and the consumers as they are now, in one round trip."""
         asked_s = time.monotonic()
         of = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}

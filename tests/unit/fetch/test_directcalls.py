@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.fetch.pace import Appetite
+from pyspark_jetstream.fetch.pace import appetite_of
 
 from ...kits.faraway import FarServer
 from ...kits.messages import INBOX, SID, Message, hmsg
@@ -91,18 +91,16 @@ def test_an_answer_with_lost_replies_does_not_count(lost, seen_by, multi):
     assert server.asked == 2
 
 
-def test_batches_that_come_whole_ask_for_more_again(monkeypatch):
+def test_batches_that_come_whole_ask_for_more_again():
     """
     What broke off once makes batches smaller, and every one that comes whole counts towards the
     old size.
     """
-    server = Server()
-    calls, appetite = DirectCalls(server, "S"), Appetite()
-    monkeypatch.setattr(calls, "_appetite", appetite)
-    monkeypatch.setattr(calls, "_some", lambda *_: [])
-    appetite.cut()
+    server = FarServer([Message(1)], random.Random(1))
+    calls, appetite = DirectCalls(server, "S"), appetite_of(server.options)
+    appetite.shrink()
     for _ in range(100):
-        calls._in_turn([], range(1), [])
+        calls.each([DirectCall(seq=1)])
 
     assert appetite.share == 1.0
 

@@ -48,7 +48,7 @@ class Server:
         self.max_payload = 1 << 20
         self.round_trip_s = 0.0001
         self.version = (2, 15, 1)
-        self._rng = random.Random(seed)
+        self.rng = random.Random(seed)
         # Of its own: what a reader learns of one server it keeps for the next read.
         self.options = connection_of(f"nats://server-{next(numbers)}", request_timeout_s=5.0)
 
@@ -95,7 +95,7 @@ class Server:
         assert deadline > time.monotonic() - 60
         if len(self.under_way) < need:
             return False
-        size = max(need, self._rng.choice([1, 9, 1000, 1 << 20]))
+        size = max(need, self.rng.choice([1, 9, 1000, 1 << 20]))
         self.buffer = self.buffer[self.pos :] + self.under_way[:size]
         self.pos, self.under_way = 0, self.under_way[size:]
         return True
@@ -313,6 +313,35 @@ def test_no_stored_block_passes_for_a_word_of_the_server(stored):
     assert len(gets.take()) == 30
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_by_one_messages_are_those_of_the_columns(seed):
+    """
+    Whatever they were stored with: what is taken a message at a time is what is taken at one time.
+    """
+    rng = random.Random(seed)
+    messages = random_messages(rng, 200)
+    for message, stored in zip(messages[::7], ODD.values(), strict=False):
+        message.headers, message.data = [], message.data[:100]
+        messages[messages.index(message)] = Message(
+            message.sequence, message.subject, message.data, stored=stored
+        )
+    server = Server(messages, seed)
+    columns = gathered(server).take().columns(with_headers=True)
+    found = gathered(server).take_each()
+
+    assert [one.sequence for one in found] == [message.sequence for message in messages]
+    assert [list(one) for one in found] == [
+        list(row)
+        for row in zip(
+            *(column.to_pylist() for column in (
+                columns.subjects, columns.sequences, columns.times, columns.stored,
+                columns.payloads,
+            )),
+            strict=True,
+        )
+    ]  # fmt: skip
+
+
 def _frames(data: bytes) -> list[bytes]:
     found, at = [], 0
     while at < len(data):
@@ -326,25 +355,24 @@ def test_frames_of_others_are_looked_at_once(monkeypatch):
     """
     Late frames of other subscriptions are taken out in one go, however many they are.
     """
-    copied = 0
+    looked, next_frame = [], wire.next_frame
 
-    class Counting(bytearray):
-        def __setitem__(self, key, value):
-            nonlocal copied
-            copied += len(value)
-            super().__setitem__(key, value)
+    def counting(buffer: bytes, pos: int):
+        looked.append(len(buffer) if not pos else 0)  # copied to be looked at from the beginning
+        return next_frame(buffer, pos)
 
+    monkeypatch.setattr(wire, "next_frame", counting)
     server = Server([Message(1)])
     late = 20_000 * CONTROLS[3]
     server.spoil = lambda frames: [*frames, late]
-    server._rng = SimpleNamespace(choice=max)  # all of it at once
+    server.rng = SimpleNamespace(choice=max)  # all of it at once
     gets = Gets(server, "S")
-    gets._buffer = Counting(gets._buffer)
     gets.ask({"seq": 1, "batch": 10})
 
     assert gets.gather(time.monotonic() + 1).last == 1
     assert len(gets.take()) == 1
-    assert copied < 4 * len(late)
+    assert len(looked) < 2 * 20_000
+    assert sum(looked) < 4 * len(late)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=repr)

@@ -90,7 +90,7 @@ def fed(appetite: Appetite) -> int:
     """How many whole answers it takes until it asks for more."""
     share, answers = appetite.share, 0
     while appetite.share == share:
-        appetite.fed()
+        appetite.grow()
         answers += 1
     return answers
 
@@ -101,21 +101,21 @@ def test_it_shrinks_at_once_and_grows_with_care():
     twice as many whole answers after each cut, and all is forgotten once it is back.
     """
     appetite = Appetite()
-    assert appetite.of(1000) == 1000
-    appetite.cut()
-    assert appetite.of(1000) == 500
+    assert appetite.limit(1000) == 1000
+    appetite.shrink()
+    assert appetite.limit(1000) == 500
     once = fed(appetite)
-    assert appetite.of(1000) == 1000
+    assert appetite.limit(1000) == 1000
 
-    appetite.cut()
-    appetite.cut()
+    appetite.shrink()
+    appetite.shrink()
     assert fed(appetite) == 2 * once
-    appetite.cut()
+    appetite.shrink()
     assert fed(appetite) == 4 * once
     for _ in range(50):
-        appetite.cut()
-    assert appetite.of(1) == 1 and appetite.of(1 << 20) == 1 << 12
+        appetite.shrink()
+    assert appetite.limit(1) == 1 and appetite.limit(1 << 20) == 1 << 12
     while appetite.share < 1:
         fed(appetite)
-    appetite.cut()
+    appetite.shrink()
     assert fed(appetite) == once

@@ -11,6 +11,7 @@ from pyspark_jetstream.fetch.planning import (
     FEW_SUBJECTS,
     NEAR_END,
     Share,
+    Site,
     choose_mode,
     filter_on_server,
     next_cut,
@@ -158,6 +159,20 @@ def test_splits_cover_exactly(seed):
         assert maximum is None or max(high - low for low, high in pieces) <= maximum
 
 
+def chosen(**given) -> str:
+    """The mode of what a driver knows of a partition."""
+    filtered, known = given["filtered"], ("partitions", "behind", "num_subjects")
+    return choose_mode(
+        ways={way for way in ("own", "direct") if given[way]},
+        filtered=filtered,
+        wide=wide_filter(filtered, *(given[name] for name in known)),
+        messages=given["messages"],
+        matching=given["matching"],
+        site=Site(given["clustered"], given["away_s"]),
+        amid=given["amid"],
+    )
+
+
 WIDE = {
     "filtered": True,
     "partitions": 4,
@@ -194,7 +209,7 @@ def test_modes(changes, mode):
     """
     A consumer reads, except deep in a backlog under a wide filter that saves too little.
     """
-    assert choose_mode(**(WIDE | changes)) == mode
+    assert chosen(**(WIDE | changes)) == mode
 
 
 FAR = {"away_s": 0.04, "clustered": False}
@@ -243,7 +258,7 @@ def test_consumers_of_the_attempts_own(changes, mode):
     Deep in a backlog it is the cheapest; for few messages it is not worth its making. Far away the
     round trips count that one way waits for and another does not.
     """
-    assert choose_mode(**(DEEP | changes)) == mode
+    assert chosen(**(DEEP | changes)) == mode
 
 
 @pytest.mark.parametrize(
@@ -263,7 +278,7 @@ def test_ranges_by_consumers_of_the_attempts_own(sequences, clustered, away_s, o
     A range of a batch read is worth one from a thousand messages on, from some more in a cluster or
     where its making takes long.
     """
-    assert own_is_cheaper(sequences, clustered, away_s) is own
+    assert own_is_cheaper(sequences, Site(clustered, away_s)) is own
 
 
 def test_wide_filter():

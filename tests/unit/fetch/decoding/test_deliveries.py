@@ -280,7 +280,7 @@ def test_odd_blocks_among_others(seed, keep, tail, caplog):
     buffer = b"".join(sent(m, i, 9, tail) for i, m in enumerate(messages, 1))
     assert frames.scan(buffer, 0, SID, tail) == len(buffer)
     with caplog.at_level(logging.WARNING):
-        batch = builder.consumer_batch(frames.columns(), 0, 5, 390)
+        batch = builder.consumer_batch(frames.columns(), 5, 390, 0)
 
     messages = messages[5:390]
     assert batch.column("data").to_pylist() == [m.data for m in messages]

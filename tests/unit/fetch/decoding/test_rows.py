@@ -59,7 +59,7 @@ def test_consumer_frames_against_the_slow_decoder(with_headers, domain, seed):
 
     def flush() -> None:
         dseqs.extend(range(frames.first.delivery, frames.last.delivery + 1))
-        found.append(builder.consumer_batch(frames.columns(), 3, 0, 2**63 - 1))
+        found.append(builder.consumer_batch(frames.columns(), 0, 2**63 - 1, 3))
         frames.clear()
 
     def scan(buffer: bytes, pos: int) -> int:
@@ -211,7 +211,7 @@ def test_a_range_cuts_both_ends():
     direct = columns(messages)
 
     for after, upto, expected in ((5, 8, [6, 8]), (0, 99, [5, 6, 8, 9]), (6, 7, []), (9, 99, [])):
-        consumed = builder.consumer_batch(frames.columns(), 0, after, upto)
+        consumed = builder.consumer_batch(frames.columns(), after, upto, 0)
         got = builder.direct_batch(direct, after, upto, 0, None)
 
         assert consumed.column("sequence").to_pylist() == expected
@@ -267,7 +267,7 @@ def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
     builder = RowBuilder("S", False)
 
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
-        builder.consumer_batch(frames.columns(), 3, 0, 99)
+        builder.consumer_batch(frames.columns(), 0, 99, 3)
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
         builder.direct_batch(direct, 0, 99, 3, None)
 
@@ -282,7 +282,7 @@ def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
     frames, direct = strange(bad)
     builder = RowBuilder("S", False, on_invalid)
     batches = [
-        builder.consumer_batch(frames.columns(), 3, 0, 99),
+        builder.consumer_batch(frames.columns(), 0, 99, 3),
         builder.direct_batch(direct, 0, 99, 3, None),
     ]
     for batch in batches:
