@@ -26,7 +26,7 @@ from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
 from .lanes.lane import Lane
 from .options import SinkOptions
-from .telemetry import LaneTotals, Lately, Telemetry, Watched, Way
+from .telemetry import LaneTotals, Lately, Telemetry, WatchedLimit, Way
 
 __all__ = ["LaneSet"]
 
@@ -109,7 +109,7 @@ class LaneSet:
         self._is_far: bool | None = None
         """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
         self._more = False
-        self._watched: list[Watched] = []
+        self._watched: list[WatchedLimit] = []
         """The limits, in the order of the lanes."""
 
     def __repr__(self) -> str:

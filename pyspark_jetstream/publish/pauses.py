@@ -29,7 +29,7 @@ from .context import WriteContext
 from .lanes.answers import Refusal
 from .sender import SEND_TIMEOUT_S
 
-__all__ = ["ACTIVE", "Pauses"]
+__all__ = ["ACTIVE", "WriterPauses"]
 
 logger = get_logger(__name__)
 
@@ -46,7 +46,7 @@ _REFUSALS: Final = 1000
 """Subjects whose last refusal is remembered."""
 
 
-class Pauses:
+class WriterPauses:
     """What is paused for one task, and why."""
 
     def __init__(self, context: WriteContext) -> None:

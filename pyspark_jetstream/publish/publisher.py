@@ -50,7 +50,7 @@ from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.lane import earliest
 from .laneset import LaneSet
-from .pauses import Pauses
+from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
@@ -119,7 +119,7 @@ class Publisher:
         """The ways to publish."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
         """What carries them out."""
-        self.pauses = Pauses(context)
+        self.pauses = WriterPauses(context)
         """What keeps rows back."""
         self.admission = Admission(rules, self.pauses.throttle)
         """The queue of rows that wait to be sent."""

@@ -40,7 +40,7 @@ __all__ = [
     "Routes",
     "Telemetry",
     "LaneTotals",
-    "Watched",
+    "WatchedLimit",
     "Watchdog",
     "Way",
     "Ways",
@@ -211,9 +211,9 @@ class Telemetry:
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
 
-    def watched(self, limit: Limit, way: Way) -> Watched:
+    def watched(self, limit: Limit, way: Way) -> WatchedLimit:
         """The limit, whose samples are counted."""
-        return Watched(limit, self, way)
+        return WatchedLimit(limit, self, way)
 
     def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
@@ -373,7 +373,7 @@ class Reporter:
         ).encode()
 
 
-class Watched:
+class WatchedLimit:
     """A limit whose samples are counted, too, and its push-backs in this task."""
 
     def __init__(self, limit: Limit, telemetry: Telemetry, way: Way) -> None:

@@ -46,7 +46,7 @@ from .recovery import Recovery
 from .rows import MessageBuilder
 from .streams import Streams, target_fault
 
-__all__ = ["Attempt", "Task", "Written", "asking", "built", "fresh_rows", "written"]
+__all__ = ["TaskAttempt", "Task", "Written", "asking", "built", "fresh_rows", "written"]
 
 logger = get_logger(__name__)
 
@@ -132,7 +132,7 @@ def built(builder: MessageBuilder, signals: RowSignals, batch: pa.RecordBatch) -
     return messages
 
 
-class Attempt:
+class TaskAttempt:
     """
     One attempt of a task under the ledger.
 

@@ -39,7 +39,7 @@ from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts, Telemetry
 from ..sanitize import get_logger
-from .attempt import Attempt, Task, Written, built, fresh_rows, written
+from .attempt import Task, TaskAttempt, Written, built, fresh_rows, written
 from .batchmapping import BatchMapping, digest
 from .changes import FoundStream
 from .ids import Ids
@@ -132,7 +132,7 @@ def write_task(
             if found is not None and task.counts_duplicates(builder, is_first=False):
                 report.fresh = fresh_rows(found, counts, streams.seen)
         else:
-            one = Attempt(task, builder, streams, streams.targets, digest(note), signals)
+            one = TaskAttempt(task, builder, streams, streams.targets, digest(note), signals)
             try:
                 found = one.run(iter(batches), report.telemetry, reroutes is not None)
             except (OptionError, RowError) as error:

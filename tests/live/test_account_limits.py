@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
 
@@ -17,7 +15,7 @@ from pyspark_jetstream.write.ledger import BUCKET
 from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.options import connection_of, priorities_of, rules_of, sink_of
+from ..kits.options import changed, connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
 
 MODES = ["async", "fast", "atomic", "auto"]
@@ -73,7 +71,7 @@ def batch_of(rows):
 
 def written(server, rows, **options):
     """What a task has written of these rows."""
-    options = replace(
+    options = changed(
         sink_of(connection_of(server.url), publish_mode=options.pop("mode", "async")),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),

@@ -15,7 +15,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes, ledger
-from pyspark_jetstream.write.attempt import Attempt, Task
+from pyspark_jetstream.write.attempt import Task, TaskAttempt
 from pyspark_jetstream.write.changes import check_targets
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import Ledger
@@ -322,7 +322,7 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
 class Looking:
     """Of an attempt what looks at streams again; its requests are counted."""
 
-    look = Attempt._as_they_are
+    look = TaskAttempt._as_they_are
 
     def __init__(self, connection, *names):
         self._client = Client(connection)

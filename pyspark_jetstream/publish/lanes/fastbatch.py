@@ -100,7 +100,7 @@ class _Contact:
         self.quiet_since, self.ping_at = now, now + ping_interval_s
 
 
-class _Rows:
+class _BatchRows:
     """
     The rows of a batch as publishes, by their places in it; frames of stored ones are let go.
 
@@ -193,7 +193,7 @@ class FastBatch:
         """Whether what comes before the next sending may have come long ago."""
         flow = max(1, min(MAX_FLOW, terms.limit.value // OUTSTANDING))
         self._terms = terms
-        self._rows = _Rows(prefix, self.name, messages, flow, terms.max_bytes)
+        self._rows = _BatchRows(prefix, self.name, messages, flow, terms.max_bytes)
         self._contact = _Contact()
         self._flow = 0  # 0: the first reply has not come
         self._doubted = False
