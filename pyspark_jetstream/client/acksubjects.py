@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from ..errors import ProtocolError
 
-__all__ = ["ACKS", "DIGITS", "FACTS", "MOST", "Ack", "Facts", "ack_of"]
+__all__ = ["ACKS", "DIGITS", "FACTS", "MOST", "Ack", "DeliveryFacts", "ack_of"]
 
 ACKS: Final = b"$JS.ACK."
 """How ack subjects begin."""
 
 FACTS: Final = 5
-"""Numbers in an ack subject: how often it was delivered, and what `Facts` has."""
+"""Numbers in an ack subject: how often it was delivered, and what `DeliveryFacts` has."""
 
 DIGITS: Final = 160
 """Digits that they have together at the most."""
@@ -26,7 +26,7 @@ MOST: Final = (1 << 63) - 1
 """The largest sequence or time that a column holds."""
 
 
-class Facts(NamedTuple):
+class DeliveryFacts(NamedTuple):
     """What an ack subject says of its delivery."""
 
     sequence: int
@@ -42,7 +42,7 @@ class Ack(NamedTuple):
     """How it begins, through the consumer."""
     delivered: int
     """How often the message was delivered, this time included."""
-    facts: Facts
+    facts: DeliveryFacts
 
 
 def ack_of(reply: bytes) -> Ack:
@@ -58,7 +58,7 @@ def ack_of(reply: bytes) -> Ack:
     digits = b"".join(told)
     if len(told) == FACTS and all(told) and digits.isdigit() and len(digits) <= DIGITS:
         delivered, *numbers = map(int, told)
-        facts = Facts(*numbers)
+        facts = DeliveryFacts(*numbers)
         if facts.sequence <= MOST and facts.time <= MOST and reply.startswith(ACKS):
             return Ack(b".".join(words[:at]), delivered, facts)
     raise ProtocolError(f"no ack subject: {reply[:128]!r}")

@@ -27,8 +27,8 @@ from ..errors import NotConnectedError, PermissionsError, ProtocolError, Request
 from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
-from .inboxes import INBOX, is_inbox, new_inbox
-from .peer import RoundTrips, is_early, received, send_all, unsent
+from .inboxes import INBOX, new_inbox
+from .peer import Presence, RoundTrips, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse
 
@@ -88,18 +88,13 @@ class Connection:
         """The server's INFO."""
         self.pid = os.getpid()
         self._sock = sock
-        self._heard = time.monotonic()
-        """When bytes came last."""
-        self._asked = -math.inf
-        """When the peer was asked whether it is there, or took some of what waits to be sent."""
-        self._left = 0  # of that, then
+        self._presence = Presence(time.monotonic())
         self._trips = RoundTrips()
         self._late = 0  # bytes read after the last deadline
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
-        self._permissions = Permissions((f"{INBOX}.", f"{inbox_prefix}."))
-        self._refused = False  # whether somebody was not answered
+        self._permissions = Permissions(inbox_prefix)
         self._reply_sid = self.subscribe(f"{self._inbox}.*")
         self._send_ping(30.0)  # how far away the server is shows with its first words
 
@@ -157,12 +152,8 @@ class Connection:
         a record or a command, by the rights of this user. There is none then.
         """
         subject = reply.decode("utf-8", "replace")
-        if not is_inbox(subject, self._inbox_prefix):
-            if not self._refused:
-                logger.warning("not answered, and no other such will be: %r is no inbox", subject)
-            self._refused = True
-            return
-        self.send(wire.pub(subject, data), timeout_s)
+        if self._permissions.may_answer(subject):
+            self.send(wire.pub(subject, data), timeout_s)
 
     def tell(self, subject: str, data: bytes, timeout_s: float = 30.0, among: str = "") -> bool:
         """
@@ -227,7 +218,7 @@ class Connection:
                 chunks.append(chunk)
                 got += len(chunk)
                 self._late += 0 if remaining else len(chunk)
-                self._heard = time.monotonic()
+                self._presence.heard = time.monotonic()
         except OSError as error:
             if is_early(error):
                 return False
@@ -255,7 +246,7 @@ class Connection:
             raise NotConnectedError(self._peer(), "the server closed the connection")
         self.buffer = self.buffer[self.pos :] + chunk
         self.pos = 0
-        self._heard = time.monotonic()
+        self._presence.heard = time.monotonic()
         return True
 
     def wait(self, deadline: float, other: int = -1) -> None:
@@ -367,7 +358,7 @@ class Connection:
 
     def awake(self, timeout_s: float) -> None:
         """`ping`, where nothing has come from the peer of late; else a look whether it has left."""
-        if time.monotonic() - self._heard >= _RECENT_S:
+        if time.monotonic() - self._presence.heard >= _RECENT_S:
             self.ping(timeout_s)
         while self.poll():
             pass
@@ -383,17 +374,12 @@ class Connection:
         Raises:
             NotConnectedError: It is not: the connection is half open.
         """
-        if now - self._heard < silence_s:
-            return
-        if self._asked <= self._heard:
-            self._asked, self._left = now, unsent(self._sock)
+        try:
+            to_ask = self._presence.must_ask(now, silence_s, lambda: unsent(self._sock))
+        except TimeoutError as error:
+            raise self._broken(error) from None
+        if to_ask:
             self._send_ping(max(silence_s, _LEAST_SEND_S))
-        elif now - self._asked >= silence_s:
-            left = unsent(self._sock)
-            if left >= self._left:
-                detail = f"silent for {now - self._heard:.1f}s, and no PONG to a PING"
-                raise NotConnectedError(self._peer(), detail)
-            self._asked, self._left = now, left
 
     def _send_ping(self, timeout_s: float) -> None:
         self._trips.asked(time.monotonic())
@@ -404,7 +390,7 @@ class Connection:
         if control.verb == b"PING":
             self.send(wire.PONG)
         elif control.verb == b"PONG":
-            self._trips.answered(self._heard)
+            self._trips.answered(self._presence.heard)
         elif control.verb == b"INFO":
             self.info.update(wire.info_of(control.argument))
         elif control.verb == b"-ERR":

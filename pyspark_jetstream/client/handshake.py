@@ -172,7 +172,7 @@ def _final(
     if refusal := refused(options, text):
         return refusal
     wants_ours = info.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
-    if wants_ours and not options.tls_cert_file:
+    if wants_ours and not options.tls.cert_file:
         where = ", ".join(options.display_servers)
         text = f"it wants a client certificate: {text}"
         return AuthenticationError(where, text, "give tlsCertFile and tlsKeyFile")
@@ -196,7 +196,7 @@ def _enter(
     Args:
         info: gets what the server says of itself, as far as it came, whatever comes of it.
     """
-    if options.tls_handshake_first:
+    if options.tls.handshake_first:
         _begin_tls(options, means, server, peer)
     info |= _info(peer.line())
     upgraded = not peer.encrypted and bool(info.get("tls_required") or options.tls_asked_by)

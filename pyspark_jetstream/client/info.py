@@ -27,7 +27,7 @@ __all__ = [
     "SUCCESS",
     "ConsumerInfo",
     "Mark",
-    "Message",
+    "StoredMessage",
     "Stored",
     "StreamInfo",
     "SubjectPage",
@@ -363,7 +363,7 @@ class ConsumerInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StoredMessage:
     """A stored message, as the stream's leader has it."""
 
     sequence: int
@@ -416,11 +416,11 @@ def found_of(answer: Any) -> tuple[int, str]:
     return message["seq"], message["subject"]
 
 
-def message_of(answer: Any) -> Message:
+def message_of(answer: Any) -> StoredMessage:
     """The message that STREAM.MSG.GET answers."""
     message = _MESSAGE(answer)["message"]
     stored = stored_before(message.get("hdrs") or b"")
-    return Message(
+    return StoredMessage(
         sequence=message["seq"],
         subject=message["subject"],
         headers=wire.parse_headers(stored) if lines_of(stored) is not None else [],

@@ -38,8 +38,8 @@ from .info import (
     STREAM,
     SUCCESS,
     ConsumerInfo,
-    Message,
     Stored,
+    StoredMessage,
     StreamInfo,
     SubjectPage,
     consumer_info_of,
@@ -315,11 +315,13 @@ class JetStream:
         bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
         return self._messages([(stream, body) for body in bodies], found_of)
 
-    def last_messages(self, stream: str, subjects: list[str]) -> list[Message | None]:
+    def last_messages(self, stream: str, subjects: list[str]) -> list[StoredMessage | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
         return self.messages(stream, [{"last_by_subj": subject} for subject in subjects])
 
-    def messages(self, stream: str, queries: Sequence[dict[str, Any]]) -> list[Message | None]:
+    def messages(
+        self, stream: str, queries: Sequence[dict[str, Any]]
+    ) -> list[StoredMessage | None]:
         """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
         messages = self.stored_messages(stream, queries)
         for message in messages:
@@ -332,11 +334,13 @@ class JetStream:
 
     def stored_messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
-    ) -> list[Message | None]:
+    ) -> list[StoredMessage | None]:
         """`messages` for callers that look at what was stored for headers themselves."""
         return self.messages_of([(stream, query) for query in queries])
 
-    def messages_of(self, queries: Sequence[tuple[str, dict[str, Any]]]) -> list[Message | None]:
+    def messages_of(
+        self, queries: Sequence[tuple[str, dict[str, Any]]]
+    ) -> list[StoredMessage | None]:
         """`stored_messages` of several (stream, query), in one round trip."""
         return self._messages(queries, message_of)
 

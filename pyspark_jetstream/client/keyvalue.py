@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ..errors import ApiError, RecordError, StreamNotFoundError
 from ..sanitize import get_logger
-from .info import Message
+from .info import StoredMessage
 from .jetstream import DEFAULT_PREFIX, JetStream
 
 __all__ = ["Bucket"]
@@ -113,7 +113,7 @@ class Bucket:
             "num_replicas": replicas,
         }
 
-    def last(self, *keys: str) -> list[Message | None]:
+    def last(self, *keys: str) -> list[StoredMessage | None]:
         """
         The record of each key; one without data was deleted.
 
@@ -151,7 +151,7 @@ class Bucket:
         return self.js.publish(to, data, list(headers))
 
 
-def _fault(message: Message) -> str | None:
+def _fault(message: StoredMessage) -> str | None:
     """Why it is no record that `replace` stored, nor one that was deleted as a key."""
     headers = dict(message.headers)
     if not message.data:

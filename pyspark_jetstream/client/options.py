@@ -17,6 +17,7 @@ __all__ = [
     "METRICS_OPTIONS",
     "ConnectionOptions",
     "MetricsOptions",
+    "Tls",
     "connection_options",
     "metrics_options",
     "parse_connection",
@@ -34,13 +35,13 @@ CONNECTION_OPTIONS: Final = table(
     Option("user", "user", value_of.text, "", "User name."),
     Option("password", "password", value_of.secret, "", "Password of `user`.", secret=True),
     Option("token", "token", value_of.secret, "", "Token.", secret=True),
-    Option("tlsCaFile", "tls_ca_file", value_of.existing_file, "",
+    Option("tlsCaFile", "ca_file", value_of.existing_file, "",
         "CA certificates (PEM), at the same path on every host."),
-    Option("tlsCertFile", "tls_cert_file", value_of.existing_file, "",
+    Option("tlsCertFile", "cert_file", value_of.existing_file, "",
         "Client certificate (PEM), likewise."),
-    Option("tlsKeyFile", "tls_key_file", value_of.existing_file, "",
+    Option("tlsKeyFile", "key_file", value_of.existing_file, "",
         "Key of the client certificate (PEM), likewise."),
-    Option("tlsHandshakeFirst", "tls_handshake_first", value_of.boolean, "false",
+    Option("tlsHandshakeFirst", "handshake_first", value_of.boolean, "false",
         "TLS at once, before the server's INFO: for servers with `handshake_first`."),
     Option("jsDomain", "", value_of.domain, "", "JetStream domain."),
     Option("jsApiPrefix", "api_prefix", value_of.api_prefix, "$JS.API",
@@ -67,6 +68,16 @@ METRICS_OPTIONS: Final = table(
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """What a connection trusts a server by, and how TLS begins."""
+
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    handshake_first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionOptions:
     """How to reach and enter the servers; hashable, so that a process can pool by it."""
 
@@ -76,10 +87,7 @@ class ConnectionOptions:
     user: str | None
     password: Secret | None
     token: Secret | None
-    tls_ca_file: str | None
-    tls_cert_file: str | None
-    tls_key_file: str | None
-    tls_handshake_first: bool
+    tls: Tls
     api_prefix: str
     inbox_prefix: str
     connect_timeout_s: float
@@ -91,9 +99,9 @@ class ConnectionOptions:
         """The options for whose sake all servers get nothing but TLS; none: as a server likes."""
         asked = {
             "servers": any(server.startswith("tls://") for server in self.servers),
-            "tlsCaFile": self.tls_ca_file,
-            "tlsCertFile": self.tls_cert_file,
-            "tlsHandshakeFirst": self.tls_handshake_first,
+            "tlsCaFile": self.tls.ca_file,
+            "tlsCertFile": self.tls.cert_file,
+            "tlsHandshakeFirst": self.tls.handshake_first,
         }
         return tuple(name for name, given in asked.items() if given)
 
@@ -131,7 +139,9 @@ def connection_options(values: Values) -> ConnectionOptions:
         name = "credentials" if "credentials" in values else "credentialsFile"
         raise OptionError(name, "expected the text of a .creds file (with BEGIN NATS USER JWT)")
     prefix = f"$JS.{values['jsDomain']}.API" if "jsDomain" in values else values["jsApiPrefix"]
-    return values.fill(ConnectionOptions, credentials=credentials, api_prefix=prefix)
+    return values.fill(
+        ConnectionOptions, credentials=credentials, api_prefix=prefix, tls=values.fill(Tls)
+    )
 
 
 def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:

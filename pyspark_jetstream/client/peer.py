@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Peer",
+    "Presence",
     "RoundTrips",
     "away_s",
     "give_up_at",
@@ -305,8 +306,8 @@ class Peer:
         return left_s
 
 
-class _Asked(Protocol):
-    """What is asked how far away it is."""
+class _Pinged(Protocol):
+    """What can be asked how far away it is."""
 
     @property
     def round_trip_s(self) -> float:
@@ -314,6 +315,43 @@ class _Asked(Protocol):
 
     def ping(self, timeout_s: float) -> None:
         """Asks, and waits for the answer."""
+
+
+class Presence:
+    """Whether the peer is there: when it was heard, and asked, last."""
+
+    def __init__(self, now: float) -> None:
+        self.heard = now
+        """When bytes came last, on the monotonic clock."""
+        self._asked = -math.inf
+        """When the peer was asked whether it is there, or took some of what waits to be sent."""
+        self._waiting = 0
+        """Bytes that waited to be sent then."""
+
+    def __repr__(self) -> str:
+        return f"<Presence heard at {self.heard:.1f}, asked at {self._asked:.1f}>"
+
+    def must_ask(self, now: float, silence_s: float, waiting: Callable[[], int]) -> bool:
+        """
+        Whether a PING is to be sent now: nothing came for `silence_s`, and none was sent since.
+
+        Args:
+            waiting: tells how many bytes wait to be sent.
+
+        Raises:
+            TimeoutError: For as long again nothing came, and the peer took none of what waits.
+        """
+        if now - self.heard < silence_s:
+            return False
+        if self._asked <= self.heard:
+            self._asked, self._waiting = now, waiting()
+            return True
+        if now - self._asked >= silence_s:
+            left = waiting()
+            if left >= self._waiting:
+                raise TimeoutError(f"silent for {now - self.heard:.1f}s, and no PONG to a PING")
+            self._asked, self._waiting = now, left
+        return False
 
 
 class RoundTrips:
@@ -343,7 +381,7 @@ class RoundTrips:
             self.shortest_s = min(self.shortest_s or trip_s, trip_s)
 
 
-def away_s(connection: _Asked, timeout_s: float = 5.0) -> float:
+def away_s(connection: _Pinged, timeout_s: float = 5.0) -> float:
     """How far away the server is; asked if it is not known, so only while nothing is under way."""
     if not connection.round_trip_s:
         connection.ping(timeout_s)

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from ..sanitize import get_logger
+from .inboxes import INBOX, is_inbox
 
 __all__ = ["Permissions"]
 
@@ -22,12 +23,13 @@ _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|pub
 class Permissions:
     """Of one connection: subjects that it can do without, and those that are forbidden."""
 
-    def __init__(self, inboxes: tuple[str, ...]) -> None:
+    def __init__(self, inbox_prefix: str) -> None:
         """
         Args:
-            inboxes: how the subjects begin that others are answered on, and nothing else goes to.
+            inbox_prefix: under which inboxes are, beside `_INBOX`.
         """
-        self._inboxes = inboxes
+        self._inbox_prefix = inbox_prefix
+        self._answers_refused = False
         self._unneeded: set[str] = set()
         self._told: dict[str, bool] = {}  # and whether they are not forbidden
         self._asked: dict[str, bool] = {}  # likewise
@@ -41,14 +43,26 @@ class Permissions:
 
     def may_tell(self, subject: str) -> bool:
         """
-        Whether nothing is known against telling something there; `subject` is one of a few, and a
-        last token `*` of it stands for any.
+        Whether the server has not forbidden publishing there; `subject` is one of a few, and a last
+        token `*` of it stands for any.
         """
         return self._told.setdefault(subject, True)
 
     def may_ask(self, subject: str) -> bool:
-        """Likewise against asking there."""
+        """Whether the server has not forbidden requests there; `subject` is one of a few."""
         return self._asked.setdefault(subject, True)
+
+    def may_answer(self, subject: str) -> bool:
+        """
+        Whether whoever asked may be answered on this subject: on inboxes only. The first that is
+        none is a warning.
+        """
+        if is_inbox(subject, self._inbox_prefix):
+            return True
+        if not self._answers_refused:
+            logger.warning("not answered, and no other such will be: %r is no inbox", subject)
+        self._answers_refused = True
+        return False
 
     def forgives(self, text: str) -> bool:
         """Whether the connection can do without what the server forbids by these words."""
@@ -68,7 +82,7 @@ class Permissions:
             logger.info("not asking: %s", text)
             return True
         else:  # whatever a stranger has put into the subject behind the prefix
-            forgiven = subject.startswith(self._inboxes)
+            forgiven = subject.startswith((f"{INBOX}.", f"{self._inbox_prefix}."))
         if forgiven:
             logger.info("not listening, or not answering: %s", text)
         return forgiven

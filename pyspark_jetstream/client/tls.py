@@ -33,13 +33,13 @@ def context_of(options: ConnectionOptions) -> ssl.SSLContext:
     """
     where = ", ".join(options.display_servers)
     try:
-        context = ssl.create_default_context(cafile=options.tls_ca_file)
+        context = ssl.create_default_context(cafile=options.tls.ca_file)
     except (ssl.SSLError, OSError) as error:
-        remedy = f"'{options.tls_ca_file}' must hold the CA's certificates as PEM, on every host"
+        remedy = f"'{options.tls.ca_file}' must hold the CA's certificates as PEM, on every host"
         raise AuthenticationError(where, f"tlsCaFile: {error}", remedy) from None
-    if options.tls_cert_file:
+    if options.tls.cert_file:
         try:
-            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+            context.load_cert_chain(options.tls.cert_file, options.tls.key_file)
         except (ssl.SSLError, OSError) as error:
             remedy = "both must be PEM, on every host, and the key that of the certificate"
             raise AuthenticationError(where, f"tlsCertFile, tlsKeyFile: {error}", remedy) from None
@@ -87,8 +87,8 @@ def distrusted(options: ConnectionOptions, error: Exception) -> AuthenticationEr
         remedy = "write the server in option servers by a name or address that its certificate has"
     elif error.verify_code in _OTHER_DATE:
         remedy = "renew its certificate, or set this host's clock"
-    elif options.tls_ca_file is None:
+    elif options.tls.ca_file is None:
         remedy = "name the CA that signed its certificate with tlsCaFile, a PEM file on every host"
     else:
-        remedy = f"tlsCaFile '{options.tls_ca_file}' holds no CA that signed its certificate"
+        remedy = f"tlsCaFile '{options.tls.ca_file}' holds no CA that signed its certificate"
     return AuthenticationError(", ".join(options.display_servers), f"TLS: {error}", remedy)

@@ -1,9 +1,9 @@
 """
-Mapping columns: which route takes a subject, and what the subject becomes.
+Mapping whole columns: which route takes which rows, and where it sends them.
 
 Rule 1: each row goes by the first route that matches its subject.
-Rule 2: a rule maps each distinct subject once, and what it makes is remembered for the columns to
-come, within bounds (`ROOM`).
+Rule 2: no Python per row, but where a route takes fewer than `FEW_ROWS` of a block, and for the
+hash of an identity where a route has weights or `random`.
 Rule 3: this module performs no I/O and reads no clock.
 
 **Choices.** Which destination of several a row gets is drawn from the xxh3_64 hash of its identity,
@@ -13,26 +13,31 @@ seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
-from ..arrays import STRING, binary
-from .routes import Route, Router
+from ..arrays import STRING, binary, int32, where
+from .columns import Part, Tokens, group_rows, joined, merged
+from .routes import Route, Router, Shape
 from .rule import Random
+from .rulecolumns import ColumnRule
 
-__all__ = ["Identities", "Mapped", "Mapper"]
+__all__ = ["ColumnMapper", "Identities", "Mapped"]
 
-ROOM: Final = 1 << 22
-"""
-How much a mapper remembers, beside one column: so many characters of subjects, each subject counted
-with `_OVERHEAD` more. That is 28,000 subjects of 50 characters (10 MB). Then it forgets them all.
-"""
+BLOCK_ROWS: Final = 1 << 14
+"""Rows mapped at a time: what a kernel writes is still in the cache when the next one reads it."""
 
-_OVERHEAD: Final = 100
+BLOCK_BYTES: Final = 1 << 22
+"""Bytes of text mapped at a time, at most."""
+
+FEW_ROWS: Final = 100
+"""Fewer rows than this of one rule are mapped one by one: the kernels' calls cost as much."""
 
 _TURNS: Final = 64
 """How often `random` is drawn again for a row, at most."""
@@ -51,24 +56,24 @@ class Mapped(NamedTuple):
     """How many rows are lost."""
 
 
-class Mapper:
-    """
-    Maps subjects for servers of one cluster.
+class ColumnMapper:
+    """Maps columns of subjects for servers of one cluster."""
 
-    Args:
-        room: as `ROOM` explains.
-    """
-
-    def __init__(self, router: Router, cluster: str | None = None, room: int = ROOM) -> None:
+    def __init__(self, router: Router, cluster: str | None = None) -> None:
         self._router = router
-        self._memory = _Memory(room)
-        self._known = self._memory.table()
-        """What each subject becomes, None where it is lost; a plan where the row decides."""
-        self._plans = {route.source: _Plan(route, cluster, self._memory) for route in router.routes}
-        self._draws = any(plan.draws for plan in self._plans.values())
+        fixed = [_Plan(route, cluster) for route in router.fixed.values()]
+        self._fixed = fixed
+        self._fixed_sources = pa.array([plan.source for plan in fixed], STRING)
+        self._fixed_results = pa.array([plan.constant() for plan in fixed], STRING)
+        self._shapes = [_Shape(shape, cluster) for shape in router.shapes]
+        self._plans = {
+            plan.source: plan
+            for plans in (fixed, *(shape.plans for shape in self._shapes))
+            for plan in plans
+        }
 
     def __repr__(self) -> str:
-        return f"<Mapper {len(self._plans)} routes, {len(self._known)} subjects known>"
+        return f"<ColumnMapper {len(self._fixed)} literal sources, {len(self._shapes)} shapes>"
 
     def map(self, subjects: pa.Array, identities: Identities | None) -> Mapped:
         """
@@ -81,199 +86,302 @@ class Mapper:
             ValueError: A rule makes no subject of one, or chooses by the row and there are no
                 identities.
         """
-        column = subjects.dictionary_encode()
-        names = column.dictionary.to_pylist()
-        self._memory.make_room()
-        results = self._memory.results(self._known, names, self._results)
-        if self._draws and any(isinstance(result, _Plan) for result in results):
-            mapped = pa.array(_drawn_rows(names, results, column.indices, identities), STRING)
-        else:
-            mapped = pa.array(results, STRING).take(column.indices)
+        all_rows = _Draws(None if identities is None else cache(identities))
+        blocks = [
+            self._block(subjects.slice(at, count), all_rows.slice(at, count))
+            for at, count in _blocks(subjects)
+        ]
+        mapped = blocks[0] if len(blocks) == 1 else pa.concat_arrays(blocks or [subjects])
         return Mapped(mapped, mapped.null_count)
 
     def another(
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
         """Another subject that the row could draw and that is wanted; None if there is none."""
-        plan = self._plan(subject)
-        return None if plan is None else plan.another(subject, identity, is_wanted, weights)
+        route = next(self._router.matching(subject), None)
+        if route is None:
+            return None
+        return self._plans[route.source].another(subject, identity, is_wanted, weights)
 
-    def _plan(self, subject: str) -> _Plan | None:
-        route = self._router.first(subject)
-        return None if route is None else self._plans[route.source]
+    def _block(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
+        """One block, by the sources without wildcards first."""
+        if len(subjects) < FEW_ROWS:
+            return self._few(subjects, draws)
+        if not self._fixed:
+            return self._by_shape(subjects, draws)
+        indexes = pc.index_in(subjects, value_set=self._fixed_sources)
+        if indexes.null_count == len(subjects):
+            return self._by_shape(subjects, draws)
+        results = self._fixed_results.take(indexes)
+        if not results.null_count:
+            return results
+        pieces = [(where(results.is_valid()), results.drop_null())]
+        chosen = pc.if_else(results.is_null(), indexes, _NONE)
+        groups, few = _groups(self._fixed, chosen)
+        for plan, rows in groups:
+            part = subjects.take(rows)
+            pieces.append((rows, plan.apply(part, Tokens.of(part), draws.take(rows))))
+        if few:
+            pieces.append(_some_of(subjects, few, draws))
+        if indexes.null_count:
+            rows = where(indexes.is_null())
+            pieces.append((rows, self._by_shape(subjects.take(rows), draws.take(rows))))
+        return merged(pieces)
 
-    def _results(self, names: Sequence[str]) -> list[str | _Plan | None]:
-        """What each subject becomes, None where it is lost; a plan where the row decides."""
-        plans = [self._plan(name) for name in names]
-        results: list[str | _Plan | None] = list(names)
-        places_of: dict[_Plan, list[int]] = {}
-        for place, plan in enumerate(plans):
-            if plan is None:
-                continue
-            if plan.draws:
-                results[place] = plan
-            else:
-                places_of.setdefault(plan, []).append(place)
-        for plan, places in places_of.items():
-            made = plan.results([names[place] for place in places])
-            for place, result in zip(places, made, strict=True):
-                results[place] = result
-        return results
+    def _few(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
+        """Maps rows one by one."""
+        texts = subjects.to_pylist()
+        routes = [next(self._router.matching(text), None) for text in texts]
+        plans = [None if route is None else self._plans[route.source] for route in routes]
+        return _one_by_one(plans, texts, draws)
+
+    def _by_shape(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
+        """Subjects that no source without wildcards matches."""
+        if not self._shapes:
+            return subjects
+        pieces: list[tuple[pa.Array, pa.Array]] = []
+        for count, left in Tokens.of(subjects).by_count():
+            for shape in self._shapes:
+                if not len(left):
+                    break
+                if not shape.fits(count):
+                    continue
+                indexes = shape.find(subjects, left)
+                if indexes.null_count == len(left):
+                    continue
+                if not indexes.null_count and left.rows is None and len(shape.plans) == 1:
+                    return shape.plans[0].apply(subjects, left, draws)
+                groups, few = _groups(shape.plans, indexes)
+                for plan, rows in groups:
+                    matched = left.take(rows)
+                    part = subjects.take(matched.rows), matched, draws.take(matched.rows)
+                    pieces.append((matched.rows, plan.apply(*part)))
+                if few:
+                    there = [(plan, left.rows_of(rows)) for plan, rows in few]
+                    pieces.append(_some_of(subjects, there, draws))
+                left = left.take(where(indexes.is_null()))
+            if len(left) == len(subjects):  # no rule matches any
+                return subjects
+            if len(left):
+                pieces.append((left.rows, subjects.take(left.rows)))
+        return merged(pieces)
 
 
-class _Memory:
-    """
-    Tables of what subjects become, bounded together.
+class _Draws:
+    """The identities of some rows, and the numbers drawn by them; fetched when first needed."""
 
-    Args:
-        room: as `ROOM` explains.
-    """
+    def __init__(self, identities: Identities | None) -> None:
+        self._identities = identities
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._filled = 0
-        self._tables: list[dict[str, Any]] = []
+    def slice(self, at: int, count: int) -> _Draws:
+        """The draws of `count` rows from row `at` on."""
+        identities = self._identities
+        return self if identities is None else _Draws(lambda: identities().slice(at, count))
 
-    def table(self) -> dict[str, Any]:
-        """A new table, which `results` fills."""
-        self._tables.append({})
-        return self._tables[-1]
+    def take(self, rows: pa.Array) -> _Draws:
+        """The draws of some of the rows."""
+        identities = self._identities
+        return self if identities is None else _Draws(lambda: identities().take(rows))
 
-    def make_room(self) -> None:
-        """Forgets all where there is no more room."""
-        if self._filled > self._room:
-            self._filled = 0
-            for table in self._tables:
-                table.clear()
+    def identities(self, source: str) -> list[bytes]:
+        """
+        The identity of each row.
 
-    def results(
-        self,
-        table: dict[str, Any],
-        subjects: Sequence[str],
-        make: Callable[[Sequence[str]], Sequence[Any]],
-    ) -> list[Any]:
-        """What each subject becomes by a table; `make` says it of those that are new."""
-        if new := list(dict.fromkeys([each for each in subjects if each not in table])):
-            table.update(zip(new, make(new), strict=True))
-            self._filled += sum(map(len, new)) + _OVERHEAD * len(new)
-        return [table[each] for each in subjects]
+        Raises:
+            ValueError: The rows have no identities.
+        """
+        if self._identities is None:
+            raise ValueError(
+                f"rule {source!r} chooses by the row; that takes the identities of the rows"
+            )
+        identities: list[bytes] = binary(self._identities()).to_pylist()
+        return identities
+
+    def below(self, limit: int, seed: int, source: str) -> pa.Array:
+        """A number below `limit` for each row, drawn by its identity."""
+        drawn = [_drawn(identity, seed, limit) for identity in self.identities(source)]
+        return pa.array(drawn, pa.uint32())
 
 
-def _drawn_rows(
-    names: Sequence[str],
-    results: Sequence[str | _Plan | None],
-    indices: pa.Array,
-    identities: Identities | None,
-) -> list[str | None]:
-    """
-    What each row becomes.
+def _drawn(identity: bytes, seed: int, below: int) -> int:
+    return xxh3_64_intdigest(identity, seed) % below
 
-    Args:
-        results: what each name becomes; a plan where the row decides.
-        indices: which name each row has.
-    """
-    mapped: list[str | None] = []
-    rows_of: dict[_Plan, list[int]] = {}
-    for row, code in enumerate(codes := indices.to_pylist()):
-        result = results[code]
-        if isinstance(result, _Plan):
-            rows_of.setdefault(result, []).append(row)
-            result = None
-        mapped.append(result)
-    if identities is None:
-        raise ValueError(
-            f"rule {next(iter(rows_of)).source!r} chooses by the row; that takes the identities"
-            " of the rows"
-        )
-    ids = binary(identities()).to_pylist()
-    for plan, rows in rows_of.items():
-        drawn = plan.draw([names[codes[row]] for row in rows], [ids[row] for row in rows])
-        for row, result in zip(rows, drawn, strict=True):
-            mapped[row] = result
-    return mapped
+
+def _drawn_again(identity: bytes, turn: int, of: Random) -> str:
+    return str(_drawn(identity, of.seed + turn, of.span))
 
 
 class _Plan:
     """A route on servers of one cluster."""
 
-    def __init__(self, route: Route, cluster: str | None, memory: _Memory) -> None:
+    def __init__(self, route: Route, cluster: str | None) -> None:
         self.source = route.source
-        self._memory = memory
-        self._choices = route.choices(cluster)
-        self._by_draw = bytes(
-            index for index, choice in enumerate(self._choices) for _ in range(choice.percent)
-        )
-        """Which choice each number below 100 stands for."""
-        self._tables = [memory.table() for _ in self._choices]
-        first = self._choices[0].rule
-        self.draws = len(self._choices) > 1 or bool(first and first.draws)
+        self.outcomes: list[tuple[int, ColumnRule | None]] = []
+        """Bounds and rules: a rule takes the numbers below its bound, from the bound before on."""
+        below = 0
+        for choice in route.choices(cluster):
+            below += choice.percent
+            rule = None if choice.rule is None else ColumnRule(choice.rule)
+            self.outcomes.append((below, rule))
+        rules = [rule.rule for _, rule in self.outcomes if rule is not None]
+        self.chooses = len(self.outcomes) > 1 or any(rule.is_random for rule in rules)
         """Whether more than the subject decides."""
 
-    def results(self, subjects: Sequence[str]) -> Sequence[str | None]:
-        """What subjects become where the subject alone decides."""
-        rule = self._choices[0].rule
-        return [None] * len(subjects) if rule is None else rule.apply(subjects)
+    def constant(self) -> str | None:
+        """What the source, a subject, becomes; None where the row decides, or it is lost."""
+        rule = self.outcomes[0][1]
+        return None if self.chooses or rule is None else rule.rule.apply(self.source)
 
-    def draw(self, subjects: Sequence[str], identities: Sequence[bytes]) -> Sequence[str | None]:
-        """What the subject of each row becomes where the row decides."""
-        if len(self._choices) == 1:
-            return self._applied(0, subjects, identities)
-        rows_of: list[list[int]] = [[] for _ in self._choices]
-        for row, identity in enumerate(identities):
-            rows_of[self._choice(identity)].append(row)
-        drawn: list[str | None] = [None] * len(subjects)
-        for index, rows in enumerate(rows_of):
-            if rows:
-                some = [subjects[row] for row in rows], [identities[row] for row in rows]
-                for row, result in zip(rows, self._applied(index, *some), strict=True):
-                    drawn[row] = result
-        return drawn
+    def apply(self, subjects: pa.Array, tokens: Tokens, draws: _Draws) -> pa.Array:
+        """What these subjects become; null where a row is lost."""
+        if len(self.outcomes) == 1:
+            return self._outcome(self.outcomes[0][1], subjects, tokens, draws)
+        pieces = []
+        drawn = draws.below(100, 0, self.source)
+        at = 0
+        for below, outcome in self.outcomes:
+            rows = where(pc.and_(pc.greater_equal(drawn, at), pc.less(drawn, below)))
+            at = below
+            if len(rows):
+                part = subjects.take(rows), tokens.take(rows), draws.take(rows)
+                pieces.append((rows, self._outcome(outcome, *part)))
+        return merged(pieces)
+
+    def _outcome(
+        self, outcome: ColumnRule | None, subjects: pa.Array, tokens: Tokens, draws: _Draws
+    ) -> pa.Array:
+        if outcome is None:
+            return pa.nulls(len(subjects), STRING)
+        return outcome.apply(
+            subjects, tokens, lambda random: draws.below(random.span, random.seed, self.source)
+        )
+
+    def apply_one(self, subject: str, identity: bytes) -> str | None:
+        """What one subject becomes; `identity` counts only where the row decides."""
+        drawn = _drawn(identity, 0, 100) if len(self.outcomes) > 1 else 0
+        outcome = next(outcome for below, outcome in self.outcomes if drawn < below)
+        if outcome is None:
+            return None
+        return outcome.rule.apply(
+            subject, lambda random: str(_drawn(identity, random.seed, random.span))
+        )
 
     def another(
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
         """A wanted subject by another `random`, with `weights` also by another destination."""
-        left = [(choice.percent, choice.rule) for choice in self._choices]
+        starts = [0, *(below for below, _ in self.outcomes)]
+        left = [
+            (below - start, outcome)
+            for start, (below, outcome) in zip(starts, self.outcomes, strict=False)
+        ]
         if not weights:
-            left = [left[self._choice(identity)]]
-        left = [(percent, rule) for percent, rule in left if rule is not None]
+            drawn = _drawn(identity, 0, 100) if len(left) > 1 else 0
+            left = [
+                next(choice for choice, end in zip(left, starts[1:], strict=True) if drawn < end)
+            ]
+        left = [(share, outcome) for share, outcome in left if outcome is not None]
         while left:
-            at = _below(sum(percent for percent, _ in left), identity, len(left) << 32)
-            ends = accumulate(percent for percent, _ in left)
-            _, rule = left.pop(next(i for i, end in enumerate(ends) if at < end))
-            assert rule is not None
-            for turn in range(1, _TURNS if rule.draws else 2):
-                numbers = [_numbers(of, [identity], turn) for of in rule.draws]
-                (mapped,) = rule.apply([subject], *numbers)
+            at = _drawn(identity, len(left) << 32, sum(share for share, _ in left))
+            ends = accumulate(share for share, _ in left)
+            _, outcome = left.pop(next(i for i, end in enumerate(ends) if at < end))
+            assert outcome is not None
+            for turn in range(1, _TURNS if outcome.rule.is_random else 2):
+                mapped = outcome.rule.apply(subject, partial(_drawn_again, identity, turn << 32))
                 if is_wanted(mapped):
                     return mapped
         return None
 
-    def _applied(
-        self, index: int, subjects: Sequence[str], identities: Sequence[bytes]
-    ) -> Sequence[str | None]:
-        """What rows become by one of the choices."""
-        rule = self._choices[index].rule
-        if rule is None:
-            return [None] * len(subjects)
-        if not rule.draws:
-            return self._memory.results(self._tables[index], subjects, rule.apply)
-        # Rows with the same subject and numbers are one.
-        rows = list(zip(subjects, *(_numbers(of, identities) for of in rule.draws), strict=True))
-        distinct = list(dict.fromkeys(rows))
-        made = dict(zip(distinct, rule.apply(*zip(*distinct, strict=True)), strict=True))
-        return [made[row] for row in rows]
 
-    def _choice(self, identity: bytes) -> int:
-        return self._by_draw[_below(100, identity)]
+class _Shape:
+    """The routes of one shape on servers of one cluster."""
+
+    def __init__(self, shape: Shape, cluster: str | None) -> None:
+        self.fits = shape.fits
+        self.plans = [_Plan(route, cluster) for route in shape.routes.values()]
+        self._runs = list(_neighbours(shape.literal))
+        self._keys = pa.array(list(shape.routes), STRING)
+        at_first = [first for first, _ in self._runs] == [0]
+        self._beginning = f"{self._keys[0]}." if at_first and len(self.plans) == 1 else None
+        """What subjects of the only route begin with, if no other token has to be compared."""
+
+    def find(self, subjects: pa.Array, tokens: Tokens) -> pa.Array:
+        """The index of each row's plan, or null."""
+        if not self._runs:
+            return pa.repeat(_FIRST, len(tokens))
+        if self._beginning is None:
+            return pc.index_in(self._literals(tokens), value_set=self._keys)
+        texts = subjects if tokens.rows is None else subjects.take(tokens.rows)
+        return pc.if_else(pc.starts_with(texts, self._beginning), _FIRST, _NONE)
+
+    def _literals(self, tokens: Tokens) -> pa.Array:
+        """What each row has where the sources have literal tokens."""
+        runs: list[Part] = []
+        for first, last in self._runs:
+            start = tokens.start_of(first)
+            if runs:  # from the dot on
+                start = pc.subtract(start, int32(1))
+            runs.append(tokens.run(start, tokens.end_of(last)))
+        return joined(runs, len(tokens)).cast(STRING)
 
 
-def _numbers(of: Random, identities: Sequence[bytes], turn: int = 0) -> list[str]:
-    """What a `random` is for each row; another number, by chance, at each turn."""
-    span, seed = of.span, of.seed + (turn << 32)
-    return [str(xxh3_64_intdigest(identity, seed) % span) for identity in identities]
+_FIRST: Final = int32(0)
+_NONE: Final = int32(None)
 
 
-def _below(limit: int, identity: bytes, seed: int = 0) -> int:
-    """A number below the limit, drawn by the identity."""
-    return xxh3_64_intdigest(identity, seed) % limit
+def _groups(
+    plans: Sequence[_Plan], indexes: pa.Array
+) -> tuple[list[tuple[_Plan, pa.Array]], list[tuple[_Plan, pa.Array]]]:
+    """Each plan with its rows: those with enough rows for kernels, and the others."""
+    many: list[tuple[_Plan, pa.Array]] = []
+    few: list[tuple[_Plan, pa.Array]] = []
+    for code, rows in group_rows(indexes):
+        (few if len(rows) < FEW_ROWS else many).append((plans[code], rows))
+    return many, few
+
+
+def _some_of(
+    subjects: pa.Array, groups: Sequence[tuple[_Plan, pa.Array]], draws: _Draws
+) -> tuple[pa.Array, pa.Array]:
+    """The rows of all groups, and what becomes of them."""
+    rows = pa.concat_arrays([rows for _, rows in groups])
+    plans = [plan for plan, rows in groups for _ in range(len(rows))]
+    return rows, _one_by_one(plans, subjects.take(rows).to_pylist(), draws.take(rows))
+
+
+def _one_by_one(plans: Sequence[_Plan | None], subjects: list[str], draws: _Draws) -> pa.Array:
+    """What becomes of each subject by its plan, or without one."""
+    choosing = next((plan.source for plan in plans if plan and plan.chooses), None)
+    identities = [b""] * len(plans) if choosing is None else draws.identities(choosing)
+    known: dict[str, str | None] = {}
+    mapped: list[str | None] = []
+    for plan, subject, identity in zip(plans, subjects, identities, strict=True):
+        if plan is None:
+            mapped.append(subject)
+        elif plan.chooses:
+            mapped.append(plan.apply_one(subject, identity))
+        else:
+            if subject not in known:
+                known[subject] = plan.apply_one(subject, identity)
+            mapped.append(known[subject])
+    return pa.array(mapped, STRING)
+
+
+def _neighbours(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of every group without a gap."""
+    at = 0
+    for end, index in enumerate(indexes):
+        if indexes[end + 1 : end + 2] != [index + 1]:
+            yield indexes[at], index
+            at = end + 1
+
+
+def _blocks(subjects: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where each block of rows begins, and how many it has."""
+    at = 0
+    while at < len(subjects):
+        count = min(BLOCK_ROWS, len(subjects) - at)
+        while count > 1 and subjects.slice(at, count).nbytes > BLOCK_BYTES:
+            count //= 2
+        yield at, count
+        at += count

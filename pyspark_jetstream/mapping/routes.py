@@ -26,16 +26,15 @@ of the shapes is the precedence of the routes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Final
 
 from ..errors import OptionError
 from ..subjects import ANY, REST, has_rest, is_literal, specificity, tokens
 from .rule import OPTION, Rule
 
-__all__ = ["Choice", "Members", "Route", "Router", "kind"]
+__all__ = ["Choice", "Members", "Route", "Router", "Shape", "kind"]
 
 _WEIGHT: Final = re.compile("[+-]?[0-9]+")
 _FIELDS: Final = {"dest": "destination", "destination": "destination"} | {
@@ -129,7 +128,7 @@ class Route:
     def needs_identity(self) -> bool:
         """Whether, in some cluster, more than the subject decides."""
         return any(
-            len(choices) > 1 or any(choice.rule and choice.rule.draws for choice in choices)
+            len(choices) > 1 or any(choice.rule and choice.rule.is_random for choice in choices)
             for choices in map(self.choices, ("", *dict(self.clusters)))
         )
 
@@ -139,7 +138,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class _SourceShape:
+class Shape:
     """The routes whose sources have literal tokens and wildcards at the same places."""
 
     count: int
@@ -148,62 +147,54 @@ class _SourceShape:
     is_open: bool
     """Whether it may have more: the sources end in `>`."""
 
-    literals: Callable[[Sequence[str]], Any]
-    """Of the tokens of a source or subject, those where the sources have literal ones."""
+    literal: tuple[int, ...]
+    """Indexes of the literal tokens."""
 
-    routes: dict[Any, Route]
-    """By their literal tokens: no two of them match the same subject."""
+    routes: dict[str, Route]
+    """By their literal tokens, joined by dots: no two of them match the same subject."""
+
+    def fits(self, count: int) -> bool:
+        """Whether subjects of so many tokens may match."""
+        return count >= self.count if self.is_open else count == self.count
 
 
 class Router:
     """
-    Finds the route of a subject.
+    Finds the routes that match a subject.
 
     Args:
         routes: ordered by the `specificity` of their sources.
     """
 
-    def __init__(self, routes: Sequence[Route]) -> None:
-        self.routes = routes
-        self._fixed: dict[str, Route] = {}
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.fixed: dict[str, Route] = {}
         """Those without wildcards, by their sources."""
-        shapes: dict[tuple[int, ...], _SourceShape] = {}
+        shapes: dict[tuple[int, ...], Shape] = {}
         for route in routes:
             if is_literal(route.source):
-                self._fixed[route.source] = route
+                self.fixed[route.source] = route
                 continue
             kinds = specificity(route.source)
-            literal = [index for index, kind in enumerate(kinds) if kind == 0]
-            empty = _SourceShape(
-                len(kinds),
-                has_rest(route.source),
-                itemgetter(*literal) if literal else _no_literals,
-                {},
-            )
+            literal = tuple(index for index, kind in enumerate(kinds) if kind == 0)
+            empty = Shape(len(kinds), has_rest(route.source), literal, {})
+            source = tokens(route.source)
             shape = shapes.setdefault(kinds, empty)
-            shape.routes[shape.literals(tokens(route.source))] = route
-        self._shapes = list(shapes.values())
+            shape.routes[".".join(source[i] for i in literal)] = route
+        self.shapes = list(shapes.values())
         """The others, in the order of the routes."""
 
-    def first(self, subject: str) -> Route | None:
-        """The most specific route that matches."""
-        route = self._fixed.get(subject)
-        if route is not None:
-            return route
-        parts = subject.split(".")
+    def matching(self, subject: str) -> Iterator[Route]:
+        """All that match, in order."""
+        if (route := self.fixed.get(subject)) is not None:
+            yield route
+        parts = tokens(subject)
         if "" in parts:
-            return None
-        count = len(parts)
-        for shape in self._shapes:
-            if count == shape.count or (count > shape.count and shape.is_open):
-                route = shape.routes.get(shape.literals(parts))
+            return
+        for shape in self.shapes:
+            if shape.fits(len(parts)):
+                route = shape.routes.get(".".join([parts[i] for i in shape.literal]))
                 if route is not None:
-                    return route
-        return None
-
-
-def _no_literals(parts: Sequence[str]) -> None:
-    return None
+                    yield route
 
 
 def kind(value: Any) -> str:

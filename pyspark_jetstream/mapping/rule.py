@@ -4,7 +4,8 @@ One mapping rule: a source pattern, a destination, and the subject it makes of a
 Rule 1: for every rule accepted here the result equals the one nats-server 2.15.1 computes in a
 stream's `subject_transform` (src: subject_transform.go; held by `tests/live`), but for `random`; a
 rule the server rejects is rejected, naming rule and token.
-Rule 2: this module performs no I/O and reads no clock.
+Rule 2: this module performs no I/O, reads no clock, and sees one subject at a time
+(`rulecolumns` does whole columns).
 
 In the destination a token may be one of the server's functions, where `n` counts the `*` of the
 source from 1:
@@ -37,10 +38,8 @@ source without wildcards; here, as in a stream, it is the whole subject.
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Final
 
 from ..errors import OptionError
@@ -58,11 +57,11 @@ from ..subjects import (
 
 __all__ = [
     "OPTION",
+    "Cut",
     "Partition",
     "Piece",
     "Random",
     "Rule",
-    "TokenParts",
     "Wildcard",
     "find_partition",
     "fnv1a32",
@@ -105,7 +104,7 @@ class Wildcard:
     """Copies one token of the source subject."""
 
     index: int
-    """Index of that token, from 0; `_REST` for all that the final `>` matches."""
+    """Index of that token, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +141,8 @@ class Random:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenParts:
-    """One or more tokens made of parts of one token of the source subject."""
+class Cut:
+    """One or more tokens cut out of one token of the source subject."""
 
     function: str
     """`split`, `splitFromLeft`, `sliceFromRight`, `left`…"""
@@ -167,10 +166,8 @@ class TokenParts:
         return _CUTS[self.function](raw, self.size).decode("utf-8", "surrogateescape")
 
 
-Piece = str | Wildcard | Partition | Random | TokenParts
-"""What one token of a destination is made of; a literal token is its text."""
-
-_REST: Final = -1
+Piece = str | Wildcard | Partition | Random | Cut
+"""What one token of a destination is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +177,10 @@ class Rule:
     source: str
     destination: str
     pieces: tuple[Piece, ...]
-    """What each destination token becomes; a final `>` is a `Wildcard`."""
+    """What each destination token becomes, without a final `>`."""
+
+    rest: int | None
+    """Index of the first source token that the final `>` carries over, if there is one."""
 
     @classmethod
     def parse(cls, source: str, destination: str) -> Rule:
@@ -201,70 +201,67 @@ class Rule:
             piece = call if isinstance(call, str) else _resolve(number, call, source, fail)
             if isinstance(piece, Random):
                 piece = Random(piece.count, draws := draws + 1)
-            pieces.append(Wildcard(_REST) if piece == REST else piece)
-        return cls(source, destination, tuple(pieces))
+            pieces.append(piece)
+        if not has_rest(destination):
+            return cls(source, destination, tuple(pieces), None)
+        return cls(source, destination, tuple(pieces[:-1]), len(tokens(source)) - 1)
 
     @property
-    def draws(self) -> list[Random]:
-        """Its `random` tokens, in order."""
-        return [piece for piece in self.pieces if isinstance(piece, Random)]
+    def is_random(self) -> bool:
+        """Whether the result depends on more than the subject."""
+        return any(isinstance(piece, Random) for piece in self.pieces)
 
-    def apply(self, subjects: Sequence[str], *numbers: Sequence[str]) -> list[str]:
+    @property
+    def cuts(self) -> bool:
+        """Whether tokens are cut, so that the result may be no subject."""
+        return any(isinstance(piece, Cut) for piece in self.pieces)
+
+    def apply(self, subject: str, draw: Callable[[Random], str] | None = None) -> str:
         """
-        The destinations of subjects that the source is known to match.
+        The destination for a subject that the source is known to match.
 
         Args:
-            numbers: for each of `draws`, the number that each subject gets.
+            draw: the text of a `random` token; without it a rule that has one cannot be applied.
 
         Raises:
-            ValueError: A result is not a subject; names rule, subject and result.
+            ValueError: The result is not a subject; names rule, subject and result.
         """
-        columns = self._token_columns(subjects)
-        made = [self._column(piece, subjects, columns, numbers) for piece in self.pieces]
-        results = list(map(".".join, zip(*made, strict=True)))
-        if any(isinstance(piece, TokenParts) for piece in self.pieces):
-            for subject, result in zip(subjects, results, strict=True):
-                self._check_result(subject, result)
-        return results
-
-    def _token_columns(self, subjects: Sequence[str]) -> Sequence[Sequence[str]]:
-        """Each token of the source as a column; what a final `>` matches is the last one."""
-        if self.source == REST:  # an index of 0 is the first token all the same
-            return [subject.partition(".")[0] for subject in subjects], subjects
-        dots = self.source.count(".")
-        if has_rest(self.source):
-            return list(zip(*(subject.split(".", dots) for subject in subjects), strict=True))
-        together = ".".join(subjects).split(".")  # faster: no list for each
-        return [together[index :: dots + 1] for index in range(dots + 1)]
-
-    def _column(
-        self,
-        piece: Piece,
-        subjects: Sequence[str],
-        columns: Sequence[Sequence[str]],
-        numbers: Sequence[Sequence[str]],
-    ) -> Iterable[str]:
-        """What one token of the destination is for each subject."""
-        if isinstance(piece, str):
-            return repeat(piece, len(subjects))
-        if isinstance(piece, Wildcard):
-            return columns[piece.index]
-        if isinstance(piece, TokenParts):
-            return map(piece.of, columns[piece.index])
-        if isinstance(piece, Partition):
-            chosen = [columns[index] for index in piece.indexes]
-            keys = list(map("".join, zip(*chosen, strict=True))) if chosen else subjects
-            buckets = piece.buckets
-            return [str(hashed % buckets) for hashed in _hashes(keys)]
-        return numbers[piece.seed - 1]
-
-    def _check_result(self, subject: str, result: str) -> None:
-        if (fault := _result_fault(result)) is not None:
+        source = tokens(subject)
+        mapped: list[str] = []
+        cut = False
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                mapped.append(piece)
+            elif isinstance(piece, Wildcard):
+                mapped.append(source[piece.index])
+            elif isinstance(piece, Partition):
+                key = [source[i] for i in piece.indexes] if piece.indexes else subject
+                mapped.append(str(_hash(key) % piece.buckets))
+            elif isinstance(piece, Cut):
+                cut = True
+                mapped.append(piece.of(source[piece.index]))
+            elif draw is None:
+                raise ValueError(f"{self} draws a number for each row, and there is no row")
+            else:
+                mapped.append(draw(piece))
+        if self.rest is not None:
+            mapped += source[self.rest :]
+        result = ".".join(mapped)
+        if cut and (fault := _cut_fault(result)) is not None:
             shown = result.encode("utf-8", "surrogateescape") if _HALF.search(result) else result
             raise ValueError(f"{self} makes of {subject!r} the invalid subject {shown!r}: {fault}")
+        return result
 
     def __str__(self) -> str:
         return f"rule {self.source!r} -> {self.destination!r}"
+
+
+def fnv1a32(data: bytes) -> int:
+    """The 32-bit FNV-1a hash, the server's for `partition`."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value
 
 
 def partition_of(key: Iterable[str], count: int) -> int:
@@ -275,8 +272,11 @@ def partition_of(key: Iterable[str], count: int) -> int:
     a partition; a whole subject, dots included, is a key as well. A count of 0 gives 0; one below
     0 counts as 2³² less its size. Surrogate escapes hash as the bytes they stand for.
     """
-    (hashed,) = _hashes(["".join(key)])
-    return hashed % Partition(count, ()).buckets
+    return _hash(key) % Partition(count, ()).buckets
+
+
+def _hash(key: Iterable[str]) -> int:
+    return fnv1a32("".join(key).encode("utf-8", "surrogateescape"))
 
 
 def find_partition(destination: str) -> tuple[int, str] | None:
@@ -311,40 +311,7 @@ def find_partition(destination: str) -> tuple[int, str] | None:
     return None if count is None else (count, ".".join(template))
 
 
-# ── hashing ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _hashes(keys: Sequence[str]) -> Iterable[int]:
-    """The server's hash for `partition`, of each key."""
-    encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
-    by_length: dict[int, list[bytes]] = {}
-    for key in dict.fromkeys(encoded):
-        by_length.setdefault(len(key), []).append(key)
-    known: dict[bytes, int] = {}
-    for alike in by_length.values():
-        known.update(zip(alike, fnv1a32(alike), strict=True))
-    return map(known.__getitem__, encoded)
-
-
-def fnv1a32(keys: Sequence[bytes]) -> Sequence[int]:
-    """
-    The 32-bit FNV-1a hashes of keys of one length.
-
-    All are hashed at once: each has 64 bits of one large integer, where the product of a hash and
-    the prime (25 bits) never carries into the next one. A loop over the bytes of each key takes
-    three times as long.
-    """
-    count, length, text = len(keys), len(keys[0]), b"".join(keys)
-    ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * count, "little")
-    hashes, mask = 0x811C9DC5 * ones, 0xFFFFFFFF * ones
-    spread = bytearray(8 * count)
-    for at in range(length):
-        spread[::8] = text[at::length]  # the byte `at` of each key
-        hashes = (hashes ^ int.from_bytes(spread, "little")) * 0x01000193 & mask
-    return struct.unpack(f"<{count}Q", hashes.to_bytes(8 * count, "little"))
-
-
-# ── parts of tokens ─────────────────────────────────────────────────────────────────────────
+# ── cutting ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _slices(token: bytes, size: int, first: int) -> bytes:
@@ -374,7 +341,7 @@ def _split(token: str, delimiter: str) -> str:
     return text
 
 
-def _result_fault(subject: str) -> str | None:
+def _cut_fault(subject: str) -> str | None:
     if _HALF.search(subject):
         return "a character is cut in two"
     return subject_fault(subject)
@@ -490,7 +457,7 @@ def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
     if is_literal(source):
         raise fail(f"wildcard index out of range {where}; the source has no wildcards")
     index = _token_index(wildcard, source, where, fail)
-    return Wildcard(index) if name == "wildcard" else TokenParts(name, index, size, delimiter)
+    return Wildcard(index) if name == "wildcard" else Cut(name, index, size, delimiter)
 
 
 _TAKES: Final = {

@@ -27,14 +27,14 @@ import pyarrow as pa
 from .. import subjects
 from ..errors import OptionError
 from .configuration import read_mapping
-from .mapper import Mapped, Mapper
+from .mapper import ColumnMapper, Mapped
 from .routes import Choice, Route, Router
-from .rule import OPTION, Rule
+from .rule import OPTION, Random, Rule
 
 if TYPE_CHECKING:
     from .mapper import Identities
 
-__all__ = ["Explanation", "Portion", "Shares", "SubjectMapping", "explain_mapping"]
+__all__ = ["Explanation", "Share", "Shares", "SubjectMapping", "explain_mapping"]
 
 _EXPECTED: Final = (
     'expected JSON such as {"orders.*": "orders.{{partition(8,1)}}.$1"}, or nats-server\'s own'
@@ -55,7 +55,7 @@ class SubjectMapping:
     """Most specific first."""
 
     _router: Router = field(init=False, repr=False, compare=False)
-    _mappers: dict[str | None, Mapper] = field(
+    _mappers: dict[str | None, ColumnMapper] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -64,7 +64,7 @@ class SubjectMapping:
             self.routes, key=lambda route: (subjects.specificity(route.source), route.source)
         )
         object.__setattr__(self, "routes", tuple(ordered))
-        object.__setattr__(self, "_router", Router(self.routes))
+        object.__setattr__(self, "_router", Router(ordered))
 
     @classmethod
     def parse(cls, text: str) -> SubjectMapping:
@@ -120,10 +120,10 @@ class SubjectMapping:
         """
         return self._mapper(cluster).map(subjects, identities)
 
-    def _mapper(self, cluster: str | None) -> Mapper:
+    def _mapper(self, cluster: str | None) -> ColumnMapper:
         mapper = self._mappers.get(cluster)
         if mapper is None:
-            mapper = self._mappers[cluster] = Mapper(self._router, cluster)
+            mapper = self._mappers[cluster] = ColumnMapper(self._router, cluster)
         return mapper
 
     def another(
@@ -151,7 +151,7 @@ class SubjectMapping:
             ValueError: Nothing can be published on this subject.
         """
         subjects.check_subject(subject)
-        matching = [route for route in self.routes if subjects.matches(route.source, subject)]
+        matching = list(self._router.matching(subject))
         if not matching:
             return Explanation(subject, None, (), Shares((), 100, 0), {})
         route = matching[0]
@@ -171,7 +171,7 @@ class SubjectMapping:
         return f"<SubjectMapping {rules or 'without rules'}>"
 
 
-class Portion(NamedTuple):
+class Share(NamedTuple):
     """One destination and its part of the messages."""
 
     destination: str
@@ -189,7 +189,7 @@ class Portion(NamedTuple):
 class Shares(NamedTuple):
     """Where the messages go: 100 per cent together."""
 
-    destinations: tuple[Portion, ...]
+    destinations: tuple[Share, ...]
 
     kept: int
     """Per cent that stay on their subject, because the weights leave them over."""
@@ -227,7 +227,7 @@ def explain_mapping(mapping_text: str, subject: str) -> Explanation:
 
 
 def _shares(subject: str, choices: tuple[Choice, ...]) -> Shares:
-    destinations: list[Portion] = []
+    destinations: list[Share] = []
     kept = 0
     for choice in choices:
         if choice.rule is None:
@@ -241,9 +241,12 @@ def _shares(subject: str, choices: tuple[Choice, ...]) -> Shares:
     return Shares(tuple(destinations), kept, lost)
 
 
-def _share(subject: str, rule: Rule, percent: int) -> Portion:
+def _share(subject: str, rule: Rule, percent: int) -> Share:
     try:
-        (mapped,) = rule.apply([subject], *([f"[0-{of.span - 1}]"] for of in rule.draws))
-        return Portion(rule.destination, percent, mapped)
+        return Share(rule.destination, percent, rule.apply(subject, _shown_range))
     except ValueError as error:
-        return Portion(rule.destination, percent, None, str(error))
+        return Share(rule.destination, percent, None, str(error))
+
+
+def _shown_range(random: Random) -> str:
+    return f"[0-{random.span - 1}]"

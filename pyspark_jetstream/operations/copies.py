@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ..client.info import Message, StreamInfo
+from ..client.info import StoredMessage, StreamInfo
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.wire import CRLF
@@ -147,7 +147,7 @@ class Copies:
                 low = message.sequence
         return low
 
-    def source(self, stream: str, message: Message) -> CopiedFrom:
+    def source(self, stream: str, message: StoredMessage) -> CopiedFrom:
         """
         Where a message of the stream was copied from.
 
@@ -199,7 +199,7 @@ class Copies:
             " again to go on",
         )
 
-    def _last(self, stream: str, info: StreamInfo) -> Message | None:
+    def _last(self, stream: str, info: StreamInfo) -> StoredMessage | None:
         """The last message that is there."""
         high = info.last_seq
         while high >= info.first_seq and info.messages:

@@ -235,7 +235,7 @@ def _compare(
                 known.clear()
             text = subject.decode("utf-8", "surrogateescape")
             mine = any(matches(text) for matches in filters)
-            mapped = hop.rule.apply([text])[0] if mine and hop.rule is not None else text
+            mapped = hop.rule.apply(text) if mine and hop.rule is not None else text
             known[subject] = mapped.encode("utf-8", "surrogateescape") if mine else None
         return known[subject]
 

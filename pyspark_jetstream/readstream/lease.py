@@ -6,8 +6,11 @@ it, or watches it, on a connection of its own: Spark calls the driver only now a
 change by compare-and-set makes a query the one that reads, so a query that was frozen or cut off
 finds out before it plans another batch.
 
-One that waits says so beside it, `<stream>.<consumer>.waits.<query>`, for operators alone: nothing
-goes by that, and where it may not be said it is not.
+A query that waits stores a notice beside it, `<stream>.<consumer>.waits.<query>`, for operators
+alone: no query goes by it, and one without the permission goes on without it.
+
+Before each batch a driver (`reader`) asks a policy, `Alone` or `Standby`: may it run, and from
+where?
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..client.connection import Client
-from ..client.info import Message
+from ..client.info import StoredMessage
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.options import ConnectionOptions
@@ -264,7 +267,7 @@ class Lease:
             raise QueryFencedError(self._consumer, self._view.fenced)
 
 
-def _record_of(message: Message | None) -> tuple[LeaseRecord | None, int]:
+def _record_of(message: StoredMessage | None) -> tuple[LeaseRecord | None, int]:
     """The record that a message holds, None where it was deleted; and its sequence."""
     if message is None:
         return None, 0

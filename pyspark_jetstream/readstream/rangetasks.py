@@ -5,9 +5,8 @@ the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ..client.info import StreamInfo
 from ..fetch import planning
 from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
@@ -15,13 +14,11 @@ from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, cheapest, direct
 from .durables import Durables
 from .options import SourceOptions
 from .planner import BatchPlanner, Plan
+from .watched import WatchedStreams
 
 __all__ = ["RangeTasks"]
 
 logger = get_logger(__name__)
-
-Infos = Mapping[str, StreamInfo]
-"""The streams, by name."""
 
 
 class RangeTasks:
@@ -33,31 +30,31 @@ class RangeTasks:
         survey: Survey,
         planner: BatchPlanner,
         durables: Durables,
+        watched: WatchedStreams,
     ) -> None:
         self._options = options
         self._survey = survey
         self._layout = survey.layout
         self._planner = planner
         self._durables = durables
+        self._watched = watched
         self._split: bool | None = None
         """Whether the last batch was cut by sequence, as the log says."""
 
-    def of(self, plan: Plan, infos: Infos, is_deep: bool) -> list[ReadTask]:
+    def of(self, plan: Plan, is_deep: bool) -> list[ReadTask]:
         """
         The tasks of a batch.
 
         Args:
-            is_deep: amid a backlog far away: see `look_along`.
+            is_deep: amid a backlog far away: see `looks_along`.
         """
+        unseen = self.looks_along(plan, is_deep)
         if self._options.read_mode == "direct" or plan.end.split:
-            return self._direct(plan, infos, is_deep)
+            return self._direct(plan, unseen)
         connection = self._options.connection
-        return [
-            ReadTask(connection, self._work(index, plan, infos, is_deep))
-            for index in self._busy(plan, infos)
-        ]
+        return [ReadTask(connection, self._work(p, plan, unseen)) for p in self._busy(plan)]
 
-    def look_along(self, plan: Plan, infos: Infos, is_deep: bool) -> bool:
+    def looks_along(self, plan: Plan, is_deep: bool) -> bool:
         """
         Whether each task looks at its stream along with what it asks for first, and nobody waits
         for a look: amid a backlog far away, where each stream is one task's, and what is to be
@@ -70,16 +67,16 @@ class RangeTasks:
             and len(self._layout.streams) == len(self._layout)
             and self._options.read_mode != "direct"
             and not plan.end.split
-            and self._busy(plan, infos) == moved  # what gets no task is looked at by nobody else
+            and self._busy(plan) == moved  # what gets no task is looked at by nobody else
             and all(plan.modes[i] == "direct" and plan.counts[i] is not None for i in moved)
         )
 
-    def splits(self, plan: Plan, infos: Infos) -> bool:
+    def splits(self, plan: Plan) -> bool:
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:
             return False
-        splits = all(info.allow_direct for info in infos.values()) and all(
-            plan.modes[index] != "consumer" for index in self._busy(plan, infos)
+        splits = all(info.allow_direct for info in self._watched.infos.values()) and all(
+            plan.modes[index] != "consumer" for index in self._busy(plan)
         )
         if splits != self._split:
             self._split = splits
@@ -89,7 +86,7 @@ class RangeTasks:
             )
         return splits
 
-    def _busy(self, plan: Plan, infos: Infos) -> list[int]:
+    def _busy(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""
         return [
             p.index
@@ -97,14 +94,14 @@ class RangeTasks:
             if p.index not in plan.end.idle
             and plan.start.sequences[p.index] < plan.end.sequences[p.index]
             # What is left of a batch of a stream that is no more (failOnDataLoss=false).
-            and infos[p.stream].created == plan.end.streams[p.stream]
+            and self._watched.infos[p.stream].created == plan.end.streams[p.stream]
         ]
 
-    def _work(self, index: int, plan: Plan, infos: Infos, is_deep: bool) -> Work:
+    def _work(self, index: int, plan: Plan, unseen: bool) -> Work:
         if plan.modes[index] == "direct":
-            return self._direct_read(index, plan, infos, is_deep)
+            return self._direct_read(index, plan, unseen)
         partition = self._layout.partitions[index]
-        info = infos[partition.stream]
+        info = self._watched.infos[partition.stream]
         pinned = self._durables.read(
             partition, plan.start, info, plan.end.sequences[index], plan.counts[index]
         )
@@ -113,7 +110,7 @@ class RangeTasks:
         filter_ = self._planner.filter_of(partition, pinned.start, info)
         return by_own_consumer(pinned, self._layout, filter_)
 
-    def _direct_read(self, index: int | None, plan: Plan, infos: Infos, is_deep: bool) -> RangeRead:
+    def _direct_read(self, index: int | None, plan: Plan, unseen: bool) -> RangeRead:
         """Partition `index` of the batch, or with None all partitions of the one stream."""
         at = index or 0
         stream = self._layout.partitions[at].stream
@@ -126,13 +123,13 @@ class RangeTasks:
             expected=plan.counts[at] if index is not None else total(plan.counts),
             include_headers=self._options.include_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
-            mark=infos[stream].mark,
-            unseen=self.look_along(plan, infos, is_deep),
+            mark=self._watched.infos[stream].mark,
+            unseen=unseen,
             on_invalid_subject=self._options.on_invalid_subject,
             layout=self._layout,
         )
 
-    def _direct(self, plan: Plan, infos: Infos, is_deep: bool) -> list[ReadTask]:
+    def _direct(self, plan: Plan, unseen: bool) -> list[ReadTask]:
         """Contiguous ranges; what partitions share is read once."""
         layout, options = self._layout, self._options
         shared = (
@@ -140,9 +137,9 @@ class RangeTasks:
             and len(set(plan.start.sequences)) == 1
             and len(set(plan.end.sequences)) == 1
         )
-        busy: Sequence[int | None] = self._busy(plan, infos)
+        busy: Sequence[int | None] = self._busy(plan)
         reads = [
-            self._direct_read(index, plan, infos, is_deep)
+            self._direct_read(index, plan, unseen)
             for index in ([None] if shared and busy else busy)
         ]
         wanted = max(options.min_partitions or 0, len(layout))
@@ -156,10 +153,10 @@ class RangeTasks:
                 options.max_records_per_partition,
             )
             filters = layout.filters(read.partition)
-            counts = self._survey.sums(read.stream, filters, ranges, infos)
+            counts = self._survey.sums(read.stream, filters, ranges, self._watched.infos)
             direct = direct_tasks(options.connection, read, ranges, counts)
             if options.read_mode == "auto":
-                tasks += cheapest(self._survey, infos[read.stream], direct)
+                tasks += cheapest(self._survey, self._watched.infos[read.stream], direct)
             else:
                 tasks += direct
         return tasks

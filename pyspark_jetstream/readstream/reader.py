@@ -45,7 +45,7 @@ from .offsets import Offset, is_initial
 from .options import SourceOptions
 from .planner import BatchPlanner, Plan
 from .rangetasks import RangeTasks
-from .watched import Watched
+from .watched import WatchedStreams
 
 __all__ = ["JetStreamStreamReader", "RangeDriver"]
 
@@ -144,8 +144,10 @@ class RangeDriver(Driver):
         options = self._options
         self._planner = BatchPlanner(self._survey, options)
         self._durables = Durables(self._survey.js, options, self._layout)
-        self._tasks = RangeTasks(options, self._survey, self._planner, self._durables)
-        self._watched = Watched(options, self._survey, self._durables, self._lost)
+        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
+        self._tasks = RangeTasks(
+            options, self._survey, self._planner, self._durables, self._watched
+        )
         self._turn: Alone | Standby = Alone()
         if options.standby:
             self._turn = Standby(options, self._durables.owner)
@@ -234,7 +236,7 @@ class RangeDriver(Driver):
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        along = plan is not None and self._tasks.look_along(plan, self._infos, self._is_deep)
+        along = plan is not None and self._tasks.looks_along(plan, self._is_deep)
         self._watched.look(math.inf if along else 0.0)
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
@@ -248,7 +250,7 @@ class RangeDriver(Driver):
         if plan is None:
             plan = self._replanned(offset, upto, is_past)
         self._count_batch(plan)
-        return self._tasks.of(plan, self._infos, self._is_deep)
+        return self._tasks.of(plan, self._is_deep)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Settles a batch; never raises, the next commit covers it."""
@@ -319,7 +321,7 @@ class RangeDriver(Driver):
             marks=self._survey.marks(self._infos),
             consumers=dict(self._durables.made),
         )
-        plan = replace(plan, end=replace(noted, split=self._tasks.splits(plan, self._infos)))
+        plan = replace(plan, end=replace(noted, split=self._tasks.splits(plan)))
         self._plans = [*self._plans[-1:], plan]
         return plan
 

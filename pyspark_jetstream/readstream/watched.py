@@ -26,10 +26,10 @@ from .durables import Durables
 from .offsets import Offset, check_filters, check_layout
 from .options import SourceOptions
 
-__all__ = ["Watched"]
+__all__ = ["WatchedStreams"]
 
 
-class Watched:
+class WatchedStreams:
     """
     The streams and consumers of one query.
 
@@ -54,7 +54,7 @@ class Watched:
         self._lost = lost
 
     def __repr__(self) -> str:
-        return f"<Watched {', '.join(self.infos)}>"
+        return f"<WatchedStreams {', '.join(self.infos)}>"
 
     def look(self, fresh_s: float = 0.0) -> None:
         """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""

@@ -42,7 +42,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from ..client.info import Message, StreamInfo, parse_time
+from ..client.info import StoredMessage, StreamInfo, parse_time
 from ..client.jetstream import JetStream
 from ..client.keyvalue import Bucket
 from ..client.patience import Patience
@@ -166,7 +166,7 @@ class Ledger:
             prefix = self._secrets(name, look.secrets).prefix(name.write, name.batch)
         return f"{prefix or ids.prefix}-{name.task}"
 
-    def _secrets(self, name: TaskName, message: Message | None) -> Secrets:
+    def _secrets(self, name: TaskName, message: StoredMessage | None) -> Secrets:
         """Those of the query; the first task that finds none makes them."""
         for _ in range(_MAX_TAKEOVERS):
             if message is not None and message.data:
@@ -177,7 +177,7 @@ class Ledger:
             (message,) = self._last(secrets_key(name.write))
         raise LedgerError(name.write, "others keep changing the secrets of its ids")
 
-    def _put_secrets(self, write: str, secrets: Secrets, last: Message | None) -> bool:
+    def _put_secrets(self, write: str, secrets: Secrets, last: StoredMessage | None) -> bool:
         data = json.dumps(secrets.content()).encode()
         place = last.sequence if last is not None else 0
         return self._bucket.replace(secrets_key(write), data, place) is not None
@@ -529,7 +529,7 @@ class Ledger:
 
     # ── records ──────────────────────────────────────────────────────────────────────────────
 
-    def _last(self, *keys: str) -> list[Message | None]:
+    def _last(self, *keys: str) -> list[StoredMessage | None]:
         return self._bucket.last(*keys)
 
     def _noted(self, subjects: Iterable[str]) -> list[str]:

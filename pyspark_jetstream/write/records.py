@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..client.info import Message, parse_time
+from ..client.info import StoredMessage, parse_time
 from ..errors import LedgerError
 from ..foreign import read_json
 from .changes import Before
@@ -88,13 +88,13 @@ class LedgerLook:
     """What the ledger said of a task at one moment."""
 
     committed: Committed
-    last: Message | None
+    last: StoredMessage | None
     """The record of the task."""
     forgotten: bool
     """Whether that, or what the query has committed, was deleted."""
-    secrets: Message | None
+    secrets: StoredMessage | None
     """Those of its query, if they were asked for."""
-    mapping: Message | None
+    mapping: StoredMessage | None
     """That of its batch, likewise."""
     at: float
 
@@ -104,7 +104,7 @@ class LedgerLook:
         return time.monotonic() - self.at < _FRESH_S
 
 
-def committed_of(message: Message | None) -> Committed:
+def committed_of(message: StoredMessage | None) -> Committed:
     """The last batch that a query has committed, as its record says."""
     if message is None or not message.data:
         return Committed()
@@ -114,7 +114,7 @@ def committed_of(message: Message | None) -> Committed:
         raise _no_record(message) from None
 
 
-def begun_of(message: Message | None) -> dict[str, Any] | None:
+def begun_of(message: StoredMessage | None) -> dict[str, Any] | None:
     """
     What a task's first attempt noted: where streams ended before it, when they were created, by
     which mapping it went, which ids it made, how many messages of a subject they kept and when it
@@ -150,7 +150,7 @@ def begun_of(message: Message | None) -> dict[str, Any] | None:
     return content
 
 
-def secrets_of(message: Message) -> Secrets:
+def secrets_of(message: StoredMessage) -> Secrets:
     try:
         return Secrets.of(content_of(message))
     except ValueError:
@@ -174,7 +174,7 @@ def streams_of(begun: dict[str, Any]) -> dict[str, Before]:
     }
 
 
-def content_of(message: Message) -> dict[str, Any]:
+def content_of(message: StoredMessage) -> dict[str, Any]:
     """A record's fields."""
     try:
         content = read_json(message.data)
@@ -185,5 +185,5 @@ def content_of(message: Message) -> dict[str, Any]:
     return content
 
 
-def _no_record(message: Message) -> LedgerError:
+def _no_record(message: StoredMessage) -> LedgerError:
     return LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
+from pyspark_jetstream.client.options import ConnectionOptions, Tls, parse_connection
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read, parse_sink, parse_stream
 from pyspark_jetstream.outbox.admission import Rules
@@ -40,8 +40,11 @@ def refused(kind, options) -> OptionError:
 
 
 def connection_of(*servers, **fields) -> ConnectionOptions:
-    """A connection to these servers."""
-    return replace(parse_connection({}), servers=servers, **fields)
+    """A connection to these servers; fields of its TLS begin with `tls_`."""
+    names = {f"tls_{each.name}": each.name for each in fields_of(Tls)}
+    tls = {names[name]: fields.pop(name) for name in [*fields] if name in names}
+    made = parse_connection({})
+    return replace(made, servers=servers, tls=replace(made.tls, **tls), **fields)
 
 
 def sink_of(connection, **fields) -> SinkOptions:

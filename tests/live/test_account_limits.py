@@ -15,7 +15,7 @@ from pyspark_jetstream.write.ledger import BUCKET
 from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
-from ..kits.options import changed, connection_of, priorities_of, rules_of, sink_of
+from ..kits.options import connection_of, priorities_of, rules_of, sink_of
 from .test_publisher import stored
 
 MODES = ["async", "fast", "atomic", "auto"]
@@ -71,8 +71,9 @@ def batch_of(rows):
 
 def written(server, rows, **options):
     """What a task has written of these rows."""
-    options = changed(
-        sink_of(connection_of(server.url), publish_mode=options.pop("mode", "async")),
+    options = sink_of(
+        connection_of(server.url),
+        publish_mode=options.pop("mode", "async"),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
         **{"publish_timeout_s": 8.0, "ack_timeout_s": 1.0} | options,
@@ -157,6 +158,6 @@ def test_a13_rows_that_find_no_room_are_dropped(js, full):
     """
     streams(js)
     fill(js)
-    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=2.0)
+    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=6.0)
 
     assert (found.acked, found.dropped) == (0, 60)

@@ -68,7 +68,7 @@ def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, mo
     assert hushed.is_set() and len(proxy.heard) > 1
     assert written.acked == 1000
     assert sorted(int(data) for _, data in stored(js, name)) == list(range(1000))
-    assert took < opts.publish_timeout_s / 2
+    assert took < opts.window.publish_timeout_s / 2
 
 
 def test_a_peer_that_is_there_is_not_left(proxy):

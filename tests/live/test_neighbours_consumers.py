@@ -15,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
 from pyspark_jetstream.fetch import pulls as pulls_module
 from pyspark_jetstream.fetch.options import plain_read
@@ -308,7 +310,8 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, mode, reten
     pause(js, stream, name, 600)
     time.sleep(1.1)  # by then a query that reads has looked at its consumers
     of.publish(1)
-    finish = threading.Timer(3.0, lambda: pause(js, stream, name, 0))
+    own = Client(js.client.options)  # no two threads read from one connection
+    finish = threading.Timer(3.0, lambda: pause(JetStream(own), stream, name, 0))
     finish.start()
     reader.step()  # a task that was planned before the pause is known waits in it
     of.publish(40)
@@ -321,6 +324,7 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, mode, reten
     pause(js, stream, name, 0)
     eventually(lambda: reader.drain() or len(reader.rows) == 63)
     finish.join()
+    own.close()
 
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(63))
     assert "pausedUntil" in report["0"] and "pausedUntil" not in report["1"]

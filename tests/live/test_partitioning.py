@@ -64,8 +64,7 @@ def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str])
     )
 
     rule = Rule.parse(f"{origin}.*.*", numbering(f"{origin}.*.*", N, (1,)))
-    before = stored(js, origin)
-    expected = dict(zip(rule.apply(list(before)), before.values(), strict=True))
+    expected = {rule.apply(s): rows for s, rows in stored(js, origin).items()}
     names = [each.stream for each in done.streams]
     assert (done.messages, done.numbered) == (240, f"{origin}-all")
     assert stored(js, *names) == expected

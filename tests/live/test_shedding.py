@@ -181,7 +181,7 @@ def test_a13_critical_rows_that_find_no_room_fail_the_task(js, nats_server, new_
     """
     name = new_stream(max_msgs=10, discard="new")
     rows = [f"{name}.critical.{i % 3}" for i in range(50)]
-    options = replace(
+    options = changed(
         narrow(nats_server), publish_timeout_s=2.0, priorities=priorities_of(subjects=BY_SUBJECT)
     )
     batch = pa.record_batch({"subject": pa.array(rows), "data": pa.array(rows)})

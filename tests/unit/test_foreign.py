@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client.connection import Client, Reply
-from pyspark_jetstream.client.info import Message
+from pyspark_jetstream.client.info import StoredMessage
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import LedgerError, OffsetError, ProtocolError
 from pyspark_jetstream.foreign import (
@@ -114,7 +114,7 @@ def answered(data: bytes) -> None:
         (Report.decode, ValueError),
         (throttleprotocol.understand, ValueError),
         (answered, ProtocolError),
-        (lambda data: content_of(Message(1, "k", [], data, b"", "")), LedgerError),
+        (lambda data: content_of(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
     ],
     ids=["lease", "report", "command", "answer", "ledger"],
 )

@@ -59,7 +59,8 @@ def test_a_default_is_said_once(kind):
 
     assert all(row.parse(row.default) is not None for row in rows if row.default)
     assert len(by_field) == sum(bool(row.field) for row in rows)
-    for holder, decided in [*holders, (holders[0][0].connection, set())]:
+    connection = holders[0][0].connection
+    for holder, decided in [*holders, (connection, set()), (connection.tls, set())]:
         for field in fields(holder):
             if row := by_field.get(field.name):
                 assert field.default is MISSING is field.default_factory, field.name
@@ -73,7 +74,7 @@ def test_every_field_that_a_row_names_is_there():
     """
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
     sink = parse("sink", {})
-    holders += [sink.connection, sink.rows, sink.window, sink.metrics]
+    holders += [sink.connection, sink.connection.tls, sink.rows, sink.window, sink.metrics]
     there = {field.name for each in holders for field in fields(each)}
 
     assert {row.field for row in all_options() if row.field} <= there

@@ -45,7 +45,7 @@ from ...arrays import (
     woven,
 )
 from ...client import wire
-from ...client.acksubjects import FACTS, Facts
+from ...client.acksubjects import FACTS, DeliveryFacts
 from ...client.wire import CRLF
 
 __all__ = ["Cut", "Delivered", "Window", "cut"]
@@ -97,9 +97,9 @@ class Cut(NamedTuple):
     """What was cut."""
 
     messages: Delivered
-    first: Facts
+    first: DeliveryFacts
     """What the ack subject of the first message tells."""
-    last: Facts
+    last: DeliveryFacts
     size: int
     """Bytes of all these messages together."""
 
@@ -234,9 +234,9 @@ def _numbers(digits: pa.Array) -> pa.Array:
     return digits.view(STRING).cast(pa.int64())
 
 
-def _facts_of(line: bytes) -> Facts:
+def _facts_of(line: bytes) -> DeliveryFacts:
     """What a line tells behind the words."""
-    return Facts(*map(int, line.partition(b" ")[0].split(b".")[1:FACTS]))
+    return DeliveryFacts(*map(int, line.partition(b" ")[0].split(b".")[1:FACTS]))
 
 
 @lru_cache(maxsize=4096)
@@ -308,7 +308,7 @@ def _cut_others(
         _stored(blocks[:count], pin_tail) if keep else None,
     )
     first, latest = (
-        Facts(*(int(facts[row * tokens + word].as_py()) for word in range(1, 5)))
+        DeliveryFacts(*(int(facts[row * tokens + word].as_py()) for word in range(1, 5)))
         for row in (0, count - 1)
     )
     # The bytes before a place of the pieces, and the words that were cut out on the way there.

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ...arrays import BINARY
 from ...client import wire
-from ...client.acksubjects import ACKS, Facts, ack_of
+from ...client.acksubjects import ACKS, DeliveryFacts, ack_of
 from ...client.blocks import stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
@@ -69,10 +69,10 @@ class Deliveries:
         self._rows = 0
         self._bytes = 0
         self._parts: list[Delivered] = []
-        self._single: list[tuple[wire.Frame, bytes, Facts]] = []
+        self._single: list[tuple[wire.Frame, bytes, DeliveryFacts]] = []
         """Taken one by one, behind all parts."""
-        self._first: Facts | None = None
-        self._last: Facts | None = None
+        self._first: DeliveryFacts | None = None
+        self._last: DeliveryFacts | None = None
         self._shape: tuple[bytes, int] | None = None
         """How the ack subjects begin, through the consumer, and how many tokens follow."""
         self._size = 0
@@ -94,13 +94,13 @@ class Deliveries:
         return self._rows >= MAX_BATCH_ROWS or self._bytes >= MAX_BATCH_BYTES
 
     @property
-    def first(self) -> Facts:
+    def first(self) -> DeliveryFacts:
         """What the ack subject of the first message tells."""
         assert self._first is not None
         return self._first
 
     @property
-    def last(self) -> Facts:
+    def last(self) -> DeliveryFacts:
         """What the ack subject of the last message tells."""
         assert self._last is not None
         return self._last
@@ -209,7 +209,7 @@ class Deliveries:
         self._halted = size - found.size > _REST * self._size
         return found.size
 
-    def _note(self, first: Facts, last: Facts, count: int, size: int) -> None:
+    def _note(self, first: DeliveryFacts, last: DeliveryFacts, count: int, size: int) -> None:
         self._first = self._first or first
         self._last = last
         self._rows += count

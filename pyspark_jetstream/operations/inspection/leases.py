@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from ...client.info import Message, parse_time
+from ...client.info import StoredMessage, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
 from ...readstream.standby import LeaseRecord, Waiting
@@ -71,14 +71,14 @@ def wanted_keys(keys: Iterable[str], streams: Sequence[str], consumers: Sequence
     ]
 
 
-def lease_states(messages: Mapping[str, Message], now: datetime) -> tuple[LeaseState, ...]:
+def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[LeaseState, ...]:
     """
     The leases, by what stands under their keys.
 
     Args:
         now: by the server's clock.
     """
-    held: dict[tuple[str, str], Message] = {}
+    held: dict[tuple[str, str], StoredMessage] = {}
     waits: dict[tuple[str, str], list[WaitingState]] = {}
     for key, message in messages.items():
         stream, consumer, *waiting = key.split(".")
@@ -98,7 +98,7 @@ def _is_of(token: str, streams: Sequence[str]) -> bool:
     return any(re.fullmatch(pattern, stream) for stream in streams)
 
 
-def _waiting(message: Message, now: datetime) -> WaitingState | None:
+def _waiting(message: StoredMessage, now: datetime) -> WaitingState | None:
     """Who waits by this message; None where nobody does any more."""
     try:
         said = Waiting.from_bytes(message.data)
@@ -111,7 +111,11 @@ def _waiting(message: Message, now: datetime) -> WaitingState | None:
 
 
 def _lease(
-    token: str, consumer: str, message: Message | None, waits: list[WaitingState], now: datetime
+    token: str,
+    consumer: str,
+    message: StoredMessage | None,
+    waits: list[WaitingState],
+    now: datetime,
 ) -> LeaseState:
     stream = token.replace("=", "{partition}")
     waiting = tuple(sorted(waits, key=lambda each: each.query))

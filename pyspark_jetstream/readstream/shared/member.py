@@ -26,7 +26,7 @@ from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
 
-__all__ = ["MAX_CLAIMS", "WAIT_S", "Budget", "Member", "count", "next_serial"]
+__all__ = ["MAX_CLAIMS", "WAIT_S", "Budget", "GroupMember", "count", "next_serial"]
 
 logger = get_logger(__name__)
 
@@ -65,7 +65,7 @@ class Budget:
         return maximum if self.left is None else min(maximum, self.left)
 
 
-class Member:
+class GroupMember:
     """
     The claims of one run of a query.
 
@@ -107,7 +107,7 @@ class Member:
         """When the streams were made of which messages are claimed ahead."""
 
     def __repr__(self) -> str:
-        return f"<Member of {self._options.consumer}: {self.heartbeats!r}, {self.ahead!r}>"
+        return f"<GroupMember of {self._options.consumer}: {self.heartbeats!r}, {self.ahead!r}>"
 
     def close(self) -> None:
         """Gives back what is in no batch; what is held returns after its ack wait."""

@@ -49,7 +49,7 @@ from .claimant import Claimant
 from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, SharedConsumer, gathered, pieces
 from .fence import Dealt
-from .member import MAX_CLAIMS, WAIT_S, Budget, Member, count, next_serial
+from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
 from .openbatches import OpenBatches, Waits, entered
 from .poison import Poison
 from .streams import SharedStreams
@@ -143,7 +143,7 @@ class ClaimDriver(Driver):
             self._poison.check(self._layout, infos)
         self._query = ""
         """Names the query as long as it has this checkpoint; known once it has joined."""
-        self.member: Member | None = None
+        self.member: GroupMember | None = None
         """None before the consumers are there."""
         self._budget = Budget()
         self._planned: _Planned | None = None
@@ -281,7 +281,7 @@ class ClaimDriver(Driver):
 
     # ── joining ──────────────────────────────────────────────────────────────────────────────
 
-    def _join(self, offset: ClaimedOffset | None) -> Member:
+    def _join(self, offset: ClaimedOffset | None) -> GroupMember:
         """
         Once a run: every consumer is there, and of the kind that the options say.
 
@@ -297,7 +297,7 @@ class ClaimDriver(Driver):
             # It acknowledges no message: an error here says that this user may not publish acks.
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
         self._query = (offset.query if offset is not None else "") or os.urandom(5).hex()
-        self.member = Member(
+        self.member = GroupMember(
             self._client,
             self._options,
             self.claimant,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.client.acksubjects import Ack, Facts, ack_of
+from pyspark_jetstream.client.acksubjects import Ack, DeliveryFacts, ack_of
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import ProtocolError, ReadError
@@ -60,7 +60,7 @@ def test_both_forms(subject):
     """
     With a domain and an account hash or without, whatever stands behind the numbers.
     """
-    assert ack_of(subject) == Ack(SOUND[subject], 2, Facts(41, 40, 17, 9))
+    assert ack_of(subject) == Ack(SOUND[subject], 2, DeliveryFacts(41, 40, 17, 9))
 
 
 @pytest.mark.parametrize("subject", HOSTILE, ids=lambda subject: repr(subject[:40]))

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import string
 
 import pyarrow as pa
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from pyspark_jetstream.mapping.mapper import Mapper
-from pyspark_jetstream.mapping.routes import Members, Route, Router
+from pyspark_jetstream.mapping import mapper
+from pyspark_jetstream.mapping.columns import (
+    Part,
+    Tokens,
+    fnv1a32_of,
+    group_rows,
+    joined,
+    merged,
+    modulo,
+)
+from pyspark_jetstream.mapping.rule import fnv1a32
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 
@@ -96,23 +104,24 @@ class OneByOne:
             number -= choice.percent
         if choice.rule is None:
             return None
-        numbers = [xxh3_64_intdigest(identity, draw.seed) % draw.span for draw in choice.rule.draws]
-        (mapped,) = choice.rule.apply([subject], *([str(number)] for number in numbers))
-        return mapped
+        return choice.rule.apply(
+            subject, lambda piece: str(xxh3_64_intdigest(identity, piece.seed) % piece.span)
+        )
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids="seed={}".format)
-def test_columns_are_mapped_as_their_rows(seed):
+def test_columns_are_mapped_as_their_rows(seed, monkeypatch):
     """
     Whatever the rules, the subjects and the cut of the columns, each row gets its own result.
     """
     chance = random.Random(seed)
+    monkeypatch.setattr(mapper, "FEW_ROWS", chance.choice((1, 1, 20, 100)))
+    monkeypatch.setattr(mapper, "BLOCK_ROWS", chance.choice((1 << 14, 300)))
+    monkeypatch.setattr(mapper, "BLOCK_BYTES", chance.choice((1 << 22, 5000)))
     mapping = random_rules(chance, chance.choice((1, 1, 2, 5, 30)))
     one_by_one = OneByOne(mapping)
     rows = chance.choice((1, 50, 1000))
     subjects = random_subjects(chance, rows, chance.random() < 0.5)
-    if chance.random() < 0.5:
-        subjects = chance.choices(subjects[: rows // 10 + 1], k=rows)
     ids = [f"id-{row}-é".encode() for row in range(rows)]
     results, good = [], []
     for subject, identity in zip(subjects, ids, strict=True):
@@ -129,8 +138,6 @@ def test_columns_are_mapped_as_their_rows(seed):
         with pytest.raises(ValueError, match="invalid subject"):
             mapping.map_array(column, lambda: id_column)
         column, id_column = column.filter(pa.array(good)), id_column.filter(pa.array(good))
-    cut = chance.randrange(len(column) + 1)  # what comes later is known in part
-    mapping.map_array(column.slice(cut), lambda: id_column.slice(cut))
     mapped = mapping.map_array(column, lambda: id_column)
 
     assert mapped.subjects.type == pa.string()
@@ -139,6 +146,23 @@ def test_columns_are_mapped_as_their_rows(seed):
     assert mapped.lost == results.count(None)
     for before, after in zip(column.to_pylist(), results, strict=True):
         assert after is None or subject_fault(before) or not subject_fault(after)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5], ids="seed={}".format)
+def test_hashes_of_columns(seed):
+    """
+    Keys of any lengths are hashed as they are one by one.
+    """
+    chance = random.Random(seed)
+    for longest, rows in ((1, 300), (3, 300), (20, 300), (300, 100), (3000, 5)):
+        keys = ["é" * chance.randint(1, longest) + "x" for _ in range(rows)]
+        keys += ["k" * chance.choice((1, longest)) for _ in range(rows)]
+        tokens = Tokens.of(pa.array(keys))
+        hashes = fnv1a32_of(tokens, [(tokens.begin, tokens.end)], "start.")
+
+        assert hashes.to_pylist() == [fnv1a32(f"start.{key}".encode()) for key in keys]
+        assert modulo(hashes, 977).to_pylist() == [each % 977 for each in hashes.to_pylist()]
+        assert modulo(hashes, 2**31).to_pylist() == [each % 2**31 for each in hashes.to_pylist()]
 
 
 @pytest.mark.parametrize("rules", [{}, {"a": "b"}, {"a.*": "b.$1"}, {"a": []}], ids=str)
@@ -174,63 +198,51 @@ def test_empty_subjects():
     assert map_all(rules, empty) == empty
 
 
-def test_what_is_remembered_is_bounded():
+def test_keys_that_begin_alike_and_one_that_does_not():
     """
-    However many distinct subjects come, a mapper remembers those of its room and one column more,
-    and maps forgotten ones as before.
+    The beginning that some subjects share is taken for that of all only if it is.
     """
-    half = {"destination": "b.{{random(9)}}.$1", "weight": 50}
-    routes = [
-        Route.parse("a.*", "b.{{partition(7,1)}}.$1"),
-        Route.parse(
-            "b.*", [Members(half.items()), Members({"destination": "c", "weight": 50}.items())]
-        ),
-    ]
-    mapper = Mapper(Router(routes), room=150 * 1000)
-    columns = [
-        pa.array([f"{'ab'[n % 2]}.{n}" for n in range(at, at + 500)])
-        for at in range(0, 10_000, 500)
-    ]
-    mapped = [mapper.map(column, lambda column=column: column).subjects for column in columns]
-    counts = [int(re.search(r"(\d+) subjects known", repr(mapper))[1])]
-    for column, before in zip(columns * 2, mapped * 2, strict=True):
-        assert mapper.map(column, lambda column=column: column).subjects == before
-        counts.append(int(re.search(r"(\d+) subjects known", repr(mapper))[1]))
+    mapping = SubjectMapping.parse('{"a.*": "{{partition(1000,1)}}.{{partition(1000)}}"}')
+    keys = [f"a.sensor{n}" for n in range(500)]
 
-    assert 500 <= min(counts) <= max(counts) <= 2000
+    for odd in ("a.other", "a.sens", "a.sensor", "a.é"):
+        subjects = [*keys[:333], odd, *keys[333:]]
+        assert map_all(mapping, subjects) == [map_one(mapping, each) for each in subjects]
+    for same in (["a.sensor"] * 300, ["a.s"] * 299 + ["a.sensor"]):
+        assert map_all(mapping, same) == [map_one(mapping, each) for each in same]
 
 
-def test_draws_never_change():
+def test_parts_are_joined():
     """
-    A row is sent where every version of this package has sent it, by its identity: what an earlier
-    attempt stored may be from another version.
+    Any number of parts makes one text a row, whichever rows of their pools they take.
     """
-    rules = {
-        "orders.*": [
-            {"destination": "main.{{random(5)}}.$1", "weight": 60},
-            {"destination": "new.$1", "weight": 30},
-        ],
-        "any": "{{random(9)}}.{{random(9)}}",
+    pool = pa.array([b"a", b"bb", b"", b"\xff"], pa.binary())
+    at = pa.array([3, 0, 2, 1], pa.int32())
+    parts = [Part(pool, at), Part(pool, 1), Part(pa.array([b"-"], pa.binary()), 0), Part(pool, at)]
+
+    for count in range(1, 5):
+        columns = [[b"\xff", b"a", b"", b"bb"], [b"a", b"bb", b"", b"\xff"], [b"-"] * 4]
+        columns.append(columns[0])
+        expected = [b"".join(row) for row in zip(*columns[:count], strict=True)]
+        assert joined(parts[:count], 4).to_pylist() == expected
+
+
+def test_groups_and_their_way_back():
+    """
+    Rows grouped by a code come back to their places; rows without one are left out.
+    """
+    codes = pa.array([2, None, 0, 2, 0, None, 1], pa.int32())
+    groups = dict(group_rows(codes))
+
+    assert {code: rows.to_pylist() for code, rows in groups.items()} == {
+        0: [2, 4],
+        1: [6],
+        2: [0, 3],
     }
-    mapping = SubjectMapping.parse(json.dumps(rules))
-    ids = [f"id-{n}".encode() for n in range(8)]
-    drawn = {
-        subject: mapping.map_array(pa.array([subject] * 8), lambda: pa.array(ids)).subjects
-        for subject in ("orders.x", "any")
-    }
-    again = [
-        [mapping.another("orders.x", each, lambda _: True, weights) for each in ids]
-        for weights in (False, True)
-    ]
-
-    assert drawn["orders.x"].to_pylist() == [
-        "new.x", "main.2.x", "new.x", "orders.x", "main.1.x", "main.3.x", "main.0.x", "new.x",
-    ]  # fmt: skip
-    assert drawn["any"].to_pylist()[:6] == ["2.1", "7.3", "1.4", "4.6", "0.8", "0.7"]
-    assert again == [
-        ["new.x", "main.1.x", "new.x", "orders.x", "main.3.x", "main.0.x", "main.4.x", "new.x"],
-        ["main.4.x", "main.1.x", "new.x", "main.2.x", "main.3.x", "orders.x", "main.4.x", "new.x"],
-    ]
+    assert list(group_rows(pa.array([None, None], pa.int32()))) == []
+    pieces = [(rows, pa.repeat(code, len(rows))) for code, rows in groups.items()]
+    pieces.append((pa.array([1, 5], pa.int32()), pa.nulls(2, pa.int64())))
+    assert merged(pieces).to_pylist() == codes.to_pylist()
 
 
 def test_thousands_of_rules():

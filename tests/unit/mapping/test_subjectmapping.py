@@ -17,12 +17,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping.subjectmapping import (
-    Portion,
-    Shares,
-    SubjectMapping,
-    explain_mapping,
-)
+from pyspark_jetstream.mapping.subjectmapping import Share, Shares, SubjectMapping, explain_mapping
 
 from ...kits.mappings import map_all, map_one
 
@@ -53,6 +48,7 @@ OVERLAPPING = {
 }
 
 
+@pytest.mark.parametrize("rows", [pytest.param(1, id="one-row"), pytest.param(300, id="many-rows")])
 @pytest.mark.parametrize(
     ("subject", "expected"),
     [
@@ -64,7 +60,7 @@ OVERLAPPING = {
         pytest.param("x", "rest.x", id="rest-takes-what-is-left"),
     ],
 )
-def test_precedence(subject, expected):
+def test_precedence(subject, expected, rows):
     """
     Of several matching rules the most specific applies, in whichever order they are written.
     """
@@ -72,8 +68,9 @@ def test_precedence(subject, expected):
     for _ in range(10):
         rules = list(OVERLAPPING.items())
         chance.shuffle(rules)
+        mapped = mapping(dict(rules)).map_array(pa.array([subject] * rows))
 
-        assert map_all(mapping(dict(rules)), [subject, subject]) == [expected, expected]
+        assert mapped.subjects.to_pylist() == [expected] * rows
 
 
 def test_one_pass():
@@ -160,7 +157,8 @@ def test_documented_tables(rules, expected):
     """
     Every line of the documented tables comes out as the server computes it.
     """
-    assert map_all(mapping(rules), [*expected] * 2) == [*expected.values()] * 2
+    for copies in (1, 50):
+        assert map_all(mapping(rules), [*expected] * copies) == [*expected.values()] * copies
 
 
 DOCUMENTED_SHARES = [
@@ -273,11 +271,11 @@ def each(counts):
                      {"0.0": 25, "0.1": 25, "1.0": 25, "1.1": 25}, id="two-draws"),
     ],
 )  # fmt: skip
-def test_shares(source, value, subject, shares):
+@pytest.mark.parametrize("rows", [pytest.param(80, id="few"), pytest.param(20_000, id="many")])
+def test_shares(source, value, subject, shares, rows):
     """
-    Rows go where the server sends them, with the same shares.
+    Rows go where the server sends them, with the same shares, in columns of any size.
     """
-    rows = 20_000
     rules = mapping({source: value})
     mapped = rules.map_array(pa.repeat(subject, rows).cast(pa.string()), identities(rows))
     counts = Counter(mapped.subjects.to_pylist())
@@ -342,15 +340,16 @@ def test_who_needs_identities(value, needed):
     assert mapping({"z": "y", "a": value, "b.*": "c"}).needs_identity == needed
 
 
+@pytest.mark.parametrize("rows", [1, 500])
 @pytest.mark.parametrize("source", ["w.*", "w.x"])
-def test_a_choice_without_identities_is_an_error(source):
+def test_a_choice_without_identities_is_an_error(source, rows):
     """
     A row that only its identity could send somewhere is refused, naming the rule.
     """
     rules = mapping({source: [to("x", 50), to("y", 50)]})
 
     with pytest.raises(ValueError, match=f"rule '{source[:2]}.*' chooses by the row"):
-        rules.map_array(pa.array(["w.x"]))
+        rules.map_array(pa.array(["w.x"] * rows))
 
 
 def test_identity_alone_decides():
@@ -422,6 +421,7 @@ def test_bad_destination_in_a_list():
         mapping({"a.*": [to("b.$1", 10), to("b.$2", 10)]})
 
 
+@pytest.mark.parametrize("rows", [pytest.param(1, id="one"), pytest.param(400, id="many")])
 @pytest.mark.parametrize(
     ("destination", "bad", "fault"),
     [
@@ -432,16 +432,17 @@ def test_bad_destination_in_a_list():
         ("{{splitFromRight(1,1)}}", "é", "a character is cut in two"),
     ],
 )
-def test_a_bad_result_is_an_error(destination, bad, fault):
+def test_a_bad_result_is_an_error(destination, bad, fault, rows):
     """
     A rule never sends a row to what is no subject; the error names rule, subject and result.
     """
     rules = mapping({"a.*": destination})
+    subjects = [f"a.good{n}" for n in range(rows - 1)]
 
     with pytest.raises(ValueError, match=fault) as error:
-        rules.map_array(pa.array(["a.good", f"a.{bad}"]))
+        rules.map_array(pa.array([*subjects, f"a.{bad}"]))
     assert f"rule 'a.*' -> {destination!r} makes of 'a.{bad}' the invalid" in str(error.value)
-    assert len(rules.map_array(pa.array(["a.good", "a.fine"])).subjects) == 2
+    assert len(rules.map_array(pa.array([*subjects, "a.fine"])).subjects) == rows
 
 
 # ── explained ────────────────────────────────────────────────────────────────────────────────
@@ -462,23 +463,23 @@ def test_explanation():
     assert explained.subject == "a.é"
     assert explained.source == "a.*"
     assert explained.competitors == ("a.>", ">")
-    assert explained.main.destinations[0] == Portion("b.{{random(3)}}.$1", 30, "b.[0-2].é")
+    assert explained.main.destinations[0] == Share("b.{{random(3)}}.$1", 30, "b.[0-2].é")
     assert explained.main.destinations[1][:3] == ("{{left(1,1)}}", 20, None)
     assert "a character is cut in two" in str(explained.main.destinations[1].fault)
     assert (explained.main.kept, explained.main.lost) == (50, 0)
-    assert explained.clusters == {"x": Shares((Portion("c", 9, "c"),), 91, 0)}
+    assert explained.clusters == {"x": Shares((Share("c", 9, "c"),), 91, 0)}
 
 
 @pytest.mark.parametrize(
     ("rules", "subject", "source", "main"),
     [
         pytest.param({}, "a", None, Shares((), 100, 0), id="no-rule"),
-        pytest.param({"a": [to("a", 0)]}, "a", "a", Shares((Portion("a", 0, "a"),), 0, 100),
+        pytest.param({"a": [to("a", 0)]}, "a", "a", Shares((Share("a", 0, "a"),), 0, 100),
                      id="lost"),
         pytest.param({"a.>": [to("a.>", 25)]}, "a.b", "a.>",
-                     Shares((Portion("a.>", 25, "a.b"),), 0, 75), id="loss"),
+                     Shares((Share("a.>", 25, "a.b"),), 0, 75), id="loss"),
         pytest.param({"a.$1.*": [to("b", 50)]}, "a.$1.z", "a.$1.*",
-                     Shares((Portion("b", 50, "b"), Portion("a.$1.$1", 50, "a.z.z")), 0, 0),
+                     Shares((Share("b", 50, "b"), Share("a.$1.$1", 50, "a.z.z")), 0, 0),
                      id="remainder-elsewhere"),
     ],
 )  # fmt: skip

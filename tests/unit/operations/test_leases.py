@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pyspark_jetstream.client.info import Message
+from pyspark_jetstream.client.info import StoredMessage
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspection.leases import lease_states, wanted_keys
 from pyspark_jetstream.readstream.standby import LeaseRecord, Waiting
@@ -16,12 +16,12 @@ A = Owner("a", "h1", 1, "_INBOX.a", True, "flights")
 B = Owner("b", "h2", 2, "_INBOX.b", True)
 
 
-def stored(data: bytes, ago_s: float) -> Message:
+def stored(data: bytes, ago_s: float) -> StoredMessage:
     """A message of so many seconds ago."""
-    return Message(7, "$KV.X", [], data, time=(NOW - timedelta(seconds=ago_s)).isoformat())
+    return StoredMessage(7, "$KV.X", [], data, time=(NOW - timedelta(seconds=ago_s)).isoformat())
 
 
-def waiting(owner: Owner, ago_s: float, lease_s: float = 30.0) -> Message:
+def waiting(owner: Owner, ago_s: float, lease_s: float = 30.0) -> StoredMessage:
     return stored(Waiting(owner, lease_s, 1).to_bytes(), ago_s)
 
 

@@ -67,6 +67,47 @@ def test_tables_are_plain(either, capsys):
     assert "[red]1[/red]" in out and "pwned" in out
 
 
+ROWS = [
+    {"name": "one-long-name", "stream": "FLIGHTS", "lag": 31_234, "problems": (), "notes": ("a",)},
+    {"name": "two", "stream": "FLIGHTS", "lag": None, "problems": ("gone",), "notes": ("a",)},
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (80, [
+            "Consumers",
+            "name           stream      lag  notes  problems",
+            "-------------  -------  ------  -----  --------",
+            "one-long-name  FLIGHTS  31,234  a",
+            "two            FLIGHTS          a      gone",
+        ]),
+        (40, [
+            "Consumers:  stream FLIGHTS  notes a",
+            "name              lag  problems",
+            "-------------  ------  --------",
+            "one-long-name  31,234",
+            "two                    gone",
+        ]),
+        (20, [
+            "Consumers:",
+            "stream FLIGHTS",
+            "notes a",
+            "name one-long-name",
+            "  lag 31,234",
+            "name two",
+            "  problems gone",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_fit(width, lines):
+    """
+    Columns that say the same in every row go to the title, then rows become lines; no value is cut.
+    """
+    assert terminal.drawn(ROWS, "Consumers", width) == lines
+
+
 def test_what_programs_show_of_others_is_plain(either, capsys):
     """
     Subjects of mappings and of dead letters; names of streams, consumers, queries and hosts.
