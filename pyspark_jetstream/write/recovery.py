@@ -28,8 +28,6 @@ import pyarrow.compute as pc
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import LedgerError, ReadTimeoutError, RequestTimeoutError
-from ..fetch.decoding.rows import StoredBuilder
-from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt
 from ..outbox.messages import Messages
 from ..outbox.targets import Target
 from ..publish.lanes.lane import earliest
@@ -233,6 +231,10 @@ class Recovery:
 
     def _read(self, target: Target, since: int, end: int) -> None:
         """What stands in `(since, end]`, by a consumer that is deleted behind it."""
+        # Only an attempt that follows another one reads: the first one need not import it.
+        from ..fetch.decoding.rows import StoredBuilder
+        from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt
+
         read = Own(None, target.name, None, since, end, None, True, False)
         try:
             for batch in OwnAttempt(self._client, read, builder=StoredBuilder()).batches():

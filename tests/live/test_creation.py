@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.write.creation import create_streams
+from pyspark_jetstream.write.creation import create_streams, stream_configs
 
 from ..kits.options import creation_of
 
@@ -45,11 +45,14 @@ def test_the_duplicate_window_is_no_longer_than_messages_are_kept(
     js, deleting, max_age_s, window_s
 ):
     """
-    Two minutes by default, or `max_age` where that is less: the server takes no more.
+    Two minutes by default, or `max_age` where that is less: the server takes no more, and the
+    driver knows it before the stream is made.
     """
     deleting.append("C7")
-    create_streams(js, creation_of("C7", ("c7.>",), max_age=max_age_s * 10**9))
+    wanted = creation_of("C7", ("c7.>",), max_age=max_age_s * 10**9)
+    create_streams(js, wanted)
 
+    assert stream_configs(wanted)[0]["duplicate_window"] == window_s * 10**9
     assert js.stream_info("C7").config["duplicate_window"] == window_s * 10**9
 
 

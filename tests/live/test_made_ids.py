@@ -271,7 +271,7 @@ MODES = {
     "async": {"publish_mode": "async"},
     "atomic": {"publish_mode": "atomic"},
     "strict": {"publish_mode": "async", "strict_order": True},
-    "unthrottled": {"publish_mode": "async", "throttle": False},
+    "unthrottled": {"publish_mode": "async", "throttle_subject": None},
 }
 
 

@@ -155,11 +155,6 @@ CREATED = {"createStream": "true", "stream": "S", "streamSubjects": "S.>"}
         ({"publishMode": "atomic"}, None, "publishing atomic batches", "2.12"),
         ({}, "ttl", "the column ttl", "2.11"),
         (CREATED, None, "createStream", "2.10"),
-        (CREATED | {"streamConfig": '{"allow_atomic": true}'}, None, "atomic batches", "2.12"),
-        (
-            CREATED | {"streamConfig": '{"allow_batched": true}'},
-            None, "allow_batched in streamConfig", "2.14",
-        ),
     ],
 )  # fmt: skip
 def test_writes_to_an_old_server(old, options, column, capability, needs):
@@ -172,6 +167,23 @@ def test_writes_to_an_old_server(old, options, column, capability, needs):
         match=f"{capability} needs nats-server {needs} or newer, this one is 2.9.25",
     ):
         batch_writer(parse_sink({"servers": old.url} | options), schema, False)
+
+
+@pytest.mark.parametrize(
+    ("field", "capability", "needs"),
+    [
+        ("allow_atomic", "publishing atomic batches", "2.12"),
+        ("allow_batched", "allow_batched in streamConfig", "2.14"),
+    ],
+)
+def test_a_stream_that_an_old_server_cannot_make(field, capability, needs):
+    """
+    What `streamConfig` asks for and the server does not know is refused before a stream is made.
+    """
+    with RecordedServer(INFO_2_9 | {"version": "2.11.11"}, stream_2_9()) as server:
+        config = {"servers": server.url, "streamConfig": f'{{"{field}": true}}'}
+        with pytest.raises(UnsupportedServerError, match=f"{capability} needs nats-server {needs}"):
+            batch_writer(parse_sink(CREATED | config), ROWS, False)
 
 
 def test_a_streaming_write_to_an_old_server(old):

@@ -38,7 +38,7 @@ from pyspark_jetstream.serverheaders import (
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write import headerlines
 
-from ..kits.options import connection_of
+from ..kits.options import changed, connection_of
 from .test_consumer import reading
 from .test_consumer import rows as consumed
 from .test_publisher import publish
@@ -171,7 +171,7 @@ def test_published_as_it_is_it_has_one(nats_server, js, new_stream, monkeypatch,
     target, traces = new_stream(), new_stream()
     pairs = [(each, [value]) for each, value in with_header(name, f"{traces}.x")]
     batch = copy([{"data": b"x", "headers": pairs}], f"{target}.a")
-    options = replace(brief(nats_server, publish_mode="async"), publish_timeout_s=0.5)
+    options = changed(brief(nats_server, publish_mode="async"), publish_timeout_s=0.5)
     try:
         publish(js.client, options, [batch])
     except JetStreamError:

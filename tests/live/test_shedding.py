@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -159,7 +158,7 @@ def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, mod
     Ledger(js).ensure()
     js.publish(f"{name}.before", b"-1", [])
     rows = [f"{name}.{'critical' if i < room // 2 else 'low'}.{i % 7}" for i in range(400)]
-    options = replace(
+    options = changed(
         sink_of(connection_of(nats_server.url), publish_mode=mode, publish_timeout_s=10.0),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),

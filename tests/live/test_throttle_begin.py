@@ -48,7 +48,7 @@ FOR_EVER_S = 300.0
 
 def sink(server, **changes):
     """Options of a control subject that no other test uses: tasks of one process remember it."""
-    return sink_of(connection_of(server.url), ack_timeout_s=2.0, **changes)
+    return sink_of(connection_of(server.url), **{"ack_timeout_s": 2.0} | changes)
 
 
 def write(options, subjects, producer_id=7, rows=20):
