@@ -182,7 +182,7 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
     assert program.returncode == 0
     assert rows["100"]["state"] == "acknowledged"
     more = rows["10 more"]
-    assert (more["subjects sent"], more["missed"]) == ("", "0")
+    assert (more.get("subjects sent", ""), more["missed"]) == ("", "0")  # empty columns go
     assert more["state"] == "acknowledged, ended meanwhile"
     assert int(more["receipts"]) >= 10  # the pause is said again each second, also to who was told
     assert f"stored meanwhile on '{name}.a', whoever published it: 0\n" in err
