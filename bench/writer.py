@@ -22,9 +22,11 @@ from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities
-from pyspark_jetstream.publish.metrics import OUTCOMES, Snapshot
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.metrics import OUTCOMES, MetricsSnapshot
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.publish.publisher import Hooks, publish
+from pyspark_jetstream.publish.publisher import Publisher
+from pyspark_jetstream.publish.rowthread import Supply
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
@@ -48,16 +50,12 @@ class Written(NamedTuple):
     acked: int
     seconds: float
     """From the first block on."""
-    counts: Snapshot
+    counts: MetricsSnapshot
 
     @property
     def rate(self) -> float:
         """Rows a second."""
         return self.acked / self.seconds
-
-
-class _OverError(Exception):
-    """The time is over."""
 
 
 @contextmanager
@@ -123,15 +121,19 @@ def write(
                 began.append(time.monotonic())
             yield block
 
-    def watch() -> None:
-        if began and (time.monotonic() >= began[0] + seconds or is_enough()):
-            raise _OverError
+    def is_over() -> bool:
+        return bool(began) and (time.monotonic() >= began[0] + seconds or is_enough())
 
+    context = WriteContext(options, origin=_PRODUCER, telemetry=telemetry)
     try:
-        hooks = Hooks(watch=watch)
-        publish(client, options, timed(), None, hooks, _PRODUCER, telemetry)
-    except _OverError:
-        pass
+        with (
+            Supply(timed(), apart=options.throttle) as supply,
+            Publisher(client, context, supply) as publisher,
+        ):
+            while publisher.busy and not is_over():
+                for leaving in publisher.leaving():
+                    publisher.release(leaving)
+                publisher.turn()
     finally:
         ended = time.monotonic()
         client.close()

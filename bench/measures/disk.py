@@ -21,7 +21,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import TaskName
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..comparisons import Part, Ratio, compared, of_ratios

@@ -7,23 +7,21 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.publisher import Hooks, publish
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.publisher import Publisher
+from pyspark_jetstream.publish.rowthread import Supply
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.rows import MessageBuilder
 
 _BLOCK_ROWS = 10_000
 """As large as the batches that Spark hands to a sink."""
-
-
-class _OverError(Exception):
-    """The time is over."""
 
 
 def main() -> None:
@@ -40,9 +38,19 @@ def main() -> None:
     client = Client(options.connection)
     over_at = time.monotonic() + arguments.seconds
 
-    def watch() -> None:
-        if time.monotonic() >= over_at:
-            raise _OverError
+    def is_over() -> bool:
+        return bool(time.monotonic() >= over_at)
+
+    def write(blocks: Iterable[Messages], origin: Origin) -> None:
+        context = WriteContext(options, origin=origin)
+        with (
+            Supply(blocks, apart=options.throttle) as supply,
+            Publisher(client, context, supply) as publisher,
+        ):
+            while publisher.busy and not is_over():
+                for leaving in publisher.leaving():
+                    publisher.release(leaving)
+                publisher.turn()
 
     def blocks(count: int) -> Iterator[Messages]:
         builder = MessageBuilder(id_prefix=os.urandom(8).hex())
@@ -53,16 +61,14 @@ def main() -> None:
 
     generator = random.Random(os.getpid())
     try:
-        while True:
+        while not is_over():
             origin = Origin(producer_id=generator.getrandbits(53))
             if arguments.rows is None:
-                publish(client, options, blocks(_BLOCK_ROWS), hooks=Hooks(watch), origin=origin)
+                write(blocks(_BLOCK_ROWS), origin)
             else:
                 task = itertools.islice(blocks(arguments.rows), 1)
-                publish(client, options, task, hooks=Hooks(watch), origin=origin)
+                write(task, origin)
                 time.sleep(generator.uniform(0, arguments.gap))
-    except _OverError:
-        pass
     finally:
         client.close()
 

@@ -35,7 +35,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, Report, Snapshot
+from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, MetricsSnapshot, Report
 
 _MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
@@ -68,7 +68,7 @@ Key = tuple[int, str]
 class _Producer(NamedTuple):
     query: str
     sequence: int
-    snapshot: Snapshot
+    snapshot: MetricsSnapshot
     seen_at: float
 
 
@@ -84,7 +84,7 @@ class Reports:
         self._silent_s = silent_s
         self._producers: OrderedDict[Key, _Producer] = OrderedDict()  # the last heard of last
         self._ended: OrderedDict[Key, None] = OrderedDict()
-        self._of_ended: dict[str, Snapshot] = {}
+        self._of_ended: dict[str, MetricsSnapshot] = {}
         self._held = 0
         self._query = Bounded(_MAX_QUERIES)
         self._open = {
@@ -126,7 +126,7 @@ class Reports:
     def _is_heavy(self) -> bool:
         return self._held > _MAX_HELD and len(self._producers) > 1
 
-    def _bounded(self, query: str, snapshot: Snapshot) -> Snapshot:
+    def _bounded(self, query: str, snapshot: MetricsSnapshot) -> MetricsSnapshot:
         """With the labels, and no more series, than are told apart."""
 
         def kept(name: str, labels: Labels) -> Labels:
@@ -138,9 +138,11 @@ class Reports:
             return labels
 
         bounded = snapshot.bounded(**self._open)
-        return Snapshot.of((name, kept(name, labels), values) for name, labels, values in bounded)
+        return MetricsSnapshot.of(
+            (name, kept(name, labels), values) for name, labels, values in bounded
+        )
 
-    def totals(self, now: float) -> dict[str, Snapshot]:
+    def totals(self, now: float) -> dict[str, MetricsSnapshot]:
         """Counts of all, and gauges of those that live, by query."""
         since = now - self._silent_s
         snapshots = {query: [snapshot] for query, snapshot in self._of_ended.items()}
@@ -151,26 +153,26 @@ class Reports:
             snapshots.setdefault(producer.query, []).append(last)
         return {query: _together(of_query) for query, of_query in snapshots.items()}
 
-    def total(self, now: float) -> Snapshot:
+    def total(self, now: float) -> MetricsSnapshot:
         """Those of all queries together."""
-        return Snapshot.merged(self.totals(now).values())
+        return MetricsSnapshot.merged(self.totals(now).values())
 
     def _end(self, key: Key) -> None:
         query, _, last, _ = self._producers.pop(key)
         self._held -= last.size
-        before = self._of_ended.get(query, Snapshot({}))
-        self._of_ended[query] = Snapshot.merged([before, last.ended()])
+        before = self._of_ended.get(query, MetricsSnapshot({}))
+        self._of_ended[query] = MetricsSnapshot.merged([before, last.ended()])
         self._ended[key] = None
         if len(self._ended) > _MAX_ENDED:
             self._ended.popitem(last=False)
 
 
-def _together(snapshots: Sequence[Snapshot]) -> Snapshot:
+def _together(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
     """Their sum, of gauges that one says at a time the last word."""
     series = [entry for snapshot in snapshots for entry in snapshot]
     newest = {(name, labels): values for name, labels, values in series if EXPORTED[name].alone}
     summed = (entry for entry in series if not EXPORTED[entry[0]].alone)
-    return Snapshot.of([*summed, *((*key, values) for key, values in newest.items())])
+    return MetricsSnapshot.of([*summed, *((*key, values) for key, values in newest.items())])
 
 
 class Beginnings:
@@ -187,10 +189,10 @@ class Beginnings:
     def __repr__(self) -> str:
         return f"<Beginnings of {len(self._shown)} series>"
 
-    def of(self, totals: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+    def of(self, totals: Mapping[str, MetricsSnapshot]) -> dict[str, MetricsSnapshot]:
         """What to show of these totals, by query."""
         return {
-            query: Snapshot.of(
+            query: MetricsSnapshot.of(
                 (name, labels, series if self._is_known(query, name, labels) else [0] * len(series))
                 for name, labels, series in total
             )

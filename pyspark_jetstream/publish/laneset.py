@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
 from .lanes.lane import Lane
 from .options import SinkOptions
-from .telemetry import Lately, Telemetry, Totals, Watched, Way
+from .telemetry import LaneTotals, Lately, Telemetry, WatchedLimit, Way
 
 __all__ = ["LaneSet"]
 
@@ -61,6 +62,24 @@ _AGAIN_S: Final = 0.1
 """After so long a stream is looked at again of which nobody could say how it is."""
 
 
+@dataclass(slots=True)
+class _WindowLooks:
+    """
+    When the duplicate windows of streams are looked at again: before rows that may be stored go
+    out again.
+    """
+
+    returned: bool = False
+    """Whether rows came that may be stored, and have not been sent since."""
+    next_at: float = -math.inf
+    held_since: float = math.inf
+    """Since when a stream does not answer; infinite while all do."""
+
+    @property
+    def holds(self) -> bool:
+        return self.held_since < math.inf
+
+
 class LaneSet:
     """
     The lanes of one task.
@@ -79,27 +98,27 @@ class LaneSet:
         """Those of rows; dead letters have one of their own."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
-        self.holds = False
-        """Whether nothing may go out: nobody could say how long a stream knows ids now."""
         self._options = options
         self._targets = targets
         self._inbox = inbox
         self._telemetry = telemetry
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
-        self._returned = False
-        """Whether rows came that may be stored, and have not been sent since."""
+        self._windows = _WindowLooks()
         self._round_trip_s = 0.0
         self._is_far: bool | None = None
         """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
         self._more = False
-        self._look_at = -math.inf
-        self._held_since = math.inf
-        self._watched: list[Watched] = []
+        self._watched: list[WatchedLimit] = []
         """The limits, in the order of the lanes."""
 
     def __repr__(self) -> str:
         return f"<LaneSet {self.all}>"
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing may go out: nobody could say how long a stream knows ids now."""
+        return self._windows.holds
 
     def push_backs(self, now: float) -> list[tuple[int | None, float]]:
         """
@@ -115,6 +134,11 @@ class LaneSet:
             return [(None, max(now, at)) for at in said.values()]
         places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
         return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
+
+    @property
+    def acked(self) -> int:
+        """Messages stored, dead letters among them."""
+        return sum(lane.acked for lane in self.all)
 
     def load(self) -> Load:
         """What is on the wire; a lane that has more to send and may not is at its limit."""
@@ -142,12 +166,12 @@ class LaneSet:
         places = self._targets.known(pa.array(subjects, pa.string())).to_pylist()
         return ["" if place is None else self._targets[place].name for place in places]
 
-    def totals(self) -> list[tuple[Way, Totals]]:
+    def totals(self) -> list[tuple[Way, LaneTotals]]:
         """What each has counted in this task, and how its rows go."""
         return [
             (
                 watched.way,
-                Totals(
+                LaneTotals(
                     stored=lane.acked if lane in self.main else 0,
                     dead_letters=0 if lane in self.main else lane.acked,
                     duplicates=lane.duplicates,
@@ -168,14 +192,16 @@ class LaneSet:
     def next_deadline(self, now: float) -> float:
         """When there is something to do though nothing arrives."""
         deadlines = [lane.next_deadline(now) for lane in self.all]
-        return min([*deadlines, self._look_at] if self.holds else deadlines, default=math.inf)
+        return min(
+            [*deadlines, self._windows.next_at] if self.holds else deadlines, default=math.inf
+        )
 
-    def is_away(self, round_trip_s: float) -> None:
+    def set_round_trip(self, round_trip_s: float) -> None:
         """How long a PING takes to the server and its PONG back, as far as that is known."""
         if round_trip_s != self._round_trip_s:
             self._round_trip_s = round_trip_s
             for lane in self.all:
-                lane.is_away(round_trip_s)
+                lane.set_round_trip(round_trip_s)
 
     def expect(self, more: bool) -> None:
         """
@@ -183,7 +209,7 @@ class LaneSet:
         """
         self._more = more and self._options.throttle
         for lane in self.main:
-            lane.expects(self._more)
+            lane.expect(self._more)
 
     def hold(self, held: bool) -> None:
         """Whether their limits may not grow now."""
@@ -202,7 +228,7 @@ class LaneSet:
             self._is_far = self._seems_far
         targets = messages.targets
         if messages.unsure is not None:
-            self._returned |= pc.any(pc.is_finite(messages.unsure)).as_py()
+            self._windows.returned |= pc.any(pc.is_finite(messages.unsure)).as_py()
         if self._targets is None or targets is None:
             yield self._lane(None, None), messages
             return
@@ -245,19 +271,18 @@ class LaneSet:
         Raises:
             PublishTimeoutError: Nobody has said so for `publishTimeout`.
         """
-        if not self._options.ledger or self._targets is None or now < self._look_at:
+        looks = self._windows
+        if not self._options.ledger or self._targets is None or now < looks.next_at:
             return False
-        if not self._returned and not any(lane.is_frozen for lane in self.main):
+        if not looks.returned and not any(lane.is_frozen for lane in self.main):
             return False
         shorter = self._targets.look_again()
-        self._look_at = now + self._options.window.ack_timeout_s
-        self._returned = bool(self._targets.unseen)
-        if not self._returned:
-            self.holds, self._held_since = False, math.inf
+        looks.returned = bool(self._targets.unseen)
+        if not looks.returned:
+            looks.next_at, looks.held_since = now + self._options.window.ack_timeout_s, math.inf
         else:
-            self.holds, self._held_since = True, min(self._held_since, now)
-            self._look_at = now + _AGAIN_S
-            if now - self._held_since >= self._options.window.publish_timeout_s:
+            looks.next_at, looks.held_since = now + _AGAIN_S, min(looks.held_since, now)
+            if now - looks.held_since >= self._options.window.publish_timeout_s:
                 raise self._unseen(self._targets.unseen)
         for place, target in shorter.items():
             logger.warning(
@@ -280,7 +305,7 @@ class LaneSet:
 
     def _remember(self, lane: Lane, target: Target) -> None:
         """How long this stream of the lane knows an id."""
-        lane.forgets(target.duplicate_window_s)
+        lane.forget(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
@@ -341,8 +366,8 @@ class LaneSet:
             window.strict_order,
             rejects,
         )
-        lane.is_away(self._round_trip_s)
-        lane.expects(self._more)
+        lane.set_round_trip(self._round_trip_s)
+        lane.expect(self._more)
         self.all.append(lane)
         self._watched.append(watched)
         return lane

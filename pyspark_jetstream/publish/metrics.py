@@ -36,7 +36,7 @@ __all__ = [
     "Metric",
     "READ_METRICS",
     "Report",
-    "Snapshot",
+    "MetricsSnapshot",
     "UNKNOWN",
     "ZEROS",
 ]
@@ -330,7 +330,7 @@ class Bounded:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     """Counts at one time: a plain value that pickles, and that JSON can carry."""
 
     values: dict[str, dict[Labels, tuple[int, ...]]]
@@ -347,29 +347,31 @@ class Snapshot:
         return sum(map(len, self.values.values()))
 
     @staticmethod
-    def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
+    def merged(snapshots: Iterable[MetricsSnapshot]) -> MetricsSnapshot:
         """
         All together, every value summed, whatever the order.
 
         Gauges, too: of producers that have ended or fallen silent hand in `ended`.
         """
-        return Snapshot.of(series for snapshot in snapshots for series in snapshot)
+        return MetricsSnapshot.of(series for snapshot in snapshots for series in snapshot)
 
     @staticmethod
-    def of(series: Iterable[tuple[str, Labels, Sequence[int]]]) -> Snapshot:
+    def of(series: Iterable[tuple[str, Labels, Sequence[int]]]) -> MetricsSnapshot:
         """Of metrics, labels and values; the same labels are summed."""
         total: dict[str, dict[Labels, tuple[int, ...]]] = {}
         for name, labels, values in series:
             metric = total.setdefault(name, {})
             known = metric.get(labels)
             metric[labels] = tuple(values if known is None else map(int.__add__, known, values))
-        return Snapshot(total)
+        return MetricsSnapshot(total)
 
-    def ended(self) -> Snapshot:
+    def ended(self) -> MetricsSnapshot:
         """What stays of a producer that has ended: all but its gauges."""
-        return Snapshot({k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"})
+        return MetricsSnapshot(
+            {k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"}
+        )
 
-    def bounded(self, **bounds: Bounded) -> Snapshot:
+    def bounded(self, **bounds: Bounded) -> MetricsSnapshot:
         """
         With no more values of these labels than their bounds let pass, and of the others those that
         there are.
@@ -382,11 +384,11 @@ class Snapshot:
                 else:
                     yield label if label in _CLOSED[name][key] else UNKNOWN
 
-        return Snapshot.of(
+        return MetricsSnapshot.of(
             (name, tuple(kept(name, labels)), values) for name, labels, values in self
         )
 
-    def follows(self, earlier: Snapshot) -> bool:
+    def follows(self, earlier: MetricsSnapshot) -> bool:
         """Whether nothing that only grows is less than it was."""
         return all(
             all(map(int.__ge__, self.values.get(name, {}).get(labels, (-1,)), series))
@@ -438,7 +440,7 @@ class Snapshot:
         }
 
     @staticmethod
-    def of_json(said: object) -> Snapshot:
+    def of_json(said: object) -> MetricsSnapshot:
         """
         What `as_json` made; metrics that are not known here are left out.
 
@@ -447,7 +449,7 @@ class Snapshot:
         """
         if not isinstance(said, dict):
             raise ValueError(f"expected metrics, got {said!r:.60}")
-        return Snapshot.of(
+        return MetricsSnapshot.of(
             (name, *_series_of(EXPORTED[name], pair))
             for name, pairs in said.items()
             if name in EXPORTED
@@ -502,7 +504,7 @@ def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
             yield metric.name, labels, (0,)
 
 
-ZEROS: Final = Snapshot.of(_zeros())
+ZEROS: Final = MetricsSnapshot.of(_zeros())
 """Every count and state before anything has happened; of labels that are open there is none."""
 
 
@@ -542,7 +544,7 @@ class Report:
     sequence: int
     """Grows from report to report."""
     final: bool
-    snapshot: Snapshot
+    snapshot: MetricsSnapshot
 
     def encode(self) -> bytes:
         """The report as JSON in UTF-8."""
@@ -581,7 +583,7 @@ class Report:
             _typed(said, "batch_id", int),
             _typed(said, "sequence", int),
             _typed(said, "final", bool),
-            Snapshot.of_json(said.get("metrics")),
+            MetricsSnapshot.of_json(said.get("metrics")),
         )
 
 

@@ -154,6 +154,8 @@ class RowOptions:
     """Finds subjects on which no row may go."""
     reroutes_weights: bool
     """Whether rows of paused subjects go to other destinations of their weights."""
+    cluster: str | None = None
+    """Of the server, for mappings that depend on it; each task sets it."""
 
 
 @dataclass(frozen=True, slots=True)

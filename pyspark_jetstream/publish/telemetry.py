@@ -30,7 +30,7 @@ from ..sanitize import get_logger
 from ..subjects import REST, covers, pattern
 from . import metrics
 from .lanes.answers import Refusal
-from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, Report, Snapshot
+from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, MetricsSnapshot, Report
 
 __all__ = [
     "Counts",
@@ -39,8 +39,8 @@ __all__ = [
     "Reporter",
     "Routes",
     "Telemetry",
-    "Totals",
-    "Watched",
+    "LaneTotals",
+    "WatchedLimit",
     "Watchdog",
     "Way",
     "Ways",
@@ -64,7 +64,7 @@ class Origin(NamedTuple):
     batch_id: int = 0
 
 
-class Totals(NamedTuple):
+class LaneTotals(NamedTuple):
     """What a writer has counted so far."""
 
     stored: int = 0
@@ -158,7 +158,7 @@ class Telemetry:
         self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
         self._route = Bounded(_MAX_ROUTES)
-        self._totals: dict[int, Totals] = {}
+        self._totals: dict[int, LaneTotals] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._pauses: PauseTimes[_Paused] = PauseTimes()
         self._commanded: dict[Reason, dict[_Paused, None]] = {}  # the operators' pauses among them
@@ -211,9 +211,9 @@ class Telemetry:
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
 
-    def watched(self, limit: Limit, way: Way) -> Watched:
+    def watched(self, limit: Limit, way: Way) -> WatchedLimit:
         """The limit, whose samples are counted."""
-        return Watched(limit, self, way)
+        return WatchedLimit(limit, self, way)
 
     def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
@@ -283,9 +283,9 @@ class Telemetry:
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
-    def count(self, totals: Totals, stream: str = "", lane: int = -1) -> None:
+    def count(self, totals: LaneTotals, stream: str = "", lane: int = -1) -> None:
         """What is new of the totals of this lane, or, with -1, of what belongs to none."""
-        before = self._totals.get(lane, Totals())
+        before = self._totals.get(lane, LaneTotals())
         self._totals[lane] = totals
         for name, (metric, labels) in _TOTALS.items():
             labels = tuple(stream if label is _STREAM else label for label in labels)
@@ -326,9 +326,9 @@ class Telemetry:
         self._values[metrics.LIMIT.name] = {(): [limit]}
         self._values[metrics.QUEUE_LIMIT.name] = {(): [queue_limit]}
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetricsSnapshot:
         """All of it, as of now."""
-        return Snapshot.of(
+        return MetricsSnapshot.of(
             (name, labels, series)
             for name, metric in self._values.items()
             for labels, series in metric.items()
@@ -363,7 +363,7 @@ class Reporter:
         self._interval_s = interval_s
         self._sequence = 0
 
-    def report(self, counts: Snapshot, now: float, final: bool = False) -> bytes:
+    def report(self, counts: MetricsSnapshot, now: float, final: bool = False) -> bytes:
         """The next report, as JSON in UTF-8."""
         self.due = now + self._interval_s
         self._sequence += 1
@@ -373,7 +373,7 @@ class Reporter:
         ).encode()
 
 
-class Watched:
+class WatchedLimit:
     """A limit whose samples are counted, too, and its push-backs in this task."""
 
     def __init__(self, limit: Limit, telemetry: Telemetry, way: Way) -> None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ..fetch.layout import Layout
 from ..publish import metrics
-from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, Report, Snapshot
+from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, MetricsSnapshot, Report
 
 __all__ = ["ReadCounts", "RowCounts", "behind_latest", "query_label"]
 
@@ -70,7 +70,7 @@ class _Counts:
     def report(self, final: bool = False) -> bytes:
         """All of it, as of now; `final` for the last time."""
         self._sequence += 1
-        snapshot = Snapshot.of(
+        snapshot = MetricsSnapshot.of(
             (name, labels, series)
             for name, metric in self._values.items()
             for labels, series in metric.items()

@@ -31,7 +31,7 @@ from ..client.patience import Patience
 from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
 from ..sanitize import get_logger
 
-__all__ = ["SETTLES_S", "Before", "Seen", "check_targets", "fewest"]
+__all__ = ["SETTLES_S", "Before", "FoundStream", "check_targets", "fewest"]
 
 logger = get_logger(__name__)
 
@@ -70,7 +70,7 @@ def fewest(*limits: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FoundStream:
     """A target stream as a task found it."""
 
     name: str
@@ -94,7 +94,7 @@ class Seen:
     """Messages that had left it by then."""
 
     @classmethod
-    def of(cls, info: StreamInfo) -> Seen:
+    def of(cls, info: StreamInfo) -> FoundStream:
         """The stream as STREAM.INFO shows it now."""
         config = info.config
         limited = any(int(config.get(name) or 0) > 0 for name in _LIMITS)
@@ -117,18 +117,18 @@ class Seen:
         """What the ledger notes of it."""
         return Before(self.end, self.created, self.per_subject)
 
-    def since(self, before: Before) -> Seen:
+    def since(self, before: Before) -> FoundStream:
         """The same, if an earlier attempt that found it like this may have stored rows."""
         end = before.end if before.holds(self.created, self.end) else 0
         return replace(self, end=end, removed=0)  # rows may have been removed by now
 
-    def holding(self, first: int) -> Seen:
+    def holding(self, first: int) -> FoundStream:
         """The same, when the first row of the task is known to be at this sequence, or before."""
         return replace(self, first=max(first, self.end + 1) if first else 0)
 
     def fault(self, info: StreamInfo) -> str | None:
         """What shows that rows are gone, by the stream as it is now; None if nothing does."""
-        now = Seen.of(info)
+        now = FoundStream.of(info)
         if self.created and now.created != self.created:
             return self.made_anew(now)
         if now.end < self.end:
@@ -147,7 +147,7 @@ class Seen:
             )
         return None
 
-    def made_anew(self, now: Seen) -> str:
+    def made_anew(self, now: FoundStream) -> str:
         """Why rows are gone, where the stream of this name is another one now."""
         return (
             f"it was made anew at {now.created} while rows were written; those stored in the one of"
@@ -155,7 +155,7 @@ class Seen:
         )
 
 
-def check_targets(js: JetStream, seen: Iterable[Seen], rows: int = 0) -> list[Seen]:
+def check_targets(js: JetStream, seen: Iterable[FoundStream], rows: int = 0) -> list[FoundStream]:
     """
     Compares the streams with what all tasks of a write saw of them.
 
@@ -168,7 +168,7 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int = 0) -> list[Se
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
     """
-    by_name: dict[str, list[Seen]] = {}
+    by_name: dict[str, list[FoundStream]] = {}
     for stream in seen:
         by_name.setdefault(stream.name, []).append(stream)
     patience = Patience(SETTLES_S, pause_s=0.1)
@@ -206,10 +206,10 @@ def check_targets(js: JetStream, seen: Iterable[Seen], rows: int = 0) -> list[Se
                 "stream=%s: %d messages that were stored while rows were written were removed;"
                 " nobody can tell whether rows are among them", name, count,
             )  # fmt: skip
-    return [Seen.of(infos[name]) for name in targets]
+    return [FoundStream.of(infos[name]) for name in targets]
 
 
-def _look(js: JetStream, by_name: Mapping[str, list[Seen]]) -> dict[str, StreamInfo]:
+def _look(js: JetStream, by_name: Mapping[str, list[FoundStream]]) -> dict[str, StreamInfo]:
     """
     The streams as they are now, but for those that could not be looked at.
 
@@ -232,7 +232,7 @@ def _is_alone(info: StreamInfo) -> bool:
     return int(info.config.get("num_replicas") or 1) == 1
 
 
-def _removed(js: JetStream, info: StreamInfo, seen: list[Seen]) -> int:
+def _removed(js: JetStream, info: StreamInfo, seen: list[FoundStream]) -> int:
     """How many messages behind its end as it was found a stream lacks that keeps its messages."""
     end = min(one.end for one in seen)
     keeping = [one.removed for one in seen if one.keeps]
@@ -249,7 +249,7 @@ def _removed(js: JetStream, info: StreamInfo, seen: list[Seen]) -> int:
         return ahead
 
 
-def _settled(js: JetStream, name: str, seen: list[Seen]) -> StreamInfo:
+def _settled(js: JetStream, name: str, seen: list[FoundStream]) -> StreamInfo:
     """
     The stream as it is now. One replica alone says all that it has.
 

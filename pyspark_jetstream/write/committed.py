@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..errors import PublishError, TakenBackError, TargetChangedError
-from .changes import Before, Seen
+from .changes import Before, FoundStream
 
 __all__ = ["Committed", "Noted"]
 
@@ -104,7 +104,7 @@ class Committed:
             **({"rewound": True} if self.rewound else {}),
         }
 
-    def followed_by(self, batch: int, targets: Iterable[Seen]) -> Committed:
+    def followed_by(self, batch: int, targets: Iterable[FoundStream]) -> Committed:
         """The record of a later batch, whose commit found its target streams so."""
         streams = dict(self.streams)
         for target in targets:
@@ -130,7 +130,7 @@ class Committed:
             self, streams={name: self.streams[name] for name in names[(len(names) + 1) // 2 :]}
         )
 
-    def rewound_to(self, batch: int, there: Iterable[Seen]) -> Committed:
+    def rewound_to(self, batch: int, there: Iterable[FoundStream]) -> Committed:
         """
         As if this batch and those behind it had not been committed.
 
@@ -146,7 +146,7 @@ class Committed:
                 streams[target.name] = noted.until(batch - 1) or unknown
         return Committed(batch - 1, streams, rewound=True)
 
-    def loss(self, write: str, batch: int, targets: Iterable[Seen]) -> PublishError | None:
+    def loss(self, write: str, batch: int, targets: Iterable[FoundStream]) -> PublishError | None:
         """
         What shows that rows of committed batches are gone, before this batch is written; None if
         nothing does.
@@ -177,7 +177,7 @@ class Committed:
                 return self._taken_back(write, target, noted)
         return None
 
-    def replaced(self, write: str, target: Seen) -> TakenBackError:
+    def replaced(self, write: str, target: FoundStream) -> TakenBackError:
         """The loss of a stream in which another message stands where this batch ended."""
         noted = self.streams[target.name]
         return TakenBackError(
@@ -189,7 +189,7 @@ class Committed:
             f" ({_CAUSE})",
         )
 
-    def made_anew(self, write: str, target: Seen) -> TargetChangedError:
+    def made_anew(self, write: str, target: FoundStream) -> TargetChangedError:
         """The loss of a stream that is another one now."""
         noted = self.streams[target.name]
         return TargetChangedError(
@@ -199,7 +199,7 @@ class Committed:
             " `pyspark-jetstream rewind --checkpoint <checkpointLocation> --accept`",
         )
 
-    def _taken_back(self, write: str, target: Seen, noted: Noted) -> TakenBackError:
+    def _taken_back(self, write: str, target: FoundStream, noted: Noted) -> TakenBackError:
         batch = noted.batch_at(target.end)
         more = ", and maybe of earlier ones" if batch == noted.reaches_back_to and batch > 0 else ""
         return TakenBackError(

@@ -39,9 +39,8 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from ..client.info import StoredMessage, StreamInfo, parse_time
 from ..client.jetstream import JetStream
@@ -56,14 +55,25 @@ from ..errors import (
     StreamNotFoundError,
     WriterFencedError,
 )
-from ..foreign import read_json
 from ..outbox.targets import Target
 from ..sanitize import get_logger
-from .changes import SETTLES_S, Before, Seen
+from .changes import SETTLES_S, Before, FoundStream
 from .committed import Committed
 from .ids import SECRET_BYTES, Ids, Secrets
+from .records import (
+    MAPPING,
+    LedgerLook,
+    TaskName,
+    TaskRecord,
+    begun_of,
+    committed_of,
+    mapping_key,
+    secrets_key,
+    secrets_of,
+    streams_of,
+)
 
-__all__ = ["BUCKET", "Ledger", "Look", "Record", "TaskName"]
+__all__ = ["BUCKET", "Ledger"]
 
 logger = get_logger(__name__)
 
@@ -71,13 +81,7 @@ BUCKET: Final = "SPARK_LEDGER"
 STREAM: Final = f"KV_{BUCKET}"
 _PREFIX: Final = f"$KV.{BUCKET}."
 
-_MAPPING: Final = "mapping"
-"""Stands for the task in the key of a batch's mapping."""
-
 _MAX_TAKEOVERS: Final = 20
-
-_STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
-"""The name of a stream, which becomes a token of subjects."""
 
 _UNAVAILABLE: Final = 503
 """The code of an error of JetStream itself: it is off, or nobody answers under this prefix."""
@@ -85,76 +89,11 @@ _UNAVAILABLE: Final = 503
 _TASK: Final = re.compile(r"[0-9]{1,10}")
 """The number of a task in a key; what else stands there is a stranger's, and says nothing."""
 
-_IDS: Final = re.compile(r"[!-~]{1,200}")
-"""How made ids begin."""
-
-_FRESH_S: Final = 1.0
-"""For so long a look into the ledger stands for one that is made now."""
-
 _CLOCKS: Final = timedelta(minutes=2)
 """So much the clocks of a stream's servers may differ."""
 
-_EPOCH: Final = "1970-01-01T00:00:00Z"
-
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskName:
-    """Which task of which batch of which write; the same in every attempt."""
-
-    write: str
-    batch: int
-    task: int
-
-    def __str__(self) -> str:
-        return f"{self.write}.{self.batch}.{self.task}"
-
-
-@dataclass(slots=True)
-class Record:
-    """What the ledger says of a task, and with which sequence."""
-
-    name: TaskName
-    attempt: str
-    sequence: int
-    """The sequence of the record in the bucket."""
-    streams: dict[str, Before]
-    """Each stream before any attempt of this task published into it."""
-    again: bool
-    """Whether there was an earlier attempt: rows of it may be stored."""
-    mapping: str = ""
-    """Digest of the mapping that rows go by; "" without one."""
-    committed: Committed = field(default_factory=Committed)
-    """What the last batch before has noted."""
-    ids: str = ""
-    """How ids begin that are made for its rows; "" where none are."""
-    forgotten: bool = False
-    """Whether an operator has deleted what was known of attempts or batches before."""
-    begun: str = ""
-    """When its first attempt looked at its streams; "" where that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the ledger said of a task at one moment."""
-
-    committed: Committed
-    last: StoredMessage | None
-    """The record of the task."""
-    forgotten: bool
-    """Whether that, or what the query has committed, was deleted."""
-    secrets: StoredMessage | None
-    """Those of its query, if they were asked for."""
-    mapping: StoredMessage | None
-    """That of its batch, likewise."""
-    at: float
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it stands for one that is made now."""
-        return time.monotonic() - self.at < _FRESH_S
 
 
 class Ledger:
@@ -187,7 +126,7 @@ class Ledger:
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 
-    def look(self, name: TaskName, secrets: bool = False, mapping: bool = False) -> Look:
+    def look(self, name: TaskName, secrets: bool = False, mapping: bool = False) -> LedgerLook:
         """
         What the ledger has for a task that is about to begin, in one round trip.
 
@@ -200,26 +139,26 @@ class Ledger:
             RecordError: One was stored by somebody else.
         """
         keys = [f"{name.write}.committed", str(name)]
-        keys += [_secrets_key(name.write)] * secrets + [_mapping_key(name)] * mapping
+        keys += [secrets_key(name.write)] * secrets + [mapping_key(name)] * mapping
         found = dict(zip(keys, self._last(*keys), strict=True))
         committed, last = (found[key] for key in keys[:2])
-        return Look(
-            _committed(committed),
+        return LedgerLook(
+            committed_of(committed),
             last,
             any(each is not None and not each.data for each in (committed, last)),
-            found.get(_secrets_key(name.write)),
-            found.get(_mapping_key(name)),
+            found.get(secrets_key(name.write)),
+            found.get(mapping_key(name)),
             time.monotonic(),
         )
 
-    def id_prefix(self, name: TaskName, ids: Ids, look: Look) -> str:
+    def id_prefix(self, name: TaskName, ids: Ids, look: LedgerLook) -> str:
         """
         How the ids begin that are made for the task's rows, in all of its attempts.
 
         Raises:
             LedgerError: Others keep changing the query's secrets, or a record is none.
         """
-        begun = _begun(look.last)
+        begun = begun_of(look.last)
         if begun is not None and "ids" in begun:
             return str(begun["ids"])
         prefix = None
@@ -231,19 +170,19 @@ class Ledger:
         """Those of the query; the first task that finds none makes them."""
         for _ in range(_MAX_TAKEOVERS):
             if message is not None and message.data:
-                return _secrets(message)
+                return secrets_of(message)
             made = Secrets().renewed(name.batch, os.urandom(SECRET_BYTES))
             if self._put_secrets(name.write, made, message):
                 return made
-            (message,) = self._last(_secrets_key(name.write))
+            (message,) = self._last(secrets_key(name.write))
         raise LedgerError(name.write, "others keep changing the secrets of its ids")
 
     def _put_secrets(self, write: str, secrets: Secrets, last: StoredMessage | None) -> bool:
         data = json.dumps(secrets.content()).encode()
         place = last.sequence if last is not None else 0
-        return self._bucket.replace(_secrets_key(write), data, place) is not None
+        return self._bucket.replace(secrets_key(write), data, place) is not None
 
-    def agree(self, name: TaskName, note: bytes, look: Look) -> bytes:
+    def agree(self, name: TaskName, note: bytes, look: LedgerLook) -> bytes:
         """
         By which mapping the task's batch goes: what its first task has noted, now or earlier.
 
@@ -267,7 +206,7 @@ class Ledger:
             if look.committed.batch >= name.batch:
                 return note  # `begin` says what that means
             place = noted.sequence if noted is not None else 0
-            if self._bucket.replace(_mapping_key(name), note, place) is not None:
+            if self._bucket.replace(mapping_key(name), note, place) is not None:
                 return note
             look = self.look(name, mapping=True)
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
@@ -275,11 +214,11 @@ class Ledger:
     def begin(
         self,
         name: TaskName,
-        targets: Iterable[Seen],
+        targets: Iterable[FoundStream],
         mapping: str = "",
         ids: str = "",
-        look: Look | None = None,
-    ) -> Record | None:
+        look: LedgerLook | None = None,
+    ) -> TaskRecord | None:
         """
         Takes the task's record over for a new attempt; None if its batch is committed.
 
@@ -312,7 +251,7 @@ class Ledger:
                 )
             if done < 0 and name.batch > 0:
                 logger.warning("task=%s: the ledger knows of no batch before", name)
-            begun = _begun(last)
+            begun = begun_of(last)
             if begun is not None and begun.get("mapping", mapping) != mapping:
                 raise _mapped_otherwise(name)
             if begun is not None and begun.get("ids", ids) != ids:
@@ -321,11 +260,11 @@ class Ledger:
                     "another attempt has begun the task at this moment, and makes other ids; the"
                     " next attempt goes on with these",
                 )
-            before = _streams(begun) if begun is not None else {}
+            before = streams_of(begun) if begun is not None else {}
             if committed.rewound:
                 before = {name: noted.before for name, noted in committed.streams.items()} | before
             since = str(begun.get("begun", "")) if begun is not None else ""
-            record = Record(
+            record = TaskRecord(
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
@@ -345,7 +284,9 @@ class Ledger:
                 continue  # another attempt came in between: it is the earlier one now
         raise LedgerError(str(name), "other attempts keep taking the task over")
 
-    def extend(self, record: Record, targets: Iterable[Seen], late: bool = False) -> None:
+    def extend(
+        self, record: TaskRecord, targets: Iterable[FoundStream], late: bool = False
+    ) -> None:
         """
         Notes further streams before the attempt publishes into them.
 
@@ -365,7 +306,7 @@ class Ledger:
         self._put(record)
 
     def _with(
-        self, noted: Mapping[str, Before], targets: Iterable[Seen], since: str
+        self, noted: Mapping[str, Before], targets: Iterable[FoundStream], since: str
     ) -> dict[str, Before]:
         """
         These streams, and the targets among them.
@@ -383,7 +324,7 @@ class Ledger:
                 streams[target.name] = known.and_then(target.before)
         return streams
 
-    def _at(self, target: Seen, since: str) -> Before:
+    def _at(self, target: FoundStream, since: str) -> Before:
         """A stream as it was at a time; clocks of servers may differ a little."""
         at = parse_time(since) - _CLOCKS
         if parse_time(target.created) >= at:
@@ -395,7 +336,9 @@ class Ledger:
             return target.before
         return target.before._replace(end=min(first[0] - 1, target.end))
 
-    def _whole(self, name: TaskName, targets: Iterable[Seen], look: Look | None) -> Look:
+    def _whole(
+        self, name: TaskName, targets: Iterable[FoundStream], look: LedgerLook | None
+    ) -> LedgerLook:
         """
         A look at the ledger, once it is sure that all that was committed is still there.
 
@@ -416,14 +359,14 @@ class Ledger:
                 raise loss
             look = None
             patience.pause()
-            targets = [Seen.of(self._js.stream_info(target.name)) for target in targets]
+            targets = [FoundStream.of(self._js.stream_info(target.name)) for target in targets]
 
     def _loss(
-        self, committed: Committed, name: TaskName, targets: Iterable[Seen]
+        self, committed: Committed, name: TaskName, targets: Iterable[FoundStream]
     ) -> PublishError | None:
         return committed.loss(name.write, name.batch, targets)
 
-    def check(self, record: Record) -> None:
+    def check(self, record: TaskRecord) -> None:
         """
         Raises:
             WriterFencedError: Another attempt has taken the record over since.
@@ -438,7 +381,7 @@ class Ledger:
         batch: int,
         tasks: int,
         counts: Mapping[str, int],
-        targets: Iterable[Seen] = (),
+        targets: Iterable[FoundStream] = (),
     ) -> None:
         """
         Marks the batch as written, and drops the records of its tasks.
@@ -455,13 +398,13 @@ class Ledger:
         key = f"{write}.committed"
         targets = list(targets)
         (last,) = self._last(key)
-        committed = _committed(last)
+        committed = committed_of(last)
         done = committed.batch
         if done > batch:
             raise _overtaken(write, batch)
         begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
         names = {key.rpartition(".")[2]: key for key in begun}
-        names.pop(_MAPPING, None)
+        names.pop(MAPPING, None)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
             logger.warning("a key of the ledger is none of ours: %r", names.pop(name))
         beyond = self._noted(key for task, key in names.items() if int(task) >= tasks)
@@ -483,7 +426,7 @@ class Ledger:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
 
-    def _same(self, write: str, committed: Committed, targets: Iterable[Seen]) -> None:
+    def _same(self, write: str, committed: Committed, targets: Iterable[FoundStream]) -> None:
         """
         Raises:
             TakenBackError: Where a stream ended at the commit before another message stands now.
@@ -518,7 +461,7 @@ class Ledger:
         """
         key = f"{write}.committed"
         (last,) = self._last(key)
-        done = max(batch, _committed(last).batch)
+        done = max(batch, committed_of(last).batch)
         content = Committed(done, rewound=done < 0).content()
         known = last.sequence if last is not None else 0
         if self._bucket.replace(key, json.dumps(content).encode(), known) is None:
@@ -543,7 +486,7 @@ class Ledger:
         """
         key = f"{write}.committed"
         (last,) = self._last(key)
-        committed = _committed(last)
+        committed = committed_of(last)
         if last is None or not last.data:
             return False
         if committed.batch < batch - 1:
@@ -557,7 +500,7 @@ class Ledger:
             for info in there:
                 _check_forgotten(write, info)
         self._renew(write, batch + 1)
-        content = committed.rewound_to(batch, map(Seen.of, there))
+        content = committed.rewound_to(batch, map(FoundStream.of, there))
         if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
         begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.*.*")
@@ -569,8 +512,8 @@ class Ledger:
 
     def _renew(self, write: str, batch: int) -> None:
         """Lets the ids of batches from this one on be others than those that were seen."""
-        (last,) = self._last(_secrets_key(write))
-        secrets = _secrets(last) if last is not None and last.data else Secrets()
+        (last,) = self._last(secrets_key(write))
+        secrets = secrets_of(last) if last is not None and last.data else Secrets()
         if not self._put_secrets(write, secrets.renewed(batch, os.urandom(SECRET_BYTES)), last):
             raise WriterFencedError("*", f"query {write} runs: stop it first")
 
@@ -596,7 +539,7 @@ class Ledger:
             key for key, last in zip(keys, self._last(*keys), strict=True) if last and last.data
         ]
 
-    def _put(self, record: Record) -> None:
+    def _put(self, record: TaskRecord) -> None:
         streams = record.streams.items()
         data = json.dumps({
             "attempt": record.attempt,
@@ -612,7 +555,7 @@ class Ledger:
             raise self._fenced(record)
         record.sequence = sequence
 
-    def _fenced(self, record: Record) -> WriterFencedError:
+    def _fenced(self, record: TaskRecord) -> WriterFencedError:
         return WriterFencedError(
             "*",
             f"attempt {record.attempt} of task {record.name} is not the latest one in the ledger;"
@@ -633,91 +576,6 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
         " be stored where this one would not look. Give the options as they were until the batch is"
         f" committed; `nats kv del {BUCKET} {name}` lets the task write all of its rows anew",
     )
-
-
-def _committed(message: StoredMessage | None) -> Committed:
-    """The last batch that a query has committed, as its record says."""
-    if message is None or not message.data:
-        return Committed()
-    try:
-        return Committed.of(_content(message))
-    except ValueError:
-        raise _no_record(message) from None
-
-
-def _begun(message: StoredMessage | None) -> dict[str, Any] | None:
-    """
-    What a task's first attempt noted: where streams ended before it, when they were created, by
-    which mapping it went, which ids it made, how many messages of a subject they kept and when it
-    began (all five not in old records); None without a record.
-    """
-    if message is None or not message.data:
-        return None
-    content = _content(message)
-    attempt, streams = content.get("attempt"), content.get("streams")
-    created = content.setdefault("created", {})
-    if not isinstance(attempt, str) or not isinstance(streams, dict):
-        raise _no_record(message)
-    if not isinstance(created, dict) or not all(isinstance(at, str) for at in created.values()):
-        raise _no_record(message)
-    limits = content.setdefault("per_subject", {})
-    if not isinstance(limits, dict) or not all(
-        type(limit) is int and limit >= 0 for limit in limits.values()
-    ):
-        raise _no_record(message)
-    try:
-        aware = parse_time(content.get("begun", _EPOCH)).tzinfo is not None
-    except (TypeError, ValueError):
-        aware = False
-    if not aware:
-        raise _no_record(message)
-    ids = content.get("ids", "-")
-    if not isinstance(ids, str) or not _IDS.fullmatch(ids):
-        raise _no_record(message)
-    if not all(type(sequence) is int and sequence >= 0 for sequence in streams.values()):
-        raise _no_record(message)
-    if not all(_STREAM.fullmatch(name) for name in streams):
-        raise _no_record(message)
-    return content
-
-
-def _secrets(message: StoredMessage) -> Secrets:
-    try:
-        return Secrets.of(_content(message))
-    except ValueError:
-        raise _no_record(message) from None
-
-
-def _secrets_key(write: str) -> str:
-    return f"{write}.ids"
-
-
-def _mapping_key(name: TaskName) -> str:
-    return f"{name.write}.{name.batch}.{_MAPPING}"
-
-
-def _streams(begun: dict[str, Any]) -> dict[str, Before]:
-    """The streams of a task's record."""
-    created, limits = begun["created"], begun["per_subject"]
-    return {
-        name: Before(end, created.get(name, ""), limits.get(name, 0))
-        for name, end in begun["streams"].items()
-    }
-
-
-def _content(message: StoredMessage) -> dict[str, Any]:
-    """A record's fields."""
-    try:
-        content = read_json(message.data)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise _no_record(message)
-    return content
-
-
-def _no_record(message: StoredMessage) -> LedgerError:
-    return LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")
 
 
 def _check_forgotten(write: str, stream: StreamInfo) -> None:

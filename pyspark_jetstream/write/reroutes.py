@@ -15,7 +15,6 @@ waiting, so weights are drawn again only with the option.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 
 from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.targets import Targets
+from ..publish.context import RowSignals
 
 __all__ = ["Reroutes"]
 
@@ -41,15 +41,20 @@ class Reroutes:
         weights: whether weights are drawn again, too.
         targets: the streams, where they are known.
         cluster: name of the cluster of the server.
+        signals: what is paused when a block is made.
     """
 
     def __init__(
-        self, mapping: SubjectMapping, weights: bool, targets: Targets | None, cluster: str | None
+        self,
+        mapping: SubjectMapping,
+        weights: bool,
+        targets: Targets | None,
+        cluster: str | None,
+        signals: RowSignals,
     ) -> None:
         self.rows = 0
         """How many rows went elsewhere."""
-        self.is_paused: Callable[[str], bool] | None = None
-        """Whether a subject is paused; None while none is."""
+        self.signals = signals
         self._mapping = mapping
         self._weights = weights
         self._targets = targets
@@ -57,10 +62,6 @@ class Reroutes:
         self._free: dict[str, bool] = {}
         self._places: dict[str, int | None] = {}
         self._vain = 0
-
-    def on_pauses(self, is_paused: Callable[[str], bool] | None) -> None:
-        """Says which subjects are paused from now on; while no block is made."""
-        self.is_paused = is_paused
 
     def of(self, subjects: pa.Array, identities: pa.Array, mapped: pa.Array) -> pa.Array:
         """
@@ -71,10 +72,11 @@ class Reroutes:
             identities: BINARY, of the rows.
             mapped: STRING, what the mapping made of them; null where a row is lost.
         """
-        if self.is_paused is None:
+        is_paused = self.signals.is_paused
+        if is_paused is None:
             return mapped
         distinct = pc.unique(mapped).drop_null().to_pylist()
-        paused = [subject for subject in distinct if self.is_paused(subject)]
+        paused = [subject for subject in distinct if is_paused(subject)]
         if not paused:
             return mapped
         self._free.clear()
@@ -106,7 +108,8 @@ class Reroutes:
 
     def _is_free(self, subject: str) -> bool:
         if subject not in self._free:
-            self._free[subject] = self.is_paused is None or not self.is_paused(subject)
+            is_paused = self.signals.is_paused
+            self._free[subject] = is_paused is None or not is_paused(subject)
         return self._free[subject]
 
     def _goes_with(self, subject: str, other: str) -> bool:

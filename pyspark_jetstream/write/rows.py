@@ -156,7 +156,6 @@ class MessageBuilder:
     Args:
         options: which rows are messages, and where they go; None for any subject, as it is.
         partition: the task's, for what errors say.
-        cluster: of the server, for mappings that depend on it.
         id_prefix: of the ids made for rows without one; None makes none.
         max_payload: the largest headers and payload the server takes together.
         targets: the streams, where it matters what they allow.
@@ -169,7 +168,6 @@ class MessageBuilder:
         *,
         options: RowOptions | None = None,
         partition: int = 0,
-        cluster: str | None = None,
         id_prefix: str | None = None,
         max_payload: int = 1 << 20,
         targets: Targets | None = None,
@@ -191,7 +189,6 @@ class MessageBuilder:
         self._reroutes = reroutes
         self._options = options or _PLAIN
         self._partition = partition
-        self._cluster = cluster
         self._id_prefix = id_prefix
         self._targets = targets
 
@@ -377,7 +374,7 @@ class MessageBuilder:
 
         def mapped(at: int, count: int) -> pa.Array:
             part = None if identities is None else lambda: identities.slice(at, count)
-            return mapping.map_array(names.slice(at, count), part, self._cluster).subjects
+            return mapping.map_array(names.slice(at, count), part, self._options.cluster).subjects
 
         def faults(at: int, count: int) -> list[str | None]:
             """By halves: of those with a fault, which are they?"""

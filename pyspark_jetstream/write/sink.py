@@ -37,18 +37,21 @@ from ..client.jetstream import JetStream
 from ..client.versions import Version, require
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
 from ..outbox.targets import Target, untaken
-from ..publish.metrics import Snapshot
+from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..worker import settle
-from .changes import Seen, check_targets
+from .attempt import Written
+from .changes import FoundStream, check_targets
 from .creation import create_streams, stream_configs
 from .ids import Ids, of_query
-from .ledger import Ledger, TaskName
+from .ledger import Ledger
+from .records import TaskName
 from .rows import check_names, check_schema
-from .task import Report, Streams, Written, target_fault, write_task
+from .streams import Streams, target_fault
+from .task import TaskReport, write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -86,9 +89,9 @@ class Published(WriterCommitMessage):
     """The query's id, or that of a `df.write`."""
     written: Written | None
     """None when the ledger says that the batch was written before."""
-    metrics: Snapshot = Snapshot({})
+    metrics: MetricsSnapshot = MetricsSnapshot({})
     """What it has counted meanwhile."""
-    streams: tuple[Seen, ...] = ()
+    streams: tuple[FoundStream, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
     run: str = ""
     """Of a streaming query: from its start to its end."""
@@ -242,7 +245,7 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
-    report = Report(Telemetry(options.priorities.routes))
+    report = TaskReport(Telemetry(options.priorities.routes))
     with borrow(options.connection) as client:
         written = write_task(
             client,
@@ -266,7 +269,9 @@ def _write(
     )
 
 
-def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> list[Seen]:
+def _check_targets(
+    options: SinkOptions, messages: list[WriterCommitMessage | None]
+) -> list[FoundStream]:
     """
     The target streams as they are now.
 
@@ -285,7 +290,7 @@ def _check_targets(options: SinkOptions, messages: list[WriterCommitMessage | No
 
 def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
     counts = " ".join(f"{name}={value}" for name, value in total._asdict().items())
-    metrics = Snapshot.merged(
+    metrics = MetricsSnapshot.merged(
         message.metrics.ended() for message in messages if isinstance(message, Published)
     )
     logger.info("written %s tasks=%d %s: %s", where, len(messages), counts, metrics.summary())

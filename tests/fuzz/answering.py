@@ -1,10 +1,12 @@
-"""Answers to publishes: what `publish.publisher` reads, and `asynclane`, `answers` of its lanes."""
+"""Answers to publishes: what `publish.sender` reads, `asynclane` and `answers` understand."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 from pyspark_jetstream.client import wire
@@ -12,8 +14,9 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes import atomiclane
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understand
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
-from pyspark_jetstream.publish.publisher import _Publisher
+from pyspark_jetstream.publish.sender import Sender
 
+from ..kits.options import connection_of, sink_of
 from . import reference, referenceacks
 from .cases import TYPED, Case, Sound, same
 from .feed import Feed, counted
@@ -22,6 +25,7 @@ from .mutations import mutated
 from .referenceacks import Acks, Meaning
 
 _LANES: Final = 2
+_SINK: Final = sink_of(connection_of("nats://fuzz"))
 _SIZES: Final = (1, 2, 7, 1000)
 
 
@@ -48,17 +52,12 @@ def _meaning(outcome: Outcome) -> Meaning:
     return Meaning(kind, outcome.err_code)
 
 
-class _Operators:
-    def nobody(self) -> None:
-        """Nobody listens on the control subject."""
-
-
 def _run(case: Case, expected: Acks, frames: int) -> None:
-    publisher: Any = _Publisher.__new__(_Publisher)
-    connection = Feed()
-    publisher._connection, publisher._sid, publisher._control = connection, SID, set()
-    publisher._subject_prefix, publisher._operators = INBOX + b".", _Operators()
-    publisher._numbered = [_Lane(number) for number in range(_LANES)]
+    connection: Any = Feed()
+    lanes: Any = SimpleNamespace(all=[_Lane(number) for number in range(_LANES)])
+    client: Any = SimpleNamespace(connection=connection)
+    sender = Sender(client, INBOX.decode(), lanes, _SINK, time)
+    sender.listen()
     why, pieces = "end", 0
     with counted() as work:
         try:
@@ -66,13 +65,14 @@ def _run(case: Case, expected: Acks, frames: int) -> None:
                 pieces += 1
                 connection.buffer = connection.buffer[connection.pos :] + piece
                 connection.pos = 0
-                publisher._read()
+                for _ in sender.read():
+                    pass  # no lane's
         except TYPED:
             why = "fault"
     if why == "end" and connection.pos < len(connection.buffer):
         why = "incomplete"
     same("why it ends", why, expected.why)
-    for number, (lane, theirs) in enumerate(zip(publisher._numbered, expected.lanes, strict=True)):
+    for number, (lane, theirs) in enumerate(zip(lanes.all, expected.lanes, strict=True)):
         if lane.heard != theirs:
             same(f"how many answers of lane {number}", len(lane.heard), len(theirs))
             for place, (one, other) in enumerate(zip(lane.heard, theirs, strict=True)):

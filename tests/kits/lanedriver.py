@@ -30,12 +30,12 @@ class Driver:
 
     def run(self, offers: Iterable[Messages]) -> None:
         """Returns when every message of every offer is stored."""
-        self.lane.expects(True)
+        self.lane.expect(True)
         for each in offers:
             self.lane.offer(each)
             while not self.lane.wants_rows:
                 self.turn()
-        self.lane.expects(False)
+        self.lane.expect(False)
         while self.lane.busy:
             self.turn()
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.publish.metrics import METRICS, MICRO, Report, Snapshot
+from pyspark_jetstream.publish.metrics import METRICS, MICRO, MetricsSnapshot, Report
 
 from .options import connection_of
 
@@ -59,7 +59,9 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
         series("publish_blocked_seconds_total", ("throttle",), MICRO // 4),
     ]
     return [
-        Report(producer, "r", QUERY, 1, n, final and n == count, Snapshot.of(state + once * n))
+        Report(
+            producer, "r", QUERY, 1, n, final and n == count, MetricsSnapshot.of(state + once * n)
+        )
         for n in range(1, count + 1)
     ]
 

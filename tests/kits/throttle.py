@@ -21,6 +21,7 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.rows import MessageBuilder
@@ -148,5 +149,7 @@ class Keeper:
     def _run(self) -> None:
         client = Client(self._options.connection)
         origin = Origin(self._id)
-        self.acked = publish(client, self._options, self._blocks(), origin=origin).acked
+        self.acked = publish(
+            client, WriteContext(self._options, origin=origin), self._blocks()
+        ).acked
         client.close()

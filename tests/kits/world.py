@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.client import wire
@@ -25,8 +26,10 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.publish import laneset, publisher
-from pyspark_jetstream.publish.telemetry import Counts, Telemetry
+from pyspark_jetstream.publish import laneset, pauses
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.publisher import Publisher
+from pyspark_jetstream.publish.telemetry import Counts, Origin, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
 from .options import changed, connection_of, sink_of
@@ -47,13 +50,16 @@ STREAMS = {
 
 
 class Clock:
-    """Stands for the module `time`."""
+    """Time as a number."""
 
     def __init__(self) -> None:
         self.now = 100.0
 
     def monotonic(self) -> float:
         return self.now
+
+    def process_time(self) -> float:
+        return 0.0
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -309,24 +315,26 @@ class World:
         blocks: list[Messages],
         rng: random.Random,
         server: ModelServer | None = None,
+        is_checked: bool = False,
         **options: object,
     ) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(publisher, "time", self.clock)
         monkeypatch.setattr(laneset, "_LIMITS", Limits())
-        monkeypatch.setattr(publisher, "_TOLD", {})
+        monkeypatch.setattr(pauses, "_TOLD", {})
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)
         targets = targets_of(STREAMS.get)
         targets.of(pa.array([*STREAMS]))
         sink = changed(sink_of(connection_of("nats://model"), publish_timeout_s=1e9), **options)
-        telemetry = Telemetry(sink.priorities.routes)
-        hooks = publisher.Hooks(repeated=_nobody_elses)
-        self.publisher = publisher._Publisher(
-            self.net, sink, targets, hooks, publisher.Origin(7), telemetry
+        self.telemetry = Telemetry(sink.priorities.routes)
+        self.stored_before: Callable[[Messages], pa.Array] | None = None
+        """Says of rows about to be sent which ones an earlier attempt has stored."""
+        context = WriteContext(
+            sink, targets, Origin(7), self.telemetry, is_checked=is_checked, clock=self.clock
         )
-        give_back = self.publisher._admission.give_back
+        self.publisher = Publisher(self.net, context, self.supply)
+        give_back = self.publisher.admission.give_back
 
         def checked(back: Messages, now: float) -> None:
             sent = [None] * len(back) if back.sent is None else back.sent.to_pylist()
@@ -335,10 +343,19 @@ class World:
                 assert first is None or (at is not None and at <= first), f"row {row} was sent"
             give_back(back, now)
 
-        monkeypatch.setattr(self.publisher._admission, "give_back", checked)
+        monkeypatch.setattr(self.publisher.admission, "give_back", checked)
 
     def run(self) -> Counts:
-        return self.publisher.run(self.supply)
+        with self.publisher as publisher:
+            while publisher.busy:
+                for leaving in publisher.leaving():
+                    fresh = None
+                    if self.stored_before is not None:
+                        fresh = pc.invert(self.stored_before(leaving.rows))
+                    publisher.release(leaving, fresh)
+                repeated = publisher.turn()
+                assert repeated is None, "rows were sent once, and stored by nobody else"
+        return publisher.counts()
 
     def rows(self, subject: str | None = None) -> list[int]:
         """The numbers of what is stored, in order."""
@@ -348,10 +365,6 @@ class World:
             for each in server.stored
             if subject in (None, each.subject)
         ]
-
-
-def _nobody_elses(rows: Messages) -> None:
-    raise AssertionError(f"rows {rows.rows.to_pylist()} were sent once, and stored by nobody else")
 
 
 def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool = True) -> Messages:

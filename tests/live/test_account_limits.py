@@ -11,7 +11,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import BUCKET, TaskName
+from pyspark_jetstream.write.ledger import BUCKET
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, priorities_of, rules_of, sink_of

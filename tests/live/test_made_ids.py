@@ -14,9 +14,10 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import DuplicateIdError, LedgerError, WriterFencedError
 from pyspark_jetstream.write.ids import Ids, Secrets, of_query
-from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.write.ledger import STREAM, Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.recovery import Recovery
-from pyspark_jetstream.write.task import Report, write_task
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.clients import options
 from ..kits.options import connection_of, sink_of
@@ -63,7 +64,7 @@ class Query:
         try:
             name = TaskName(self.name, batch, task)
             ids = of_query(self.name, batch)
-            return write_task(client, options, blocks, name, ids, 0, Report())
+            return write_task(client, options, blocks, name, ids, 0, TaskReport())
         finally:
             client.close()
 

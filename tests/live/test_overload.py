@@ -16,7 +16,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import publisher
-from pyspark_jetstream.publish.telemetry import Counts
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.telemetry import Counts, Origin
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
@@ -69,7 +70,7 @@ def write(server, subjects, block=500, width=lambda row: 0, **changes):
 
     try:
         return publisher.publish(
-            client, options, blocks(), targets, origin=publisher.Origin(1, "query", 3)
+            client, WriteContext(options, targets, Origin(1, "query", 3)), blocks()
         )
     finally:
         client.close()
@@ -199,7 +200,7 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
         batch = pa.record_batch({"subject": pa.array(subjects), "data": pa.array(subjects)})
         counts = publisher.publish(
             client,
-            sink_of(connection_of(nats_server.url), **options),
+            WriteContext(sink_of(connection_of(nats_server.url), **options)),
             [builder.build(batch)],
         )
         client.close()
@@ -240,7 +241,7 @@ def test_sixteen_writers_at_once(narrow):
         batch = pa.record_batch(
             {"subject": pa.array([f"S.w{number}"] * 500), "data": pa.array(["x"] * 500)}
         )
-        found.append(publisher.publish(client, options, [builder.build(batch)]))
+        found.append(publisher.publish(client, WriteContext(options), [builder.build(batch)]))
         client.close()
 
     tasks = [threading.Thread(target=task, args=(number,)) for number in range(16)]

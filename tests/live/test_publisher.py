@@ -20,8 +20,10 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.lanes import window
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.sender import Sender
 from pyspark_jetstream.publish.telemetry import Counts
 from pyspark_jetstream.write.rows import MessageBuilder
 
@@ -47,7 +49,9 @@ def publish(client, options, batches, id_prefix=None) -> Counts:
     builder = MessageBuilder(
         options=options.rows, id_prefix=id_prefix, max_payload=client.connection.max_payload
     )
-    return publisher.publish(client, options, (builder.build(batch) for batch in batches))
+    return publisher.publish(
+        client, WriteContext(options), (builder.build(batch) for batch in batches)
+    )
 
 
 def sink(server, **changes) -> SinkOptions:
@@ -191,19 +195,19 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
     goes away, each lane sends again what may be lost, though its bytes still count; and no more
     than one of them goes beyond it.
     """
-    on_the_wire, send, breaks = [0], publisher._Publisher._send, []
+    on_the_wire, send, breaks = [0], Sender.send, []
 
     def watched(self):
         found = send(self)
-        on_the_wire.append(sum(lane.bytes_in_flight for lane in self._numbered))
-        goes_on = sum(lane.acked for lane in self._numbered) >= len(breaks) * 600
+        on_the_wire.append(sum(lane.bytes_in_flight for lane in self.lanes.all))
+        goes_on = sum(lane.acked for lane in self.lanes.all) >= len(breaks) * 600
         if len(breaks) < 4 and goes_on and on_the_wire[-1] > 40_000 - row_bytes:
             breaks.append(on_the_wire[-1])
             server.kill()
             server.restart()
         return found
 
-    monkeypatch.setattr(publisher._Publisher, "_send", watched)
+    monkeypatch.setattr(Sender, "send", watched)
     row_bytes = 2_200  # with its subject, reply and id
     with DevServer() as server:
         js = own(server)
@@ -230,7 +234,7 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
                     "data": pa.array([str(row).rjust(2_000) for row in rows]),
                 }))  # fmt: skip
 
-        counts = publisher.publish(client, options, blocks(), targets)
+        counts = publisher.publish(client, WriteContext(options, targets), blocks())
         found = [data for name in names for _, data in stored(js, name)]
         client.close()
         look.close()

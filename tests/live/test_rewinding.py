@@ -18,7 +18,8 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.write import ledger as ledger_module
 from pyspark_jetstream.write.ids import of_query
-from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.write.ledger import STREAM, Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter
 from pyspark_jetstream.write.task import write_task
 

@@ -23,15 +23,18 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
+from pyspark_jetstream.write.attempt import Written
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.ledger import Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,
     Published,
     batch_writer,
 )
-from pyspark_jetstream.write.task import Report, Streams, Written, write_task
+from pyspark_jetstream.write.streams import Streams
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
@@ -68,7 +71,7 @@ def written(url, *batches, write="w", report=None, **options):
     try:
         name = TaskName(write, 0, 0)
         ids = Ids(write) if sink.message_ids else None
-        return write_task(client, sink, batches, name, ids, 0, report or Report())
+        return write_task(client, sink, batches, name, ids, 0, report or TaskReport())
     finally:
         client.close()
 
@@ -362,7 +365,7 @@ def test_what_did_not_go_out_is_told(js, new_stream, write, way):
     """
     Which headers rows had that are not in the stream, and how many rows had each.
     """
-    name, report = new_stream(), Report()
+    name, report = new_stream(), TaskReport()
     block = rows(*[f"{name}.a"] * 4, headers=LEFT_OUT)
     counts = write(block, block, report=report, **WAYS[way])
 

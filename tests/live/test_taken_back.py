@@ -24,12 +24,13 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.write import changes
 from pyspark_jetstream.write import ledger as ledger_module
-from pyspark_jetstream.write.changes import Seen
+from pyspark_jetstream.write.changes import FoundStream
 from pyspark_jetstream.write.committed import Committed, Noted
 from pyspark_jetstream.write.ids import Ids, of_query
-from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
+from pyspark_jetstream.write.ledger import STREAM, Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
-from pyspark_jetstream.write.task import Report, write_task
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.stores import Store
@@ -55,7 +56,7 @@ class Query:
 
     def task(self, batch):
         """The one task of a batch: what it has written, None if it was written before."""
-        client, report = Client(self.options.connection), Report()
+        client, report = Client(self.options.connection), TaskReport()
         try:
             name = TaskName(self.write, batch, 0)
             written = write_task(
@@ -286,7 +287,7 @@ def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
     """
     monkeypatch.setattr(ledger_module, "SETTLES_S", 30.0)
     ledger = Ledger(place.js)
-    seen = Seen.of(place.js.stream_info("T"))
+    seen = FoundStream.of(place.js.stream_info("T"))
 
     record = ledger.begin(TaskName("q", 4, 0), [replace(seen, end=seen.end - 50)])
     assert record is not None and not record.again

@@ -15,11 +15,14 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes, ledger
+from pyspark_jetstream.write.attempt import Task, TaskAttempt
 from pyspark_jetstream.write.changes import check_targets
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.ledger import Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
-from pyspark_jetstream.write.task import Report, Streams, _Attempt, _Task, write_task
+from pyspark_jetstream.write.streams import Streams
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
@@ -99,7 +102,7 @@ def run(js, nats_server, name, change, ledger=True, before=10, subject=None, sto
         eventually(lambda: js.stream_info(name).last_seq == before + stored)
         change(js, name, config)
 
-    client, report = Client(options.connection), Report()
+    client, report = Client(options.connection), TaskReport()
     task = TaskName(f"w-{name}", 0, 0)
     blocks = rows_on(meanwhile, subject)
     try:
@@ -217,7 +220,7 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
     All rows are stored, and gone with their stream.
     """
     name = new_stream()
-    report = Report()
+    report = TaskReport()
     options = sink_of(connection_of(nats_server.url), publish_mode="auto")
     client = Client(options.connection)
     written = write_task(
@@ -319,13 +322,13 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
 class Looking:
     """Of an attempt what looks at streams again; its requests are counted."""
 
-    look = _Attempt._as_they_are
+    look = TaskAttempt._as_they_are
 
     def __init__(self, connection, *names):
         self._client = Client(connection)
         options = sink_of(connection, ledger=True)
         self._streams = Streams(self._client, options)
-        self._task = _Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
+        self._task = Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
         self._asking = threading.Lock()
         self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
         self.turns = []
@@ -494,7 +497,7 @@ def test_rows_with_ids_of_their_own_that_an_earlier_attempt_stored(js, nats_serv
     name = new_stream()
     Ledger(js).ensure()
     options = sink_of(connection_of(nats_server.url), ledger=True)
-    client, report = Client(options.connection), Report()
+    client, report = Client(options.connection), TaskReport()
 
     def blocks(after_first):
         for block, batch in enumerate(rows(name, lambda: None)):
@@ -574,7 +577,7 @@ def test_rows_that_are_gone_from_between_others(
 def again(js, nats_server, name, mode):
     """The same rows once more, and their commit."""
     options = sink_of(connection_of(nats_server.url), ledger=True, publish_mode=mode)
-    client, report = Client(options.connection), Report()
+    client, report = Client(options.connection), TaskReport()
     task, blocks = TaskName(f"w-{name}", 0, 0), rows(name, lambda: None)
     try:
         written = write_task(client, options, blocks, task, Ids(name), report=report)
@@ -686,7 +689,7 @@ def test_rows_with_ids_that_a_stream_knows_are_no_alarm(js, nats_server, new_str
 def run_again(nats_server, name, mode, ledger, ids, write=0, own_ids=False):
     """A whole write, and its commit."""
     options = sink_of(connection_of(nats_server.url), ledger=ledger, publish_mode=mode)
-    client, report = Client(options.connection), Report()
+    client, report = Client(options.connection), TaskReport()
     blocks = list(rows(name, lambda: None))
     if own_ids:
         blocks = [block.append_column("msg_id", block.column("data")) for block in blocks]

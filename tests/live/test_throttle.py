@@ -26,10 +26,13 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     understand,
 )
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger, TaskName
+from pyspark_jetstream.write.ledger import Ledger
+from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
@@ -106,7 +109,7 @@ class Task(threading.Thread):
         client = Client(self.options.connection)
         try:
             self.counts = publisher.publish(
-                client, self.options, self.blocks(), self._targets, origin=publisher.Origin(7)
+                client, WriteContext(self.options, self._targets, Origin(7)), self.blocks()
             )
         except Exception as error:
             self.error = error
@@ -491,7 +494,7 @@ def test_a_user_who_may_not_report_writes_all_the_same(caplog):
                     )
                     time.sleep(0.05)
 
-            assert publisher.publish(client, options, blocks()).acked == 10
+            assert publisher.publish(client, WriteContext(options), blocks()).acked == 10
             connection.ping(20.0)  # what was refused is known
             reports.append(sum(each.startswith(b"PUB metrics ") for each in sent))
         same = client.connection is connection
@@ -536,7 +539,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
 
     def write():
         client = Client(options.connection)
-        counts.append(publisher.publish(client, options, blocks(), targets))
+        counts.append(publisher.publish(client, WriteContext(options, targets), blocks()))
         done.set()
         client.close()
 

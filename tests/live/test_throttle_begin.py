@@ -32,6 +32,7 @@ from pyspark_jetstream.outbox.throttleprotocol import (
     understand,
 )
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.rows import MessageBuilder
@@ -60,7 +61,7 @@ def write(options, subjects, producer_id=7, rows=20):
     builder = MessageBuilder(id_prefix=f"{subjects[0]}-{producer_id}")
     try:
         return publisher.publish(
-            client, options, [builder.build(batch)], origin=Origin(producer_id)
+            client, WriteContext(options, origin=Origin(producer_id)), [builder.build(batch)]
         )
     finally:
         client.close()
@@ -390,7 +391,7 @@ def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, contr
     options = sink(nats_server, throttle_subject=control)
     thread = threading.Thread(
         target=lambda: ended.append(
-            publisher.publish(client, options, [messages], origin=Origin(7))
+            publisher.publish(client, WriteContext(options, origin=Origin(7)), [messages])
         )
     )
     thread.start()

@@ -20,9 +20,11 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
+from pyspark_jetstream.write.attempt import Written
 from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import STREAM, Ledger, TaskName
-from pyspark_jetstream.write.task import Report, Written, write_task
+from pyspark_jetstream.write.ledger import STREAM, Ledger
+from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.shared import eventually
@@ -77,7 +79,7 @@ def write(options, name, batches, ids=None, telemetry=None):
     """One attempt on a connection of its own."""
     client = Client(options.connection)
     try:
-        report = Report(telemetry or Telemetry())
+        report = TaskReport(telemetry or Telemetry())
         return write_task(client, options, batches, name, ids or Ids(f"{name}-p"), 0, report)
     finally:
         client.close()

@@ -19,6 +19,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import connection_of, sink_of
@@ -52,7 +53,7 @@ def shed(js: JetStream, nats_server: DevServer) -> Shed:
         messages = MessageBuilder().build(pa.record_batch(batch))
         letters = DeadLetters(subject, "q", 0).of(messages, reason)
         options = sink_of(connection_of(nats_server.url))
-        publisher.publish(js.client, options, [letters])
+        publisher.publish(js.client, WriteContext(options), [letters])
 
     return send
 

@@ -21,6 +21,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.write.rows import MessageBuilder
@@ -63,7 +64,8 @@ def fill(server: DevServer, count: int) -> None:
 
     client = Client(connection_to(server))
     builder = MessageBuilder()
-    publish(client, sink_of(client.options), (builder.build(each) for each in batches()))
+    blocks = (builder.build(each) for each in batches())
+    publish(client, WriteContext(sink_of(client.options)), blocks)
     client.close()
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError, OptionError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.write.attempt import Written
 from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,
@@ -21,7 +22,6 @@ from pyspark_jetstream.write.sink import (
     batch_writer,
     stream_writer,
 )
-from pyspark_jetstream.write.task import Written
 
 from ..kits.mappings import map_one
 from ..kits.places import ROOT

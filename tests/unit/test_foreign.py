@@ -24,7 +24,7 @@ from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.publish.lanes.answers import Says, classify, understand
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.readstream.standby import LeaseRecord
-from pyspark_jetstream.write import ledger
+from pyspark_jetstream.write.records import content_of
 
 from ..kits.options import connection_of
 
@@ -114,7 +114,7 @@ def answered(data: bytes) -> None:
         (Report.decode, ValueError),
         (throttleprotocol.understand, ValueError),
         (answered, ProtocolError),
-        (lambda data: ledger._content(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
+        (lambda data: content_of(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
     ],
     ids=["lease", "report", "command", "answer", "ledger"],
 )

@@ -29,7 +29,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
-from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, Report, Snapshot
+from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, MetricsSnapshot, Report
 from pyspark_jetstream.sanitize import get_logger
 from pyspark_jetstream.subjects import check_filter
 
@@ -151,7 +151,7 @@ class Exporter:
                 self._warn_at = self._clock() + _WARN_S
 
 
-def families(totals: Mapping[str, Snapshot]) -> Iterator[Metric]:
+def families(totals: Mapping[str, MetricsSnapshot]) -> Iterator[Metric]:
     """
     In Prometheus's words; counters end with `_total` there, whatever their name.
 
@@ -163,7 +163,7 @@ def families(totals: Mapping[str, Snapshot]) -> Iterator[Metric]:
     from prometheus_client import core
 
     known = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
-    totals = {**totals, "": Snapshot.merged([ZEROS, totals.get("", Snapshot({}))])}
+    totals = {**totals, "": MetricsSnapshot.merged([ZEROS, totals.get("", MetricsSnapshot({}))])}
     for metric in EXPORTED.values():
         # Reads say themselves of which query they are.
         is_told = "query" in metric.labels

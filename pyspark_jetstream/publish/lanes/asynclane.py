@@ -122,10 +122,10 @@ class AsyncLane(Window):
         """Whether everything offered is on its way, so that more may come."""
         return not self._parts and super().wants_rows
 
-    def is_away(self, round_trip_s: float) -> None:
+    def set_round_trip(self, round_trip_s: float) -> None:
         """Changes nothing: the limit follows round trips."""
 
-    def expects(self, more: bool) -> None:
+    def expect(self, more: bool) -> None:
         """Changes nothing: each is published for itself."""
 
     def offer(self, messages: Messages) -> None:
@@ -151,8 +151,7 @@ class AsyncLane(Window):
                 for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
                     unsure = math.inf if part.unsure is None else part.unsure[place].as_py()
                     self.sent_before(first + place, part.sent[place].as_py(), unsure)
-                if self._older_until <= now:  # their stream may know their ids no more
-                    self._check_older(now)
+                self._check_earlier(now)  # their stream may know their ids no more
         return super().ready(now, max_bytes)
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
@@ -169,7 +168,7 @@ class AsyncLane(Window):
         self.withdraw(ordinal for ordinal, *_ in waiting)
         if not unsent:
             return back
-        count = self.cut()
+        count = self.drop_unsent()
         if count:
             first, part = self._framed.pop()
             back.append(part.slice(len(part) - count, count))
@@ -213,7 +212,7 @@ class AsyncLane(Window):
             super()._reject(ordinal, outcome)
         first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
         self.rejected.append(Rejected(part.slice(ordinal - first, 1), outcome))
-        self._leave([ordinal])
+        self._finish([ordinal])
 
     def plain(
         self, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False

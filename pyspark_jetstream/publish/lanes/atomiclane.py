@@ -44,7 +44,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -76,35 +76,59 @@ _AT_LIMIT: Final = 10077
 _SILENCE: Final = "no answer within ackTimeout"
 
 
-class _Batch:
+@dataclass(slots=True)
+class _Past:
+    """The attempts to store some rows together."""
+
+    attempt: int = 0
+    oldest: float = math.inf
+    """When the first was sent."""
+    unsure: float = math.inf
+    """Since when the rows may be stored."""
+    refusals: int = 0
+    cause: Outcome = Outcome(Kind.REJECTED, "")
+    """Of the last one."""
+    resume_at: float = -math.inf
+    """When the next one may begin."""
+
+
+class AtomicBatch:
     """Some rows and the attempts to store them."""
 
     def __init__(self, prefix: str, number: int, messages: Messages) -> None:
         self.messages = messages
-        self.size = len(messages)
         self.name = batch_name(prefix, number)
-        self.attempt = 0
+        self.past = _Past()
+        """What became of its attempts, and of those of batches that had these rows."""
         self.sent = 0
-        self.acked = 0
         self.waiting = True
         """Whether it is to be sent (again)."""
         self.unread = False
-        """Whether what is heard before the next sending may have come long ago."""
+        """Whether what comes before the next sending may have come long ago."""
         self.asks = False
         """Whether every row asks for a reply."""
-        self.resume_at = -math.inf
-        self.oldest = math.inf
         self.last_sent = math.inf
-        self.unsure = math.inf
-        """Since when it may be stored."""
-        self.refusals = 0
-        self.cause = Outcome(Kind.REJECTED, "")
         self.absent_since: float | None = None
         self._prefix = prefix
         self._frames = Publishes(0, memoryview(b""), (0,), (), ())
 
     def __repr__(self) -> str:
-        return f"{self.sent}/{self.size}, {self.attempt}. sent/rows, attempt"
+        return f"{self.sent}/{self.size}, {self.past.attempt}. sent/rows, attempt"
+
+    @property
+    def size(self) -> int:
+        """Its rows."""
+        return len(self.messages)
+
+    @property
+    def acked(self) -> int:
+        """None of its rows: no row is stored before all are."""
+        return 0
+
+    @property
+    def oldest(self) -> float:
+        """When the first attempt was sent; infinite before."""
+        return self.past.oldest
 
     @property
     def is_sent(self) -> bool:
@@ -114,7 +138,7 @@ class _Batch:
     @property
     def is_frozen(self) -> bool:
         """Whether it was refused or lost before."""
-        return self.refusals > 0
+        return self.past.refusals > 0
 
     @property
     def is_midway(self) -> bool:
@@ -128,11 +152,11 @@ class _Batch:
 
     def begin(self, now: float) -> None:
         """The next attempt, under another id: the server may still keep the last one."""
-        self.attempt += 1
+        self.past.attempt += 1
         self.waiting = False
         self.sent = 0
-        self.oldest = min(self.oldest, now)
-        name = f"{self.name}-{self.attempt}"
+        self.past.oldest = min(self.past.oldest, now)
+        name = f"{self.name}-{self.past.attempt}"
         self._frames = frame(
             self.messages,
             0,
@@ -152,28 +176,23 @@ class _Batch:
     def lost(self, cause: str, now: float = -math.inf) -> None:
         """No word of this attempt: it is over, but if its commit was sent it may be stored."""
         if self.is_sent:
-            self.unsure = min(self.unsure, self.last_sent)
+            self.past.unsure = min(self.past.unsure, self.last_sent)
         self.again(Outcome(Kind.IN_PROCESS, cause), now)
 
     def again(self, cause: Outcome, now: float = -math.inf) -> None:
         """This attempt is over; the next one follows after a pause."""
         self.waiting = True
-        self.cause = cause
-        self.resume_at = now + pause_s(cause.kind, self.refusals)
-        self.refusals += 1
+        self.past.cause = cause
+        self.past.resume_at = now + pause_s(cause.kind, self.past.refusals)
+        self.past.refusals += 1
         if cause.kind is not Kind.ABSENT:
             self.absent_since = None
         elif self.absent_since is None:
             self.absent_since = now
 
-    def follow(self, other: _Batch) -> None:
+    def follow(self, other: AtomicBatch) -> None:
         """Takes over what became of a batch with these rows and more."""
-        self.attempt = other.attempt
-        self.resume_at = other.resume_at
-        self.oldest = other.oldest
-        self.unsure = other.unsure
-        self.refusals = other.refusals
-        self.cause = other.cause
+        self.past = other.past
 
     def where(self, row: int | None) -> str:
         """How an error calls this row, or the batch."""
@@ -187,7 +206,7 @@ class _Batch:
         return self.messages.distinct[self.messages.codes[row or 0]]
 
 
-class AtomicLane(BatchLane[_Batch]):
+class AtomicLane(BatchLane[AtomicBatch]):
     """
     The atomic batches of one task into one stream, one after the other.
 
@@ -203,21 +222,21 @@ class AtomicLane(BatchLane[_Batch]):
     def limit(self) -> int:
         return self._rows
 
-    def _next(self) -> tuple[Messages, _Batch | None]:
+    def _next(self) -> tuple[Messages, AtomicBatch | None]:
         rows = self._backlog.head(self._rows, self._max_bytes)
         return rows, None if rows.was_sent else self._begin(rows)
 
-    def _begin(self, rows: Messages) -> _Batch:
+    def _begin(self, rows: Messages) -> AtomicBatch:
         self._batches += 1
-        return _Batch(self._prefix, self._batches, rows)
+        return AtomicBatch(self._prefix, self._batches, rows)
 
-    def _ready(self, batch: _Batch, now: float, max_bytes: int) -> Frames | None:
+    def _ready(self, batch: AtomicBatch, now: float, max_bytes: int) -> Frames | None:
         # With 0 bytes allowed its first row goes again, so that a pause that is over is not waited
         # for any more.
         if batch.waiting:
-            if now < batch.resume_at:
+            if now < batch.past.resume_at:
                 return None
-            if now - batch.unsure > self._forgets_s:
+            if now - batch.past.unsure > self._deadlines.forgets_s:
                 self._late_retries += batch.size
             batch.begin(now)
         elif max_bytes <= 0:
@@ -226,7 +245,9 @@ class AtomicLane(BatchLane[_Batch]):
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def _heard(self, batch: _Batch, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
+    def _heard(
+        self, batch: AtomicBatch, token: bytes, said: tuple[int, str, bytes], now: float
+    ) -> None:
         id, _, row = token.partition(b".")
         name, _, attempt = id.rpartition(b"-")
         if name != batch.name.encode() or not (is_ordinal(attempt) and is_ordinal(row)):
@@ -239,20 +260,20 @@ class AtomicLane(BatchLane[_Batch]):
             if not is_commit or parsed(said[2]).get("batch") != id.decode():
                 return  # to a row that commits nothing, or of another batch
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
-            if batch.attempt == 1 and not batch.unread:
+            if batch.past.attempt == 1 and not batch.unread:
                 self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._ended(outcome, batch.size)
             self._acked += batch.size
             self._backlog.drop(batch.size)
             self._rows = min(2 * self._rows, self._max_rows)
             self._batch = None
-        elif int(attempt) == batch.attempt and not batch.waiting:
+        elif int(attempt) == batch.past.attempt and not batch.waiting:
             self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
 
-    def _refused(self, batch: _Batch, row: int | None, outcome: Outcome, now: float) -> None:
+    def _refused(self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float) -> None:
         if outcome.is_push_back:
             self._limit.dropped(now)
-            pause = pause_s(outcome.kind, batch.refusals)
+            pause = pause_s(outcome.kind, batch.past.refusals)
             self.push_backs[batch.subject(row)] = now + pause
         is_rejected = self._rejects and outcome.kind is Kind.REJECTED
         if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
@@ -260,8 +281,10 @@ class AtomicLane(BatchLane[_Batch]):
         is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
         if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
             self._retries += batch.sent
-            if batch.cause.has_no_room:  # a limit that was set at that moment stores it in part
-                batch.unsure = min(batch.unsure, batch.oldest)
+            if (
+                batch.past.cause.has_no_room
+            ):  # a limit that was set at that moment stores it in part
+                batch.past.unsure = min(batch.past.unsure, batch.oldest)
             self._part(batch)
         elif outcome.err_code == _TOO_LARGE and batch.size > 1:
             self._max_rows = batch.size // 2
@@ -279,7 +302,7 @@ class AtomicLane(BatchLane[_Batch]):
             )
         elif outcome.has_no_room and batch.size > 1:
             if row is None and outcome.err_code != _AT_LIMIT:
-                batch.unsure = min(batch.unsure, batch.last_sent)
+                batch.past.unsure = min(batch.past.unsure, batch.last_sent)
             self._again(outcome, -math.inf)
             self._halve(batch)
         else:
@@ -287,25 +310,30 @@ class AtomicLane(BatchLane[_Batch]):
             if outcome.err_code == _QUEUE_FULL:
                 self._halve(batch)
             elif outcome.has_no_room:
-                refused = batch.subject(None), outcome.err_code, batch.resume_at, outcome.detail
+                refused = (
+                    batch.subject(None),
+                    outcome.err_code,
+                    batch.past.resume_at,
+                    outcome.detail,
+                )
                 self.refusals.add(Refusal(*refused))
-            grace_s = min(self._publish_timeout_s, window.NO_STREAM_GRACE_S)
+            grace_s = min(self._deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
             absent_since = batch.absent_since
             if not self.acked and absent_since is not None and now - absent_since >= grace_s:
                 raise self._timeout(batch, now)
 
-    def _part(self, batch: _Batch) -> None:
+    def _part(self, batch: AtomicBatch) -> None:
         """The rows go one by one."""
         self._batch = None
-        self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.unsure)
+        self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.past.unsure)
         self._backlog.drop(batch.size)
 
-    def _halve(self, batch: _Batch) -> None:
+    def _halve(self, batch: AtomicBatch) -> None:
         """
         Only half of the rows go again; the rest follows, as rows that were never sent. So those of
         a batch that may be stored go one by one.
         """
-        if batch.unsure < math.inf:
+        if batch.past.unsure < math.inf:
             self._part(batch)
         elif batch.size > 1:
             self._rows = batch.size // 2
@@ -342,9 +370,9 @@ class AtomicLane(BatchLane[_Batch]):
         if batch is not None and is_over:
             self._batch = None
             keep = 0
-            if batch.attempt > 1 or batch.waiting:  # with its commit, once at least
+            if batch.past.attempt > 1 or batch.waiting:  # with its commit, once at least
                 times = pa.repeat(pa.scalar(batch.oldest), batch.size)
-                unsure = pa.repeat(pa.scalar(batch.unsure), batch.size)
+                unsure = pa.repeat(pa.scalar(batch.past.unsure), batch.size)
                 back.append(replace(batch.messages, sent=times, unsure=unsure))
                 self._backlog.drop(batch.size)
         return back + self._backlog.cut(keep) if unsent else back
@@ -356,7 +384,7 @@ class AtomicLane(BatchLane[_Batch]):
         batch = self._batch
         if batch is None:
             return
-        if batch.oldest + self._publish_timeout_s <= now:
+        if batch.oldest + self._deadlines.publish_timeout_s <= now:
             raise self._timeout(batch, now)
         if self._unanswered_at(batch) <= now:
             self._retries += batch.sent
@@ -364,10 +392,10 @@ class AtomicLane(BatchLane[_Batch]):
             self._limit.dropped(now)
             self.push_backs[batch.subject(None)] = now
 
-    def _unanswered_at(self, batch: _Batch) -> float:
+    def _unanswered_at(self, batch: AtomicBatch) -> float:
         if batch.waiting or batch.sent < batch.size:
             return math.inf
-        return batch.last_sent + self._ack_timeout_s
+        return batch.last_sent + self._deadlines.ack_timeout_s
 
     def unread(self) -> None:
         super().unread()
@@ -378,13 +406,13 @@ class AtomicLane(BatchLane[_Batch]):
         batch = self._batch
         if batch is None:
             return super().next_deadline(now)
-        give_up_at = batch.oldest + self._publish_timeout_s
+        give_up_at = batch.oldest + self._deadlines.publish_timeout_s
         if batch.waiting:
-            return min(give_up_at, max(batch.resume_at, now))
+            return min(give_up_at, max(batch.past.resume_at, now))
         return min(give_up_at, self._unanswered_at(batch))
 
-    def _timeout(self, batch: _Batch, now: float) -> PublishError:
-        cause = batch.cause
+    def _timeout(self, batch: AtomicBatch, now: float) -> PublishError:
+        cause = batch.past.cause
         hint = {
             Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or"
             " enable JetStream for this account",
@@ -393,7 +421,7 @@ class AtomicLane(BatchLane[_Batch]):
         return PublishTimeoutError(
             batch.subject(None),
             f"{batch.where(None)}: not stored {now - batch.oldest:.1f}s after it was first sent"
-            f" ({batch.attempt} times in all); {cause.detail or _SILENCE}{hint}",
+            f" ({batch.past.attempt} times in all); {cause.detail or _SILENCE}{hint}",
             cause.err_code,
         )
 

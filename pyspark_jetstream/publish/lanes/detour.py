@@ -158,7 +158,7 @@ class OneByOne(AsyncLane):
             unsure_since: since then, if that is later, they may be stored; infinite for not.
         """
         if served:
-            self.serves(messages.distinct)
+            self.serve(messages.distinct)
         # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
         # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
         # rows that it lost.
@@ -198,9 +198,15 @@ class OneByOne(AsyncLane):
 class Batch(Protocol):
     """Rows that are on their way together."""
 
-    size: int
     sent: int
-    acked: int
+
+    @property
+    def size(self) -> int:
+        """The rows."""
+
+    @property
+    def acked(self) -> int:
+        """Those of them that are stored."""
 
     @property
     def is_sent(self) -> bool:
@@ -254,20 +260,18 @@ class BatchLane(Lane, Generic[B]):
         self._prefix = prefix
         self._limit = limit
         self._max_bytes = max_bytes
-        self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
-        self._publish_timeout_s = publish_timeout_s
         self._rejects = rejects
         self._backlog = Backlog()
         self._detour = OneByOne(
             prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
         )
+        self._deadlines = self._detour.deadlines
         self._batch: B | None = None
         self._batches = 0
         self._acked = 0  # in batches that have ended
         self._retries = 0
         self._late_retries = 0
         self._ignored = 0
-        self._forgets_s = math.inf
 
     def __repr__(self) -> str:
         batch = "no batch" if self._batch is None else self._batch
@@ -365,7 +369,7 @@ class BatchLane(Lane, Generic[B]):
     def give_up_at(self) -> float:
         if self._batch is None:
             return self._detour.give_up_at
-        return self._batch.oldest + self._publish_timeout_s
+        return self._batch.oldest + self._deadlines.publish_timeout_s
 
     def offer(self, messages: Messages) -> None:
         self._backlog.append(messages)
@@ -402,13 +406,10 @@ class BatchLane(Lane, Generic[B]):
         return self._detour.next_deadline(now)
 
     def narrow(self, publish_timeout_s: float) -> None:
-        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
-        self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
         self._detour.narrow(publish_timeout_s)
 
-    def forgets(self, after_s: float) -> None:
-        self._forgets_s = min(self._forgets_s, after_s)
-        self._detour.forgets(after_s)
+    def forget(self, after_s: float) -> None:
+        self._detour.forget(after_s)
 
     def unread(self) -> None:
         self._detour.unread()

@@ -142,13 +142,13 @@ class Lane(Protocol):
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives messages less time, if that is less than they have."""
 
-    def forgets(self, after_s: float) -> None:
+    def forget(self, after_s: float) -> None:
         """A stream of its rows knows their message ids for so long."""
 
-    def is_away(self, round_trip_s: float) -> None:
+    def set_round_trip(self, round_trip_s: float) -> None:
         """How long a PING takes to the server and its PONG back."""
 
-    def expects(self, more: bool) -> None:
+    def expect(self, more: bool) -> None:
         """Whether more rows may come, and the lane is driven meanwhile."""
 
     def unread(self) -> None:

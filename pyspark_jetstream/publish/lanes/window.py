@@ -33,59 +33,31 @@ fails without a word about load: no responders, a broken connection, an id in pr
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ...errors import PublishError, PublishRejectedError, PublishTimeoutError
-from ...outbox.limits import Kind, Limit, pause_s
+from ...errors import PublishRejectedError
+from ...outbox.limits import Kind, Limit
 from .answers import Outcome, Refusal
-from .frames import Frames, Publishes, size_of
+from .flight import Flight
+from .frames import Frames, Publishes
+from .retries import Deadlines, Retries, Trouble
 
 __all__ = ["Window"]
 
 NO_STREAM_GRACE_S: Final = 10.0
 """How long a subject on which this task has stored nothing yet may be without any stream."""
 
-_SERVED_LIMIT: Final = 10_000
-"""Subjects remembered as served by a stream; others get the grace only."""
 
-
-@dataclass(slots=True)
-class _Trouble:
-    """A publish whose first sending was not acked."""
+class _Earlier(NamedTuple):
+    """An earlier send of the same row: when it was, and since when it may be stored."""
 
     first_sent: float
-    cause: str
-    err_code: int = 0
-    last_sent: float = 0.0
-    sendings: int = 1
-    waiting: bool = False
-    unsure: float = math.inf
-    """Since when it may be stored, though no PubAck came."""
-    absent_since: float | None = None
-    """Since when nobody listens on its subject; None when that was not the last answer."""
-
-
-class _Run(NamedTuple):
-    """Ordinals sent for the first time together."""
-
-    first: int
-    end: int
-    at: float
-
-
-class _Before(NamedTuple):
-    """When a publish that was here before was first sent, and since when it may be stored."""
-
-    at: float
     unsure: float
 
 
-_NEW: Final = _Before(math.inf, math.inf)
+_NEW: Final = _Earlier(math.inf, math.inf)
 
 _SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
 
@@ -111,44 +83,39 @@ class Window:
         self.late_retries = 0
         self.ignored = 0
         """Sendings that failed for a cause that says nothing of the load."""
-        self._limit = limit
-        self._max_bytes = max_bytes
-        self._ack_timeout_s = min(ack_timeout_s, publish_timeout_s)
-        self._publish_timeout_s = publish_timeout_s
-        self._forgets_s = math.inf
-        self._blocks: deque[Publishes] = deque()
-        self.low = 0
-        """Every ordinal below is settled."""
-        self._next = 0  # the first ordinal never sent
-        self.end = 0
-        """The first ordinal not offered."""
-        self._done: set[int] = set()  # acked, above `low`
-        self._bytes = 0  # of everything sent and not acked
-        self._runs: deque[_Run] = deque()  # first sendings, oldest first; acked ones may linger
-        self._troubled: dict[int, _Trouble] = {}
-        self._waiting: list[int] = []  # the troubled that are to be sent again, ascending
-        self._check_at = math.inf  # no troubled publish expires before
-        self._resume_at = -math.inf  # nothing is sent before
-        self._refusals = 0  # rounds of refusals since something was acked
-        self._unread = False  # what comes may have come long ago
-        self._served: set[str] = set()  # subjects stored on in retired blocks
-        self._withdrawn: set[int] = set()  # of the other blocks; they are not stored
-        self._older: dict[int, _Before] = {}  # of those that were here once before
         self.refusals: set[Refusal] = set()
         """What the server refused; who looks at the refusals clears them."""
         self.push_backs: dict[str, float] = {}
         """When each subject pushed back last; who looks at them clears them."""
+        self.deadlines = Deadlines(ack_timeout_s, publish_timeout_s)
+        """How long publishes may take."""
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._flight = Flight()
+        self._again = Retries(self.deadlines)
+        self._earlier: dict[int, _Earlier] = {}  # of those that were here once before
+        self._unread = False  # what comes may have come long ago
 
     def __repr__(self) -> str:
         return (
-            f"<Window {self.in_flight}/{self.limit} in flight, {self._bytes} bytes,"
-            f" {len(self._waiting)} waiting, {self.unsent} unsent, {self.acked} acked>"
+            f"<Window {self.in_flight}/{self.limit} in flight, {self.bytes_in_flight} bytes,"
+            f" {len(self._again.waiting)} waiting, {self.unsent} unsent, {self.acked} acked>"
         )
+
+    @property
+    def low(self) -> int:
+        """Every ordinal below is settled."""
+        return self._flight.low
+
+    @property
+    def end(self) -> int:
+        """The first ordinal not offered."""
+        return self._flight.end
 
     @property
     def unsent(self) -> int:
         """Publishes that were never sent, the last ones offered."""
-        return self.end - self._next
+        return self._flight.end - self._flight.next
 
     @property
     def limit(self) -> int:
@@ -158,96 +125,84 @@ class Window:
     @property
     def in_flight(self) -> int:
         """Publishes on the wire without an answer."""
-        return self._next - self.low - len(self._done) - len(self._waiting)
+        return self._flight.outstanding - len(self._again.waiting)
 
     @property
     def unanswered(self) -> int:
         """Those, and the publishes that wait to be sent again."""
-        return self._next - self.low - len(self._done)
+        return self._flight.outstanding
 
     @property
     def bytes_in_flight(self) -> int:
         """Bytes on the wire without an answer."""
-        return self._bytes
+        return self._flight.nbytes
 
     @property
     def busy(self) -> bool:
         """Whether any offered publish is not acked."""
-        return self.low < self.end
+        return self._flight.low < self._flight.end
 
     @property
     def is_frozen(self) -> bool:
         """Whether nothing new goes out until what was refused or lost is settled."""
-        return bool(self._troubled)
+        return len(self._again) > 0
 
     @property
     def wants_rows(self) -> bool:
         """Whether everything offered is on its way, so that the next block may come."""
-        return self._next == self.end and not self._troubled
+        return not self.unsent and not len(self._again)
 
     def narrow(self, publish_timeout_s: float) -> None:
         """Gives publishes less time, if that is less than they have."""
-        if publish_timeout_s < self._publish_timeout_s and self._troubled:
-            self._check_at = -math.inf  # their time may be up
-        self._publish_timeout_s = min(self._publish_timeout_s, publish_timeout_s)
-        self._ack_timeout_s = min(self._ack_timeout_s, self._publish_timeout_s)
+        if publish_timeout_s < self.deadlines.publish_timeout_s:
+            self._again.check_soon()
+        self.deadlines.narrow(publish_timeout_s)
 
-    def forgets(self, after_s: float) -> None:
+    def forget(self, after_s: float) -> None:
         """A stream of these publishes knows their message ids for so long."""
-        self._forgets_s = min(self._forgets_s, after_s)
+        self.deadlines.forget(after_s)
 
     def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
-        if block.first != self.end:
-            raise ValueError(f"expected the block of ordinal {self.end}, got {block.first}")
-        if block.end > block.first:
-            self._blocks.append(block)
-            self.end = block.end
+        self._flight.append(block)
 
     def sent_before(self, ordinal: int, at: float, unsure: float = math.inf) -> None:
         """This publish, which is offered, was first sent then, and may be stored since `unsure`."""
-        self._older[ordinal] = _Before(at, unsure)
+        self._earlier[ordinal] = _Earlier(at, unsure)
 
     def was_sent_once(self, ordinal: int) -> bool:
         """Whether only the sending that awaits its answer can have stored this publish."""
-        is_new = self._outstanding(ordinal) and ordinal not in self._troubled
-        return is_new and self._older.get(ordinal, _NEW).unsure == math.inf
+        is_new = self._flight.is_outstanding(ordinal) and ordinal not in self._again
+        return is_new and self._earlier.get(ordinal, _NEW).unsure == math.inf
 
-    def serves(self, subjects: Sequence[str]) -> None:
+    def serve(self, subjects: Sequence[str]) -> None:
         """Notes subjects that a stream has taken."""
-        if len(self._served) < _SERVED_LIMIT:
-            self._served.update(subjects[:_SERVED_LIMIT])
+        self._flight.serve(subjects)
 
     # ── recalling ────────────────────────────────────────────────────────────────────────────
 
-    def cut(self) -> int:
+    def drop_unsent(self) -> int:
         """Forgets the publishes that were never sent, the last ones offered; how many."""
-        count = self.unsent
-        while self._blocks and self._blocks[-1].first >= self._next and count:
-            self._blocks.pop()
-        if self._blocks and self._blocks[-1].end > self._next:
-            self._blocks.append(self._blocks.pop().before(self._next))
-        self.end = self._next
-        self._older = {ordinal: at for ordinal, at in self._older.items() if ordinal < self.end}
+        count = self._flight.drop_unsent()
+        end = self._flight.end
+        self._earlier = {ordinal: at for ordinal, at in self._earlier.items() if ordinal < end}
         return count
 
     def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
         """Those of paused subjects that wait to go again, since when, since when maybe stored."""
         return [
-            (ordinal, min(trouble.first_sent, self._older.get(ordinal, _NEW).at), trouble.unsure)
-            for ordinal, trouble in (
-                (ordinal, self._troubled[ordinal]) for ordinal in self._waiting
-            )
-            if is_paused(self._block(ordinal).subject(ordinal))
+            (ordinal, min(each.first_sent, self._earlier.get(ordinal, _NEW)[0]), each.unsure)
+            for ordinal, each in self._again.of(self._again.waiting)
+            if is_paused(self._flight.subject(ordinal))
         ]
 
     def withdraw(self, ordinals: Iterable[int]) -> None:
         """Forgets publishes that wait to be sent again."""
-        ordinals = list(ordinals)
-        self._withdrawn.update(ordinals)
-        self._leave(ordinals)
-        if not self._troubled:
-            self._resume_at = -math.inf
+        places = sorted(ordinals)
+        self._again.leave(places)
+        self._flight.withdraw(places)
+        if not len(self._again):
+            self._again.resume()
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
@@ -258,15 +213,16 @@ class Window:
         The caller sends them before it asks again. With 0 only what goes again: its bytes count.
         """
         self._unread = False
-        if now < self._resume_at:
+        if now < self._again.resume_at:
             return None
-        if self._troubled:
-            return self._again(now, max_bytes) if self._waiting else None
-        start = self._next
-        if start == self.end or max_bytes <= 0:
+        if len(self._again):
+            return self._resend(now, max_bytes) if self._again.waiting else None
+        flight = self._flight
+        start = flight.next
+        if start == flight.end or max_bytes <= 0:
             return None
-        block = next(block for block in self._blocks if block.end > start)
-        in_flight = start - self.low - len(self._done)
+        block = flight.block(start)
+        in_flight = flight.outstanding
         limit = self.limit
         room = limit - in_flight
         left = block.end - start
@@ -275,7 +231,7 @@ class Window:
             return None
         offsets, first = block.offsets, block.first
         at = offsets[start - first]
-        maximum = self._max_bytes - self._bytes
+        maximum = self._max_bytes - flight.nbytes
         if in_flight and maximum < min(offsets[block.end - first] - at, self._max_bytes // 8):
             return None
         end = first - 1 + bisect.bisect_right(offsets, at + min(maximum, max_bytes), start - first)
@@ -284,37 +240,30 @@ class Window:
                 return None
             end += 1
         end = min(end, start + room)
-        nbytes = offsets[end - first] - at
-        self._bytes += nbytes
-        self._next = end
-        self._runs.append(_Run(start, end, now))
-        if self._older:
-            few = self._older if len(self._older) < end - start else range(start, end)
-            known = [self._older[i].unsure for i in few if start <= i < end and i in self._older]
-            self.late_retries += sum(now - unsure > self._forgets_s for unsure in known)
+        flight.send(end, offsets[end - first] - at, now)
+        if self._earlier:
+            few = self._earlier if len(self._earlier) < end - start else range(start, end)
+            own = [i for i in few if start <= i < end and i in self._earlier]
+            forgets_s = self.deadlines.forgets_s
+            self.late_retries += sum(now - self._earlier[i].unsure > forgets_s for i in own)
         return block.slice(start, end)
 
-    def _again(self, now: float, max_bytes: int) -> bytes | None:
+    def _resend(self, now: float, max_bytes: int) -> bytes | None:
         frames: list[memoryview] = []
-        room = min(self.limit - self.in_flight, len(self._waiting))
-        count = nbytes = 0
-        for ordinal in self._waiting[: max(room, 0)]:
-            block = self._block(ordinal)
+        room = max(0, min(self.limit - self.in_flight, len(self._again.waiting)))
+        ordinals: list[int] = []
+        nbytes = 0
+        for ordinal in self._again.waiting[:room]:
+            block = self._flight.block(ordinal)
             size = block.nbytes(ordinal, ordinal + 1)
             if frames and nbytes + size > max_bytes:
                 break
             frame = block.slice(ordinal, ordinal + 1)
             frames += frame if isinstance(frame, list) else [frame]
-            count += 1
+            ordinals.append(ordinal)
             nbytes += size
-            trouble = self._troubled[ordinal]
-            trouble.waiting = False
-            self.late_retries += now - trouble.unsure > self._forgets_s
-            trouble.last_sent = now
-            trouble.sendings += 1
-        del self._waiting[:count]
-        self.retries += count
-        self._check_at = min(self._check_at, now + self._ack_timeout_s)
+        self.late_retries += self._again.resend(ordinals, now)
+        self.retries += len(ordinals)
         return b"".join(frames) or None
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
@@ -327,87 +276,34 @@ class Window:
 
     def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
-        before = self.acked
-        low, end = self.low, self.low + len(ordinals)
-        if (
-            not self._done
-            and not self._troubled
-            and end <= self._next
-            and ordinals == list(range(low, end))
-        ):
-            self._sample(low, end, now)
-            self._advance(end)
+        flight, fresh = self._flight, len(ordinals)
+        if not len(self._again) and flight.follows(ordinals):
+            self._sample(flight.low, flight.low + fresh, now)
+            flight.advance(fresh)
         else:
             if ordinals:  # one stands for all: acks out of order are those of several streams
                 self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
-            self.acked += self._leave(ordinals)
-        fresh = self.acked - before
+            fresh = self._finish(ordinals)
+        self.acked += fresh
         if duplicates:
             self.duplicates += fresh
         if fresh:
-            self._refusals = 0
+            self._again.succeed()
 
     def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
         """The limit hears of the PubAcks of these ordinals, unless they were sent again."""
-        if self._unread or start in self._troubled or not self._outstanding(start):
+        if self._unread or start in self._again or not self._flight.is_outstanding(start):
             return
         in_flight = self.in_flight
-        for run in self._runs:
-            if run.first >= end:
-                break
-            count = min(run.end, end) - max(run.first, start)
-            if count > 0:
-                self._limit.acked(weight or count, now - run.at, in_flight, now)
+        for count, at in self._flight.trips(start, end):
+            self._limit.acked(weight or count, now - at, in_flight, now)
 
-    def _advance(self, end: int) -> None:
-        """The fast path: PubAcks in the order of the publishes."""
-        self.acked += end - self.low
-        while self.low < end:
-            block = self._blocks[0]
-            upto = min(end, block.end)
-            self._bytes -= block.nbytes(self.low, upto)
-            self.low = upto
-            self._retire()
-
-    def _leave(self, ordinals: Iterable[int]) -> int:
-        """
-        These are done with, in any order, as they are where acks are those of several streams; how
-        many of them were not before.
-        """
-        places = sorted(set(ordinals).difference(self._done))
-        if places and not self.low <= places[0] <= places[-1] < self._next:
-            places = [ordinal for ordinal in places if self._outstanding(ordinal)]
-        for ordinal in self._troubled.keys() & places if self._troubled else ():
-            if self._troubled.pop(ordinal).waiting:
-                del self._waiting[bisect.bisect_left(self._waiting, ordinal)]
-        self._bytes -= size_of(self._blocks, places)
-        self._done.update(places)
-        low = self.low
-        self.low = next(itertools.filterfalse(self._done.__contains__, itertools.count(low)))
-        self._done.difference_update(range(low, self.low))
-        self._retire()
+    def _finish(self, ordinals: Iterable[int]) -> int:
+        """These are done with, in any order; how many of them were not before."""
+        places = self._flight.undone(ordinals)
+        self._again.leave(places)
+        self._flight.finish(places)
         return len(places)
-
-    def _retire(self) -> None:
-        while self._blocks and self._blocks[0].end <= self.low:
-            block = self._blocks.popleft()
-            if len(self._served) < _SERVED_LIMIT:
-                self._serve(block)
-            if self._withdrawn:
-                self._withdrawn.difference_update(range(block.first, block.end))
-        while self._runs and self._runs[0].end <= self.low:
-            self._runs.popleft()
-
-    def _serve(self, block: Publishes) -> None:
-        """All of it is stored, but what was withdrawn; its subjects may be those of more rows."""
-        few = len(block.subjects) <= len(block.codes)
-        if few and self._served.issuperset(block.subjects):
-            return
-        codes = set(block.codes)
-        if self._withdrawn:
-            places = enumerate(block.codes, block.first)
-            codes = {code for ordinal, code in places if ordinal not in self._withdrawn}
-        self._served.update(block.subjects[code] for code in codes)
 
     def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """
@@ -420,40 +316,37 @@ class Window:
         if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
             self.stored([ordinal], now, outcome.kind is Kind.DUPLICATE)
             return
-        if not self._outstanding(ordinal):
+        if not self._flight.is_outstanding(ordinal):
             return
         if outcome.kind is Kind.REJECTED:
             self._reject(ordinal, outcome)
             return
-        trouble = self._troubled.get(ordinal)
+        again = self._again
+        trouble = again.get(ordinal)
         if trouble is not None and trouble.waiting:
             return  # the late answer to a sending that had been given up
         if trouble is None:
-            trouble = self._trouble(ordinal, self._first_sent(ordinal))
+            trouble = self._begin_again(ordinal, self._flight.first_sent(ordinal))
         absent_since = trouble.absent_since
         if outcome.kind is Kind.IN_PROCESS:  # by another sending
             trouble.unsure = min(trouble.unsure, trouble.last_sent)
-        self._wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
+        again.wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         self.ignored += outcome.is_ignored
         if outcome.kind is Kind.ABSENT:
             trouble.absent_since = now if absent_since is None else absent_since
             self._check_absent(ordinal, trouble, now)
-        if now >= self._resume_at:  # the first refusal of a round
-            self._resume_at = now + pause_s(outcome.kind, self._refusals)
-            self._refusals += 1
-            if outcome.is_push_back:
-                self._pushed_back(now)
-        subject = self._block(ordinal).subject(ordinal)
+        if again.pause(outcome.kind, now) and outcome.is_push_back:
+            self._pushed_back(now)
+        subject = self._flight.subject(ordinal)
         if outcome.is_push_back:
-            self.push_backs[subject] = self._resume_at
+            self.push_backs[subject] = again.resume_at
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            self.refusals.add(Refusal(subject, outcome.err_code, self._resume_at, outcome.detail))
+            self.refusals.add(Refusal(subject, outcome.err_code, again.resume_at, outcome.detail))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
+        block = self._flight.block(ordinal)
         raise PublishRejectedError(
-            self._block(ordinal).subject(ordinal),
-            f"row {self._block(ordinal).row(ordinal)}: {outcome.detail}",
-            outcome.err_code,
+            block.subject(ordinal), f"row {block.row(ordinal)}: {outcome.detail}", outcome.err_code
         )
 
     def _pushed_back(self, now: float) -> None:
@@ -461,15 +354,13 @@ class Window:
 
     def broken(self) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
-        for run in self._runs:
-            for ordinal in range(max(run.first, self.low), run.end):
-                if ordinal not in self._done and ordinal not in self._troubled:
-                    self._trouble(ordinal, run.at)
-        self._runs.clear()
-        for ordinal, trouble in self._troubled.items():
-            if not trouble.waiting:
-                self._lost(ordinal, trouble, "the connection broke")
-                self.ignored += 1
+        for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
+            if ordinal not in self._again:
+                self._begin_again(ordinal, at)
+        self.ignored += self._again.lose_all("the connection broke")
+
+    def _begin_again(self, ordinal: int, first_sent: float) -> Trouble:
+        return self._again.begin(ordinal, first_sent, self._earlier.get(ordinal, _NEW).unsure)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -482,126 +373,73 @@ class Window:
         Raises:
             PublishTimeoutError: A publish was not stored within `publishTimeout`.
         """
+        self._check_earlier(now)
         late: list[int] = []
-        if self._older_until <= now:
-            self._check_older(now)
-        while self._runs and self._runs[0].at + self._ack_timeout_s <= now:
-            run = self._runs.popleft()
-            for ordinal in range(max(run.first, self.low), run.end):
-                if ordinal not in self._done and ordinal not in self._troubled:
-                    self._lost(ordinal, self._trouble(ordinal, run.at), _SILENCE)
-                    late.append(ordinal)
-        if now >= self._check_at:
-            self._check_at = math.inf
-            for ordinal, trouble in self._troubled.items():
-                if trouble.first_sent + self._publish_timeout_s <= now:
-                    raise self._timeout(ordinal, trouble, now)
-                if not trouble.waiting and trouble.last_sent + self._ack_timeout_s <= now:
-                    self._lost(ordinal, trouble, _SILENCE)
-                    late.append(ordinal)
-                self._check_at = min(self._check_at, self._deadline(trouble))
+        for ordinal, at in self._flight.drop_sendings(now, self.deadlines.ack_timeout_s):
+            if ordinal not in self._again:
+                self._again.lose(ordinal, self._begin_again(ordinal, at), _SILENCE)
+                late.append(ordinal)
+        silent, failed = self._again.expire(now, _SILENCE)
+        if failed is not None:
+            ordinal, trouble = failed
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)
+        late += silent
         if late:
             self._pushed_back(now)
-            self.push_backs |= {self._block(overdue).subject(overdue): now for overdue in late}
+            self.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
         """When to call `ready` and `expire` again if nothing happens; infinite when never."""
-        deadline = min(self._check_at, self._older_until)
-        if self._runs:
-            deadline = min(deadline, self._runs[0].at + self._ack_timeout_s)
-        if self._waiting and now < self._resume_at:
-            deadline = min(deadline, self._resume_at)
+        deadline = min(self._again.next_deadline(now), self._earlier_until)
+        oldest = self._flight.oldest_at
+        if oldest is not None:
+            deadline = min(deadline, oldest + self.deadlines.ack_timeout_s)
         return deadline
 
     @property
     def give_up_at(self) -> float:
         """When the oldest publish on its way has to be stored; infinite when there is none."""
-        self._forget_older()
-        oldest = [trouble.first_sent for trouble in self._troubled.values()]
-        oldest += [before.at for before in self._older.values()]
-        if self._runs:
-            oldest.append(self._runs[0].at)
-        return min(oldest, default=math.inf) + self._publish_timeout_s
+        self._drop_earlier()
+        oldest = [self._again.oldest, *(each.first_sent for each in self._earlier.values())]
+        at = self._flight.oldest_at
+        if at is not None:
+            oldest.append(at)
+        return min(oldest) + self.deadlines.publish_timeout_s
 
     @property
-    def _older_until(self) -> float:
+    def _earlier_until(self) -> float:
         """When the oldest that was here before has to be stored, or to be found stored."""
-        return min(self._older.values(), default=_NEW).at + self._publish_timeout_s
+        oldest = min(self._earlier.values(), default=_NEW).first_sent
+        return oldest + self.deadlines.publish_timeout_s
 
-    def _forget_older(self) -> None:
-        self._older = {
-            ordinal: before
-            for ordinal, before in self._older.items()
-            if ordinal >= self.low and ordinal not in self._done
+    def _drop_earlier(self) -> None:
+        self._earlier = {
+            ordinal: earlier
+            for ordinal, earlier in self._earlier.items()
+            if ordinal >= self._flight.next or self._flight.is_outstanding(ordinal)
         }
 
-    def _check_older(self, now: float) -> None:
-        self._forget_older()
-        for ordinal, (at, _) in self._older.items():
-            if at + self._publish_timeout_s <= now:
-                trouble = self._troubled.get(ordinal) or _Trouble(at, "no PubAck yet")
-                trouble.first_sent = min(trouble.first_sent, at)
-                raise self._timeout(ordinal, trouble, now)
+    def _check_earlier(self, now: float) -> None:
+        """
+        Raises:
+            PublishTimeoutError: A publish that was here before has no time left.
+        """
+        if self._earlier_until > now:
+            return
+        self._drop_earlier()
+        for ordinal, (first_sent, _) in self._earlier.items():
+            if first_sent + self.deadlines.publish_timeout_s <= now:
+                trouble = self._again.get(ordinal) or Trouble(first_sent, "no PubAck yet")
+                trouble.first_sent = min(trouble.first_sent, first_sent)
+                raise trouble.error(self._flight.block(ordinal), ordinal, now)
 
-    # ── one publish ──────────────────────────────────────────────────────────────────────────
-
-    def _outstanding(self, ordinal: int) -> bool:
-        return self.low <= ordinal < self._next and ordinal not in self._done
-
-    def _block(self, ordinal: int) -> Publishes:
-        return next(block for block in self._blocks if ordinal < block.end)
-
-    def _first_sent(self, ordinal: int) -> float:
-        return next(run.at for run in self._runs if ordinal < run.end)
-
-    def _trouble(self, ordinal: int, first_sent: float) -> _Trouble:
-        unsure = self._older.get(ordinal, _NEW).unsure
-        trouble = _Trouble(first_sent, "", last_sent=first_sent, unsure=unsure)
-        self._troubled[ordinal] = trouble
-        return trouble
-
-    def _lost(self, ordinal: int, trouble: _Trouble, cause: str) -> None:
-        """A publish was sent and no answer came: it may be stored or not."""
-        trouble.unsure = min(trouble.unsure, trouble.last_sent)
-        self._wait(ordinal, trouble, cause)
-
-    def _wait(self, ordinal: int, trouble: _Trouble, cause: str, err_code: int = 0) -> None:
-        trouble.waiting = True
-        trouble.cause = cause
-        trouble.err_code = err_code
-        trouble.absent_since = None
-        bisect.insort(self._waiting, ordinal)
-        self._check_at = min(self._check_at, self._deadline(trouble))
-
-    def _deadline(self, trouble: _Trouble) -> float:
-        give_up_at = trouble.first_sent + self._publish_timeout_s
-        if trouble.waiting:
-            return give_up_at
-        return min(give_up_at, trouble.last_sent + self._ack_timeout_s)
-
-    def _check_absent(self, ordinal: int, trouble: _Trouble, now: float) -> None:
-        grace = min(self._publish_timeout_s, NO_STREAM_GRACE_S)
+    def _check_absent(self, ordinal: int, trouble: Trouble, now: float) -> None:
+        """
+        Raises:
+            PublishTimeoutError: Nobody has listened on its subject, on which nothing is stored.
+        """
+        grace = min(self.deadlines.publish_timeout_s, NO_STREAM_GRACE_S)
         if trouble.absent_since is None or now - trouble.absent_since < grace:
             return
-        subject = self._block(ordinal).subject(ordinal)
-        if subject in self._served:
-            return
-        acked = {*range(self._blocks[0].first, self.low), *self._done} - self._withdrawn
-        if not any(self._block(other).subject(other) == subject for other in acked):
-            raise self._timeout(ordinal, trouble, now)
-        self._served.add(subject)
-
-    def _timeout(self, ordinal: int, trouble: _Trouble, now: float) -> PublishError:
-        hint = {
-            Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or"
-            " enable JetStream for this account",
-            Kind.LIMITED: "; lift the limit, or make room",
-        }
-        tail = next((t for kind, t in hint.items() if trouble.cause.startswith(kind.value)), "")
-        block = self._block(ordinal)
-        return PublishTimeoutError(
-            block.subject(ordinal),
-            f"row {block.row(ordinal)}: not stored {now - trouble.first_sent:.1f}s after it was"
-            f" first sent ({trouble.sendings} times in all); {trouble.cause}{tail}",
-            trouble.err_code,
-        )
+        if not self._flight.is_served(self._flight.subject(ordinal)):
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)

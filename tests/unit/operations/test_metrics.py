@@ -11,7 +11,7 @@ import pytest
 from pyspark_jetstream.operations import metrics as module
 from pyspark_jetstream.operations.console import exporter
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
-from pyspark_jetstream.publish.metrics import EXPORTED, UNKNOWN, ZEROS, Report, Snapshot
+from pyspark_jetstream.publish.metrics import EXPORTED, UNKNOWN, ZEROS, MetricsSnapshot, Report
 
 from ...kits.metrics import reports as reports_of_task
 from ...kits.pressure import SEED
@@ -34,7 +34,7 @@ def report(
         (LIMIT, (), (10,)),
         ("jetstream_publish_queue_limit_total", (), (100,)),
     ]
-    return Report(producer, run, query, 3, sequence, final, Snapshot.of(counts))
+    return Report(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
@@ -210,7 +210,7 @@ def test_there_is_a_bound_to_subjects(monkeypatch):
     name = "jetstream_producer_throttled_times"
     for producer in range(3):
         subject = f"s.{producer}"
-        snapshot = Snapshot.of([(name, ("TopicProduceQuotaExceeded", subject, ""), (5,))])
+        snapshot = MetricsSnapshot.of([(name, ("TopicProduceQuotaExceeded", subject, ""), (5,))])
         reports.take(replace(report(producer, 1, 1), snapshot=snapshot), 0)
 
     assert {subject for _, subject, _ in reports.total(0).values[name]} == {"s.0", "s.1", UNKNOWN}
@@ -244,7 +244,7 @@ def test_there_is_a_bound_to_queries(monkeypatch):
     reports = Reports()
     name = "jetstream_read_rows_total"
     for query in range(4):
-        snapshot = Snapshot.of([(name, (f"q{query}", "S", "0"), (5,))])
+        snapshot = MetricsSnapshot.of([(name, (f"q{query}", "S", "0"), (5,))])
         reports.take(replace(report(query, 1, 1), snapshot=snapshot), 0)
 
     found = reports.total(0).values[name]
@@ -279,7 +279,7 @@ def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
     """
     reports = Reports()
     values = [1] * EXPORTED[name].width
-    reports.take(replace(report(1, 1, 1), snapshot=Snapshot.of([(name, labels, values)])), 0)
+    reports.take(replace(report(1, 1, 1), snapshot=MetricsSnapshot.of([(name, labels, values)])), 0)
 
     assert list(reports.total(0).values[name]) == [shown]
 
@@ -304,7 +304,7 @@ def test_there_is_a_bound_to_series(monkeypatch):
 
     def take(sequence, producer, count, final=False):
         counts = [(ACKED, ("success", f"S{n}"), (count,)) for n in range(producer, producer + 4)]
-        said = replace(report(producer, sequence, 0, final), snapshot=Snapshot.of(counts))
+        said = replace(report(producer, sequence, 0, final), snapshot=MetricsSnapshot.of(counts))
         return reports.take(said, 0)
 
     assert all(take(1, producer, 10, final=producer == 0) for producer in range(8))

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
-from pyspark_jetstream.write.task import target_fault
+from pyspark_jetstream.write.streams import target_fault
 
 from ...kits.options import connection_of, sink_of
 from ...kits.targets import targets_of

@@ -29,13 +29,13 @@ MODES = list(KINDS)
 def lane_of(mode: str, forgets_s: float = math.inf) -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
     lane: Lane = KINDS[mode](PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6)
-    lane.forgets(forgets_s)
+    lane.forget(forgets_s)
     return lane
 
 
 def outcome(world: World, status: str) -> int:
     """So many of this outcome."""
-    counts = world.publisher._telemetry.snapshot()
+    counts = world.telemetry.snapshot()
     return counts.total("jetstream_publish_outcomes_total", status=status)[0]
 
 
@@ -383,7 +383,7 @@ def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
     answered before that may be stored since its first commit.
     """
     lane: Lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6, False, True)
-    lane.forgets(10.0)
+    lane.forget(10.0)
     server, now = ModelServer(), 0.0
     server.refuse = {b"1": error(400, 10060)}
     lane.offer(messages(["a"] * 3))
@@ -413,7 +413,7 @@ def test_lanes_hear_how_long_their_streams_know_ids(monkeypatch, mode):
         net, clock = world.net, world.clock
         net.on_sent = lambda each, c=clock: c.now > START_S + 50 and each.reply[-6:] != ".4.$FI"
         assert world.run().acked == 80
-        counts = world.publisher._telemetry.snapshot()
+        counts = world.telemetry.snapshot()
         late += counts.total("jetstream_publish_retries_beyond_duplicate_window_total")
 
     assert late[0] == 0 < late[1]

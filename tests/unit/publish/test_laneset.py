@@ -138,7 +138,7 @@ def test_each_lane_is_told_how_far_away_the_server_is():
     """
     lanes = lanes_of("fast")
     (first,) = lanes.parts(block("a" * 4000, 0))
-    lanes.is_away(0.008)
+    lanes.set_round_trip(0.008)
     (second,) = lanes.parts(block("c" * 4000, 0))
     out = []
     for lane, part in (first, second):
@@ -163,7 +163,7 @@ def test_far_away_more_may_be_on_its_way(minimum, mode, trip_s, most):
     """
     given = {"min_in_flight": minimum, "max_in_flight": 8, "max_in_flight_far": 16}
     lanes = lanes_of(mode, **given)
-    lanes.is_away(trip_s)
+    lanes.set_round_trip(trip_s)
     ((lane, _),) = lanes.parts(block("a" * 100, 0))
 
     assert lane._limit.maximum == most
@@ -185,10 +185,10 @@ def test_auto_takes_no_fast_batches_of_a_server_far_away(trip_s, order, mode):
     of a subject one row a round trip would go out, fast batches are faster all the same.
     """
     lanes = lanes_of("auto", strict_order=order == "strict")
-    lanes.is_away(trip_s)
+    lanes.set_round_trip(trip_s)
     before = lanes.way(0)
     parts = list(lanes.parts(block("acbd", 0)))
-    lanes.is_away(0.04 if trip_s < 0.01 else 0.0)
+    lanes.set_round_trip(0.04 if trip_s < 0.01 else 0.0)
     later = list(lanes.parts(block("acbd", 4)))
 
     assert before == Way(mode, "ab") == lanes.way(0)
@@ -254,7 +254,7 @@ def test_a_batch_stays_open_only_while_its_lane_is_driven(throttle):
     batch; lanes that come later are told, too.
     """
     lanes = lanes_of("fast", throttle_subject="t" if throttle else None)
-    lanes.is_away(0.04)
+    lanes.set_round_trip(0.04)
     lanes.expect(True)
     ends = []
     for lane, part in lanes.parts(block("aacc", 0)):

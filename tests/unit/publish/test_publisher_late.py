@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.client import connection as connection_module
 from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
 
 from ...kits.lanes import ModelServer, messages, parse
@@ -36,6 +36,12 @@ class Standing(Connection):
 
     def monotonic(self) -> float:
         return time.monotonic() + self.ahead_s
+
+    def process_time(self) -> float:
+        return time.process_time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def drop(self) -> None:
         raise AssertionError("the connection is dropped")
@@ -63,7 +69,6 @@ def run(monkeypatch: pytest.MonkeyPatch, answered: int) -> int:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection = Standing(ours, theirs, answered)
-        monkeypatch.setattr(publisher, "time", connection)
         options = sink_of(
             connection_of("nats://model"),
             publish_mode="async",
@@ -72,7 +77,8 @@ def run(monkeypatch: pytest.MonkeyPatch, answered: int) -> int:
             max_in_flight=COUNT,
             publish_timeout_s=120.0,
         )
-        return publish(connection, options, [messages(["a"] * COUNT)]).acked
+        context = WriteContext(options, clock=connection)
+        return publish(connection, context, [messages(["a"] * COUNT)]).acked
 
 
 def test_what_has_arrived_is_read_before_rows_expire(monkeypatch):

@@ -354,11 +354,11 @@ def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
     """
     world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode=mode)
     world.net.chaos = 0.0
-    world.publisher._throttle.command(command(1, ">", 0.0, 2), 0.0)
-    before = world.publisher._throttle.informed
+    world.publisher.pauses.throttle.command(command(1, ">", 0.0, 2), 0.0)
+    before = world.publisher.pauses.throttle.informed
     world.run()
 
-    assert (before, world.publisher._throttle.informed) == (True, False)
+    assert (before, world.publisher.pauses.throttle.informed) == (True, False)
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])

@@ -243,7 +243,7 @@ def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch, mode):
 
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()
-    assert world.publisher._admission.offered < 1_000
+    assert world.publisher.admission.offered < 1_000
 
 
 def test_a_rejected_row_outlives_its_connection(monkeypatch):
@@ -260,7 +260,7 @@ def test_a_rejected_row_outlives_its_connection(monkeypatch):
     def cut() -> bool:
         if not world.supply.ended:
             return False
-        if not cuts and any(lane.rejected for lane in world.publisher._main):
+        if not cuts and any(lane.rejected for lane in world.publisher.lanes.main):
             cuts.append(net)
             net._dead = True
         return poll()

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_jetstream.errors import NotConnectedError, PublishError, PublishTimeoutError
+from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish import laneset, sender
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of
@@ -71,7 +71,7 @@ def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World,
     world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
     for place in (0, 1):
-        world.publisher._admission.pushed_back(place, 100.0)
+        world.publisher.admission.pushed_back(place, 100.0)
     return world, found
 
 
@@ -132,7 +132,7 @@ def test_random_shedding(monkeypatch, mode, template, seed):
     if template is not None:
         letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
         assert letters == sorted(gone), f"seed {seed}"
-        counted = world.publisher._telemetry.snapshot()
+        counted = world.telemetry.snapshot()
         for each in ("critical", "normal", "noncritical"):
             shed = counted.total("jetstream_publish_rejected_total", priority=each)
             assert shed == counted.total("jetstream_publish_dead_letter_total", priority=each)
@@ -150,7 +150,7 @@ def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, chunk, seed)
     Bytes that wait to be sent again, or for a ping, leave no room; they go out all the same. So
     does a batch when the wire is full of parts of batches.
     """
-    monkeypatch.setattr(publisher, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(sender, "_CHUNK_BYTES", chunk)
     rng = random.Random(seed)
     data = [b"%d" % row + b"." * 600 for row in range(200)]
     world = World(
@@ -192,9 +192,9 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()
     assert world.clock.now < 100 + 21
-    lane = world.publisher._dead_lane
+    lane = world.publisher.shedding.lane
     assert lane is not None and len(lane.refusals) <= 1
-    counted = world.publisher._telemetry.snapshot()
+    counted = world.telemetry.snapshot()
     assert counted.total("jetstream_publish_rejected_total") > (0,)
     assert counted.total("jetstream_publish_dead_letter_total") == (0,)
 
@@ -205,7 +205,7 @@ def test_a26_too_much_cpu_sheds(monkeypatch, max_percent):
     A26: a writer that uses a whole core, where it may use half of one, has too much to do.
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=max_percent)
-    world.publisher._admission._overload._streams.clear()
+    world.publisher.admission._overload._streams.clear()
     monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
     monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
     counts = world.run()
@@ -242,9 +242,7 @@ def test_a_row_that_an_earlier_attempt_stored_is_not_shed(monkeypatch):
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
     stored = range(0, 300, 3)
-    world.publisher._hooks = publisher.Hooks(
-        fresh=lambda each: pc.invert(pc.is_in(each.rows, pa.array(stored, pa.int64())))
-    )
+    world.stored_before = lambda each: pc.is_in(each.rows, pa.array(stored, pa.int64()))
     counts = world.run()
     letters = {int(each.data.split(b".")[0]) for each in dead.stored}
 
@@ -257,9 +255,12 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
     """
     An attempt that finds thousands of rows stored looks at the next thousand at once.
     """
-    world = World(monkeypatch, [block("ab" * 2500, 0)], random.Random(1), publish_mode="async")
+    world = World(
+        monkeypatch, [block("ab" * 2500, 0)], random.Random(1), is_checked=True,
+        publish_mode="async",
+    )  # fmt: skip
     world.net.chaos = 0.0
-    world.publisher._hooks = publisher.Hooks(fresh=lambda each: pa.array([False] * len(each)))
+    world.stored_before = lambda each: pa.array([True] * len(each))
 
     assert world.run().offered == 5000
     assert world.clock.now < 100 + 5
@@ -289,22 +290,6 @@ def test_metrics_larger_than_max_payload_are_not_sent(monkeypatch):
     world.run()
 
     assert found.heard == []
-
-
-def test_rows_that_cannot_be_asked_for_fail_the_task(monkeypatch):
-    """
-    They have left the queue; that the ledger's connection broke says nothing of the publishes'.
-    """
-    world = World(monkeypatch, [block("ab" * 20, 0)], random.Random(1), publish_mode="async")
-    world.net.chaos = 0.0
-
-    def fresh(each: Messages) -> pa.Array:
-        raise NotConnectedError("model", "the other is cut")
-
-    world.publisher._hooks = publisher.Hooks(fresh=fresh)
-
-    with pytest.raises(PublishError, match="the other is cut"):
-        world.run()
 
 
 def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):

@@ -13,7 +13,7 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttleprotocol import Reason
 from pyspark_jetstream.publish.lanes.answers import Refusal
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import Origin, Reporter, Telemetry, Totals, Way
+from pyspark_jetstream.publish.telemetry import LaneTotals, Origin, Reporter, Telemetry, Way
 
 from ...kits.lanes import messages
 
@@ -30,8 +30,8 @@ def test_totals_count_once():
     What is new since the last time is added, whoever looks how often.
     """
     one = Telemetry()
-    first = Totals(*range(1, len(Totals._fields) + 1))
-    for totals in (first, first, Totals(*(2 * each for each in first))):
+    first = LaneTotals(*range(1, len(LaneTotals._fields) + 1))
+    for totals in (first, first, LaneTotals(*(2 * each for each in first))):
         one.count(totals, "S", 0)
 
     statuses = {
@@ -56,10 +56,10 @@ def test_totals_are_those_of_lanes():
     What each lane has counted adds up, under the stream it has at that time.
     """
     one = Telemetry()
-    one.count(Totals(stored=5), "S", 0)
-    one.count(Totals(stored=7, drops=1), "T", 1)
-    one.count(Totals(stored=9), "", 0)
-    one.count(Totals(rejected=2))
+    one.count(LaneTotals(stored=5), "S", 0)
+    one.count(LaneTotals(stored=7, drops=1), "T", 1)
+    one.count(LaneTotals(stored=9), "", 0)
+    one.count(LaneTotals(rejected=2))
     name = "publish_outcomes_total"
 
     assert [total(one, name, status="success", stream=each) for each in ("S", "T", "")] == [5, 7, 4]
@@ -86,7 +86,7 @@ def test_what_is_shed(are_kept):
     one.shed(rows, "MaxMemoryUsage", are_kept, way)
     stored = []
     for count in (0, 1, 3, 6):
-        one.count(Totals(dead_letters=count), "", 1)
+        one.count(LaneTotals(dead_letters=count), "", 1)
         stored.append(total(one, "publish_dead_letter_total"))
     dropped = total(one, "publish_dropped_total")
 
@@ -123,7 +123,7 @@ def test_reports_are_due_at_their_times():
     due = [reporter.due]
     said = []
     for now, final in ((0.0, False), (5.5, False), (6.0, True)):
-        one.count(Totals(stored=round(now * 10)))
+        one.count(LaneTotals(stored=round(now * 10)))
         said.append(Report.decode(reporter.report(one.snapshot(), now, final)))
         due.append(reporter.due)
 

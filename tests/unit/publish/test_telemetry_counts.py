@@ -14,8 +14,15 @@ import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttleprotocol import Reason
-from pyspark_jetstream.publish.metrics import EXPORTED, METRICS, UNKNOWN, ZEROS, Bounded, Snapshot
-from pyspark_jetstream.publish.telemetry import Lately, Routes, Telemetry, Totals, Way
+from pyspark_jetstream.publish.metrics import (
+    EXPORTED,
+    METRICS,
+    UNKNOWN,
+    ZEROS,
+    Bounded,
+    MetricsSnapshot,
+)
+from pyspark_jetstream.publish.telemetry import LaneTotals, Lately, Routes, Telemetry, Way
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
@@ -47,7 +54,7 @@ TABLE = {
 """Section 8 of the design, and the counters that its other sections name."""
 
 
-def counted(*calls) -> Snapshot:
+def counted(*calls) -> MetricsSnapshot:
     """What a task counted whose telemetry was called like this."""
     telemetry = Telemetry(["a.*"])
     for call in calls:
@@ -146,7 +153,7 @@ def test_each_call_moves_its_series(call, name, series):
 
     assert found == {labels: (value,) for labels, value in series.items()}
     assert all(len(labels) == len(METRICS[name].labels) for labels in found)
-    assert counted(lambda t: t.count(Totals())).values == {}
+    assert counted(lambda t: t.count(LaneTotals())).values == {}
 
 
 def test_gauges_that_are_over_are_zero():
@@ -262,13 +269,13 @@ def test_no_more_than_so_many_routes():
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────
 
 
-def anything(rng: random.Random) -> Snapshot:
+def anything(rng: random.Random) -> MetricsSnapshot:
     """What some task may have counted."""
     found = []
     for metric in rng.choices(list(METRICS.values()), k=rng.randrange(30)):
         labels = tuple(rng.choice("xyz") for _ in metric.labels)
         found.append((metric.name, labels, [rng.randrange(1000) for _ in range(metric.width)]))
-    return Snapshot.of(found)
+    return MetricsSnapshot.of(found)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 50))
@@ -281,9 +288,13 @@ def test_the_order_of_adding_does_not_matter(seed):
     snapshots = [anything(rng) for _ in range(rng.randrange(2, 12))]
     shuffled = rng.sample(snapshots, len(snapshots))
     cut = rng.randrange(len(snapshots))
-    grouped = [Snapshot.merged(shuffled[:cut]), Snapshot.merged(shuffled[cut:])]
+    grouped = [MetricsSnapshot.merged(shuffled[:cut]), MetricsSnapshot.merged(shuffled[cut:])]
 
-    assert Snapshot.merged(snapshots) == Snapshot.merged(shuffled) == Snapshot.merged(grouped)
+    assert (
+        MetricsSnapshot.merged(snapshots)
+        == MetricsSnapshot.merged(shuffled)
+        == MetricsSnapshot.merged(grouped)
+    )
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 20))
@@ -294,7 +305,7 @@ def test_snapshots_are_plain_values(seed):
     snapshot = anything(random.Random(seed))
 
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot
-    assert Snapshot.of_json(json.loads(json.dumps(snapshot.as_json()))) == snapshot
+    assert MetricsSnapshot.of_json(json.loads(json.dumps(snapshot.as_json()))) == snapshot
 
 
 def test_a_snapshot_does_not_change():
@@ -302,9 +313,9 @@ def test_a_snapshot_does_not_change():
     What is counted later is in the next snapshot only.
     """
     telemetry = Telemetry()
-    telemetry.count(Totals(stored=1))
+    telemetry.count(LaneTotals(stored=1))
     before = telemetry.snapshot()
-    telemetry.count(Totals(stored=2))
+    telemetry.count(LaneTotals(stored=2))
 
     assert before.total("jetstream_publish_outcomes_total") == (1,)
     assert telemetry.snapshot().follows(before)
@@ -317,7 +328,7 @@ def test_what_ends_has_no_gauges():
     """
     found = counted(
         lambda t: t.state(*STATE),
-        lambda t: t.count(Totals(stored=5)),
+        lambda t: t.count(LaneTotals(stored=5)),
         lambda t: t.processed(0.1, 5, Way("async")),
     ).ended()
 
@@ -351,23 +362,25 @@ def test_what_is_no_snapshot(said):
     JSON that is not of the table's labels and whole numbers is refused, with a ValueError.
     """
     with pytest.raises(ValueError):
-        Snapshot.of_json(said)
+        MetricsSnapshot.of_json(said)
 
 
 def test_metrics_of_other_versions():
     """
     A metric that is not known is left out, the others are there.
     """
-    said = counted(lambda t: t.count(Totals(retries=2))).as_json()
+    said = counted(lambda t: t.count(LaneTotals(retries=2))).as_json()
 
-    assert Snapshot.of_json(said | {"jetstream_new_total": "?"}) == Snapshot.of_json(said)
+    assert MetricsSnapshot.of_json(said | {"jetstream_new_total": "?"}) == MetricsSnapshot.of_json(
+        said
+    )
 
 
 def test_summary():
     """
     A snapshot is one line: outcomes, what was counted at all, and times by their buckets' bounds.
     """
-    found = Snapshot.of(
+    found = MetricsSnapshot.of(
         [
             series("publish_outcomes_total", ("success", "S"), 980),
             series("publish_outcomes_total", ("success", "T"), 10),

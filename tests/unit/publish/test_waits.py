@@ -16,7 +16,7 @@ from pyspark_jetstream.errors import (
     QueueTimeoutError,
 )
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish.metrics import Snapshot
+from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of
@@ -144,7 +144,7 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
 
     def watched() -> bool:
         nonlocal maximum
-        lane = world.publisher._dead_lane
+        lane = world.publisher.shedding.lane
         maximum = max(maximum, lane.unanswered if lane is not None else 0)
         dead.is_full = world.clock.now < START_S + 3
         return poll()
@@ -173,7 +173,7 @@ def test_i7_dead_letters_that_wait_are_few(monkeypatch):
         nonlocal maximum
         dead.is_full = world.clock.now < START_S + 8
         if dead.is_full:
-            maximum = max(maximum, world.publisher._admission.shed)
+            maximum = max(maximum, world.publisher.admission.shed)
         return poll()
 
     net.poll = watched  # type: ignore[method-assign]
@@ -248,7 +248,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     net, poll = world.net, world.net.poll
     net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
-    drops = world.publisher._telemetry.snapshot()
+    drops = world.telemetry.snapshot()
     (said,) = drops.total("jetstream_publish_outcomes_total", status="dropped")
 
     assert counts.acked + counts.dropped == 200
@@ -256,7 +256,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
 
 
 def blocked_s(world: World, cause: str) -> float:
-    found: Snapshot = world.publisher._telemetry.snapshot()
+    found: MetricsSnapshot = world.telemetry.snapshot()
     (value,) = found.total("jetstream_publish_blocked_seconds_total", cause=cause)
     return value / 1e6
 

@@ -42,7 +42,7 @@ def test_random_walk(seed):
                 log.append(ordinal)
                 wire.append(ordinal)
             assert w.in_flight <= maximum
-            assert w._bytes <= max_bytes or w.in_flight == 1
+            assert w.bytes_in_flight <= max_bytes or w.in_flight == 1
 
     while w.busy or offered < total:
         if w.wants_rows and offered < total:
@@ -81,5 +81,5 @@ def test_random_walk(seed):
     assert acked_at_server == set(range(total))
     assert w.acked == total
     assert w.in_flight == 0
-    assert w._bytes == 0
-    assert not w._troubled and not w._waiting and not w._done
+    assert w.bytes_in_flight == 0
+    assert not w.is_frozen and not w.unanswered and w.low == total

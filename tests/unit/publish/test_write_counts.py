@@ -22,7 +22,7 @@ MODES = {"async": "publish", "fast": "fast_publish", "atomic": "publish"}
 
 def total(world: World, name: str, **labels: str) -> int:
     """A count of the write."""
-    return world.publisher._telemetry.snapshot().total(f"jetstream_{name}", **labels)[0]
+    return world.telemetry.snapshot().total(f"jetstream_{name}", **labels)[0]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -71,7 +71,7 @@ def test_what_waits_has_its_route(monkeypatch, mode):
         (MODES[mode], "*", "normal", SECOND),
     }
     assert max(each[0] for each in seen[MODES[mode], "a", "normal", "ab"] if each) > 100
-    after = world.publisher._telemetry.snapshot().values["jetstream_publish_queue_total"]
+    after = world.telemetry.snapshot().values["jetstream_publish_queue_total"]
     assert after == dict.fromkeys(seen, (0,))
 
 
@@ -91,9 +91,7 @@ def test_outcomes_have_their_stream(monkeypatch, mode):
 
     assert by_stream == ([0, 0, 100] if mode == "async" else [50, 50, 0])
     assert total(alone, name, status="success", stream="ab") == 50
-    times = alone.publisher._telemetry.snapshot().values[
-        "jetstream_publish_processing_time_seconds"
-    ]
+    times = alone.telemetry.snapshot().values["jetstream_publish_processing_time_seconds"]
     assert {labels: sum(series[:-1]) for labels, series in times.items()} == {
         (MODES[mode], "", "ab"): 50
     }
@@ -159,7 +157,7 @@ def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
     """
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0)
     world, _ = shedding(monkeypatch, rules=rules, drops=True, publish_timeout_s=100.0)
-    world.publisher._admission._overload._streams.clear()
+    world.publisher.admission._overload._streams.clear()
 
     class Busy(ModelServer):
         def publish(self, sent: Sent) -> list[Reply]:

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.client.info import stream_info_of
 from pyspark_jetstream.errors import RequestTimeoutError, StreamNotFoundError, TargetChangedError
 from pyspark_jetstream.write import changes
-from pyspark_jetstream.write.changes import Seen, check_targets
+from pyspark_jetstream.write.changes import FoundStream, check_targets
 
 
 def info(first, last, messages, replicas=3, **limits):
@@ -32,7 +32,7 @@ def test_what_was_removed_may_be_somebody_else_s(row, first, is_fault, others):
     it did, whoever else stores there. All that the task stored lies behind what it found.
     """
     now = info(first, 1201 + others, 1202 + others - first)
-    fault = Seen.of(info(1, 2, 2)).holding(row).fault(now)
+    fault = FoundStream.of(info(1, 2, 2)).holding(row).fault(now)
 
     assert (fault is not None) is is_fault
     assert fault is None or f"sequences 3 to {first - 1} were removed (purged?)" in fault
@@ -42,10 +42,10 @@ def test_limits_that_were_set_meanwhile_remove_rows():
     """
     A stream that kept everything, and that keeps less now, has lost what it had acknowledged.
     """
-    seen = Seen.of(info(1, 2, 2)).holding(3)
+    seen = FoundStream.of(info(1, 2, 2)).holding(3)
 
     assert "by limits that were set?" in (seen.fault(info(9, 20, 12, max_msgs=12)) or "")
-    assert Seen.of(info(1, 2, 2, max_msgs=12)).holding(3).fault(info(9, 20, 12)) is None
+    assert FoundStream.of(info(1, 2, 2, max_msgs=12)).holding(3).fault(info(9, 20, 12)) is None
 
 
 class Looks:
@@ -74,8 +74,8 @@ def test_a_loss_that_does_not_last_is_none(monkeypatch, late):
     now = info(1, 1200, 1200)
     leader = Looks(late, late, now)
 
-    seen = [Seen.of(info(1, 100, 100)), Seen.of(info(1, 200, 200))]
-    assert check_targets(leader, seen) == [Seen.of(now)]
+    seen = [FoundStream.of(info(1, 100, 100)), FoundStream.of(info(1, 200, 200))]
+    assert check_targets(leader, seen) == [FoundStream.of(now)]
     assert leader.asked == 3
 
 
@@ -90,7 +90,7 @@ def test_a_loss_that_lasts(monkeypatch, last, message):
     leader = Looks(last)
 
     with pytest.raises(TargetChangedError, match=message):
-        check_targets(leader, [Seen.of(info(1, 200, 200))])
+        check_targets(leader, [FoundStream.of(info(1, 200, 200))])
     assert leader.asked > 1
 
 
@@ -99,7 +99,7 @@ def test_a_loss_that_is_certain(gone):
     """
     One replica has what it says: what others store meanwhile hides no purge, and no older copy.
     """
-    seen = Seen.of(info(1, 150, 150)).holding(151)
+    seen = FoundStream.of(info(1, 150, 150)).holding(151)
     others = info(gone.first_seq, 2600, 2601 - gone.first_seq, 1)
 
     with pytest.raises(TargetChangedError, match="were removed|it was set back"):
@@ -111,10 +111,10 @@ def test_streams_of_dead_letters_are_looked_at_and_not_noted():
     They are no targets: a later attempt looks for rows elsewhere.
     """
     now = info(3, 9, 7, 1)
-    dead = replace(Seen.of(now), end=9, first=5, is_target=False)
+    dead = replace(FoundStream.of(now), end=9, first=5, is_target=False)
 
     assert check_targets(Looks(now), [dead]) == []
-    assert check_targets(Looks(now), [dead, Seen.of(now)]) == [Seen.of(now)]
+    assert check_targets(Looks(now), [dead, FoundStream.of(now)]) == [FoundStream.of(now)]
     with pytest.raises(TargetChangedError, match="were removed"):
         check_targets(Looks(info(6, 9, 4, 1)), [dead])
     with pytest.raises(TargetChangedError, match="it was deleted"):
@@ -126,7 +126,7 @@ def test_a_loss_that_cannot_be_looked_at_again(monkeypatch):
     It stays one where no further look is answered; without it there is nothing to say.
     """
     monkeypatch.setattr(changes, "SETTLES_S", 0.05)
-    seen, silence = [Seen.of(info(1, 200, 200))], RequestTimeoutError("STREAM.INFO.S", 0.1)
+    seen, silence = [FoundStream.of(info(1, 200, 200))], RequestTimeoutError("STREAM.INFO.S", 0.1)
 
     with pytest.raises(TargetChangedError, match="it was set back"):
         check_targets(Looks(info(1, 150, 150), silence), seen)
@@ -168,9 +168,9 @@ def test_what_is_left_is_fewer_than_the_rows(monkeypatch, now, deleted, rows, fa
     """
     monkeypatch.setattr(changes, "SETTLES_S", 0.0)
     limits = {k: v for k, v in now.config.items() if k.startswith("max")}
-    seen, leader = Seen.of(info(1, 10, 10, **limits)), Listed(now, deleted=deleted)
+    seen, leader = FoundStream.of(info(1, 10, 10, **limits)), Listed(now, deleted=deleted)
     if fault is None:
-        assert check_targets(leader, [seen], rows) == [Seen.of(now)]
+        assert check_targets(leader, [seen], rows) == [FoundStream.of(now)]
     else:
         with pytest.raises(TargetChangedError, match=fault):
             check_targets(leader, [seen], rows)
@@ -183,7 +183,7 @@ def test_rows_are_counted_over_all_targets(monkeypatch):
     What one has more than the task stored there, as others store as well, hides what another lacks.
     """
     monkeypatch.setattr(changes, "SETTLES_S", 0.0)
-    one, other = (replace(Seen.of(info(1, 10, 10)), name=name) for name in ("S", "T"))
+    one, other = (replace(FoundStream.of(info(1, 10, 10)), name=name) for name in ("S", "T"))
 
     assert len(check_targets(Listed(info(1, 60, 60)), [one, other], 100)) == 2
     with pytest.raises(TargetChangedError, match="S, T': 101 rows were stored"):
@@ -197,5 +197,5 @@ def test_a_new_leader_may_not_have_all_rows_at_once(monkeypatch):
     monkeypatch.setattr(changes, "SETTLES_S", 30.0)
     leader = Listed(info(1, 90, 90), info(1, 90, 90), info(1, 110, 110))
 
-    assert check_targets(leader, [Seen.of(info(1, 10, 10))], 100)
+    assert check_targets(leader, [FoundStream.of(info(1, 10, 10))], 100)
     assert leader.asked == 3

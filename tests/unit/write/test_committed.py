@@ -8,12 +8,12 @@ import pytest
 
 from pyspark_jetstream.client.info import stream_info_of
 from pyspark_jetstream.errors import TakenBackError, TargetChangedError
-from pyspark_jetstream.write.changes import Seen
+from pyspark_jetstream.write.changes import FoundStream
 from pyspark_jetstream.write.committed import Committed
 
 
 def seen(end, name="T", created="2026-01-01T00:00:00Z"):
-    return Seen.of(stream_info_of({
+    return FoundStream.of(stream_info_of({
         "config": {"name": name, "retention": "limits"},
         "created": created, "ts": "2026-01-01T00:00:00Z",
         "state": {"first_seq": 1, "last_seq": end, "messages": end, "bytes": end,

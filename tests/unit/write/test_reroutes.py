@@ -15,6 +15,7 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttle import Throttle
 from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.publish.context import RowSignals
 from pyspark_jetstream.write.batchmapping import BatchMapping
 from pyspark_jetstream.write.changes import Before
 from pyspark_jetstream.write.recovery import Recovery
@@ -41,11 +42,13 @@ WEIGHTS = {
 def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     """Where each of the rows goes while these subjects are paused."""
     mapping = SubjectMapping.parse(json.dumps(rules))
-    reroutes = Reroutes(mapping, rest.get("weights", False), rest.get("targets"), None)
+    reroutes = Reroutes(
+        mapping, rest.get("weights", False), rest.get("targets"), None, RowSignals()
+    )
     throttle = Throttle()
     if paused is not None:
         throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
-    reroutes.is_paused = throttle.snapshot(1.0)
+    reroutes.signals.is_paused = throttle.snapshot(1.0)
     made = builder(
         mapping=mapping,
         require_stream=False,
@@ -103,11 +106,11 @@ def test_b17_what_is_lost_stays_lost():
     rules = {"orders": [{"destination": "orders.a", "weight": "50%"},
                         {"destination": "orders.b", "weight": "20%"}], "orders.x": "y"}  # fmt: skip
     mapping = SubjectMapping.parse(json.dumps(rules))
-    reroutes = Reroutes(mapping, True, None, None)
+    reroutes = Reroutes(mapping, True, None, None, RowSignals())
     subjects = pa.array(["orders"] * ROWS)
     ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
     drawn = mapping.map_array(subjects, lambda: ids).subjects
-    reroutes.is_paused = lambda subject: subject == "orders.a"
+    reroutes.signals.is_paused = lambda subject: subject == "orders.a"
     found = reroutes.of(subjects, ids, drawn)
 
     assert found.null_count == drawn.null_count
@@ -171,8 +174,10 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
     """
     mapping = SubjectMapping.parse(json.dumps({"o.*": "{{wildcard(1)}}.{{random(4)}}"}))
     asked = []
-    reroutes = Reroutes(mapping, False, None, None)
-    reroutes.is_paused = lambda subject: asked.append(subject) or not subject.endswith("x.3")
+    reroutes = Reroutes(mapping, False, None, None, RowSignals())
+    reroutes.signals.is_paused = lambda subject: (
+        asked.append(subject) or not subject.endswith("x.3")
+    )
     names = [f"o.{row}" for row in range(ROWS)]
     for subjects in (["o.x"] * 100 + names, names + ["o.x"] * 100):
         each = pa.array(subjects)
@@ -198,12 +203,12 @@ def test_b17_the_next_block_finds_what_is_free_again():
     B17: what was paused when the last block was made is no matter.
     """
     mapping = SubjectMapping.parse(json.dumps(SPREAD))
-    reroutes = Reroutes(mapping, False, None, None)
+    reroutes = Reroutes(mapping, False, None, None, RowSignals())
     subjects = pa.array(["orders"] * ROWS)
     ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
     drawn = mapping.map_array(subjects, lambda: ids).subjects
     for paused in ("orders.2", "orders.3"):
-        reroutes.is_paused = lambda subject, paused=paused: subject == paused
+        reroutes.signals.is_paused = lambda subject, paused=paused: subject == paused
         found = set(reroutes.of(subjects, ids, drawn).to_pylist())
         assert found == {f"orders.{each}" for each in range(4)} - {paused}
 
@@ -224,7 +229,7 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     way = BatchMapping(SubjectMapping.parse(json.dumps(SPREAD)), key)
     targets = targets_of(lambda subject: None) if known else None
 
-    assert (_reroutes(options, way, targets) is not None) == moves
+    assert (_reroutes(options, way, targets, RowSignals()) is not None) == moves
 
 
 @pytest.mark.parametrize("moves", [False, True])

@@ -1,0 +1,59 @@
+"""What the publishing of a task is given beside its connection and its rows: values, no calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..outbox.targets import Targets
+from .options import SinkOptions
+from .telemetry import Origin, Telemetry
+
+__all__ = ["Clock", "RowSignals", "WriteContext"]
+
+
+class Clock(Protocol):
+    """The parts of the module `time` that a publisher uses."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def process_time(self) -> float:
+        """Seconds of CPU that this process has used."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Does nothing for so long."""
+
+
+@dataclass(slots=True)
+class RowSignals:
+    """
+    What the maker of a task's rows and their publisher know of each other. They may be two threads:
+    each field is written by one of them and read by the other.
+    """
+
+    is_paused: Callable[[str], bool] | None = None
+    """
+    Whether a subject is paused, None while none is: the publisher sets it before it asks for a
+    block.
+    """
+    unrecognised: int = 0
+    """Values in the rows made so far that should name a priority and do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """What holds for all rows of a task."""
+
+    options: SinkOptions
+    targets: Targets | None = None
+    """The streams that rows may go to, where they are known."""
+    origin: Origin = field(default_factory=Origin)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """Counts what happens."""
+    signals: RowSignals = field(default_factory=RowSignals)
+    is_checked: bool = False
+    """Whether rows are looked up before they are sent: then few leave the queue at one time."""
+    clock: Clock = time

@@ -1,0 +1,202 @@
+"""
+Publishes by their ordinals: which are offered, which were sent and when, which are done with.
+
+Rule 1: no decision is taken here; what goes, and what goes again, is the window's to say.
+
+    low ≤ … < next ≤ … < end        below `low` all are done with, from `next` on none was sent
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from .frames import Publishes, size_of
+
+__all__ = ["Flight"]
+
+_SERVED_LIMIT: Final = 10_000
+"""Subjects remembered as served by a stream; others get the grace only."""
+
+
+class _Sending(NamedTuple):
+    """Ordinals sent for the first time together."""
+
+    first: int
+    end: int
+    at: float
+
+
+class Flight:
+    """The publishes of one window, from the offer to the answer."""
+
+    def __init__(self) -> None:
+        self.low = 0
+        """Every ordinal below is done with."""
+        self.next = 0
+        """The first ordinal never sent."""
+        self.end = 0
+        """The first ordinal not offered."""
+        self.nbytes = 0
+        """Of everything sent and not done with."""
+        self._blocks: deque[Publishes] = deque()
+        self._done: set[int] = set()  # above `low`
+        self._sendings: deque[_Sending] = deque()  # oldest first; those done with may linger
+        self._served: set[str] = set()  # subjects stored on in retired blocks
+        self._withdrawn: set[int] = set()  # of the other blocks; they are not stored
+
+    @property
+    def outstanding(self) -> int:
+        """Publishes that were sent and are not done with."""
+        return self.next - self.low - len(self._done)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest sending was made that is still waited for; None if there is none."""
+        return self._sendings[0].at if self._sendings else None
+
+    def is_outstanding(self, ordinal: int) -> bool:
+        """Whether it was sent and is not done with."""
+        return self.low <= ordinal < self.next and ordinal not in self._done
+
+    def block(self, ordinal: int) -> Publishes:
+        """The block that has this ordinal."""
+        return next(block for block in self._blocks if ordinal < block.end)
+
+    def subject(self, ordinal: int) -> str:
+        """Where this ordinal goes."""
+        return self.block(ordinal).subject(ordinal)
+
+    def first_sent(self, ordinal: int) -> float:
+        """When this ordinal was sent, of one that was sent once."""
+        return next(run.at for run in self._sendings if ordinal < run.end)
+
+    # ── offers ───────────────────────────────────────────────────────────────────────────────
+
+    def append(self, block: Publishes) -> None:
+        """Takes the publishes that follow those offered before."""
+        if block.first != self.end:
+            raise ValueError(f"expected the block of ordinal {self.end}, got {block.first}")
+        if block.end > block.first:
+            self._blocks.append(block)
+            self.end = block.end
+
+    def drop_unsent(self) -> int:
+        """Forgets the publishes that were never sent, the last ones offered; how many."""
+        count = self.end - self.next
+        while self._blocks and self._blocks[-1].first >= self.next and count:
+            self._blocks.pop()
+        if self._blocks and self._blocks[-1].end > self.next:
+            self._blocks.append(self._blocks.pop().before(self.next))
+        self.end = self.next
+        return count
+
+    # ── sendings ─────────────────────────────────────────────────────────────────────────────
+
+    def send(self, end: int, nbytes: int, now: float) -> None:
+        """The ordinals before this one go out for the first time."""
+        self._sendings.append(_Sending(self.next, end, now))
+        self.next = end
+        self.nbytes += nbytes
+
+    def trips(self, start: int, end: int) -> Iterator[tuple[int, float]]:
+        """How many of these ordinals were sent together, and when."""
+        for run in self._sendings:
+            if run.first >= end:
+                break
+            count = min(run.end, end) - max(run.first, start)
+            if count > 0:
+                yield count, run.at
+
+    def drop_sendings(self, now: float, after_s: float) -> list[tuple[int, float]]:
+        """
+        Forgets sendings of so long ago, or longer; which of their publishes are not done with, and
+        when they were sent.
+        """
+        found: list[tuple[int, float]] = []
+        while self._sendings and self._sendings[0].at + after_s <= now:
+            run = self._sendings.popleft()
+            ordinals = range(max(run.first, self.low), run.end)
+            found += [(ordinal, run.at) for ordinal in ordinals if ordinal not in self._done]
+        return found
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    def follows(self, ordinals: list[int]) -> bool:
+        """Whether these are the lowest that are out, in order, and none behind them is done."""
+        end = self.low + len(ordinals)
+        return not self._done and end <= self.next and ordinals == list(range(self.low, end))
+
+    def advance(self, count: int) -> None:
+        """The fast path: the lowest of those that are out are done with."""
+        end = self.low + count
+        while self.low < end:
+            block = self._blocks[0]
+            upto = min(end, block.end)
+            self.nbytes -= block.nbytes(self.low, upto)
+            self.low = upto
+            self._retire()
+
+    def undone(self, ordinals: Iterable[int]) -> list[int]:
+        """Those of these, in any order, that were sent and are not done with; ascending."""
+        places = sorted(set(ordinals).difference(self._done))
+        if places and not self.low <= places[0] <= places[-1] < self.next:
+            places = [ordinal for ordinal in places if self.is_outstanding(ordinal)]
+        return places
+
+    def finish(self, places: Sequence[int]) -> None:
+        """
+        These, which are not done with and ascend, are: in any order, as they are where acks are
+        those of several streams.
+        """
+        self.nbytes -= size_of(self._blocks, places)
+        self._done.update(places)
+        low = self.low
+        self.low = next(itertools.filterfalse(self._done.__contains__, itertools.count(low)))
+        self._done.difference_update(range(low, self.low))
+        self._retire()
+
+    def withdraw(self, places: Sequence[int]) -> None:
+        """Likewise, but these are not stored."""
+        self._withdrawn.update(places)
+        self.finish(places)
+
+    def _retire(self) -> None:
+        while self._blocks and self._blocks[0].end <= self.low:
+            block = self._blocks.popleft()
+            if len(self._served) < _SERVED_LIMIT:
+                self._serve(block)
+            if self._withdrawn:
+                self._withdrawn.difference_update(range(block.first, block.end))
+        while self._sendings and self._sendings[0].end <= self.low:
+            self._sendings.popleft()
+
+    # ── subjects ─────────────────────────────────────────────────────────────────────────────
+
+    def serve(self, subjects: Sequence[str]) -> None:
+        """Notes subjects that a stream has taken."""
+        if len(self._served) < _SERVED_LIMIT:
+            self._served.update(subjects[:_SERVED_LIMIT])
+
+    def is_served(self, subject: str) -> bool:
+        """Whether something on this subject is stored."""
+        if subject in self._served:
+            return True
+        acked = {*range(self._blocks[0].first, self.low), *self._done} - self._withdrawn
+        if not any(self.subject(other) == subject for other in acked):
+            return False
+        self._served.add(subject)
+        return True
+
+    def _serve(self, block: Publishes) -> None:
+        """All of it is stored, but what was withdrawn; its subjects may be those of more rows."""
+        few = len(block.subjects) <= len(block.codes)
+        if few and self._served.issuperset(block.subjects):
+            return
+        codes = set(block.codes)
+        if self._withdrawn:
+            places = enumerate(block.codes, block.first)
+            codes = {code for ordinal, code in places if ordinal not in self._withdrawn}
+        self._served.update(block.subjects[code] for code in codes)

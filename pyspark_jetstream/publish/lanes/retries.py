@@ -1,0 +1,215 @@
+"""
+Publishes whose first sending was not acked: which wait to go again, since when, and until when.
+
+Rule 1: no I/O and no clock; what goes again, and when, is the window's to say.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ...errors import PublishError, PublishTimeoutError
+from ...outbox.limits import Kind, pause_s
+from .frames import Publishes
+
+__all__ = ["Deadlines", "Retries", "Trouble"]
+
+_HINTS = {
+    Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or enable"
+    " JetStream for this account",
+    Kind.LIMITED: "; lift the limit, or make room",
+}
+"""What to do about a publish that failed in the end."""
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """How long the publishes of a lane may take; it gets only shorter."""
+
+    ack_timeout_s: float
+    """For a PubAck, before a publish goes again."""
+    publish_timeout_s: float
+    """In all, from the first sending."""
+    forgets_s: float = math.inf
+    """For so long each of the streams knows a message id (`duplicate_window`)."""
+
+    def __post_init__(self) -> None:
+        self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
+
+    def narrow(self, publish_timeout_s: float) -> None:
+        """Gives publishes less time, if that is less than they have."""
+        self.publish_timeout_s = min(self.publish_timeout_s, publish_timeout_s)
+        self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
+
+    def forget(self, after_s: float) -> None:
+        """A stream knows message ids for so long."""
+        self.forgets_s = min(self.forgets_s, after_s)
+
+
+@dataclass(slots=True)
+class Trouble:
+    """A publish whose first sending was not acked."""
+
+    first_sent: float
+    cause: str
+    err_code: int = 0
+    last_sent: float = 0.0
+    sendings: int = 1
+    waiting: bool = False
+    unsure: float = math.inf
+    """Since when it may be stored, though no PubAck came."""
+    absent_since: float | None = None
+    """Since when nobody listens on its subject; None when that was not the last answer."""
+
+    def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
+        """Why it has failed: its time is up."""
+        tails = (tail for kind, tail in _HINTS.items() if self.cause.startswith(kind.value))
+        return PublishTimeoutError(
+            block.subject(ordinal),
+            f"row {block.row(ordinal)}: not stored {now - self.first_sent:.1f}s after it was"
+            f" first sent ({self.sendings} times in all); {self.cause}{next(tails, '')}",
+            self.err_code,
+        )
+
+
+class Retries:
+    """The troubled publishes of one window, by their ordinals."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self.resume_at = -math.inf
+        """Nothing is sent before."""
+        self.check_at = math.inf
+        """No troubled publish expires before."""
+        self._deadlines = deadlines
+        self._troubled: dict[int, Trouble] = {}
+        self._waiting: list[int] = []  # those that are to be sent again, ascending
+        self._rounds = 0  # of refusals since something was acked
+
+    def __len__(self) -> int:
+        return len(self._troubled)
+
+    def __contains__(self, ordinal: int) -> bool:
+        return ordinal in self._troubled
+
+    @property
+    def waiting(self) -> list[int]:
+        """The ordinals that are to be sent again, ascending."""
+        return self._waiting
+
+    @property
+    def oldest(self) -> float:
+        """When the first of them was first sent; infinite if there is none."""
+        return min((each.first_sent for each in self._troubled.values()), default=math.inf)
+
+    def get(self, ordinal: int) -> Trouble | None:
+        """What became of this publish; None if its first sending is its only one."""
+        return self._troubled.get(ordinal)
+
+    def of(self, ordinals: Iterable[int]) -> Iterator[tuple[int, Trouble]]:
+        """What became of these, which are here."""
+        return ((ordinal, self._troubled[ordinal]) for ordinal in ordinals)
+
+    def begin(self, ordinal: int, first_sent: float, unsure: float) -> Trouble:
+        """The first sending of this publish was not acked."""
+        trouble = Trouble(first_sent, "", last_sent=first_sent, unsure=unsure)
+        self._troubled[ordinal] = trouble
+        return trouble
+
+    def lose(self, ordinal: int, trouble: Trouble, cause: str) -> None:
+        """A publish was sent and no answer came: it may be stored or not, and goes again."""
+        trouble.unsure = min(trouble.unsure, trouble.last_sent)
+        self.wait(ordinal, trouble, cause)
+
+    def lose_all(self, cause: str) -> int:
+        """Likewise all that do not wait; how many."""
+        lost = [(ordinal, each) for ordinal, each in self._troubled.items() if not each.waiting]
+        for ordinal, trouble in lost:
+            self.lose(ordinal, trouble, cause)
+        return len(lost)
+
+    def wait(self, ordinal: int, trouble: Trouble, cause: str, err_code: int = 0) -> None:
+        """This publish is to be sent again."""
+        trouble.waiting = True
+        trouble.cause = cause
+        trouble.err_code = err_code
+        trouble.absent_since = None
+        bisect.insort(self._waiting, ordinal)
+        self.check_at = min(self.check_at, self._until(trouble))
+
+    def resend(self, ordinals: list[int], now: float) -> int:
+        """
+        The first of those that wait, these, go again; how many of them may be stored though their
+        stream has forgotten their ids.
+        """
+        late = 0
+        for _, trouble in self.of(ordinals):
+            trouble.waiting = False
+            late += now - trouble.unsure > self._deadlines.forgets_s
+            trouble.last_sent = now
+            trouble.sendings += 1
+        del self._waiting[: len(ordinals)]
+        self.check_at = min(self.check_at, now + self._deadlines.ack_timeout_s)
+        return late
+
+    def leave(self, ordinals: list[int]) -> None:
+        """These are done with; there may be others among them."""
+        for ordinal in self._troubled.keys() & ordinals if self._troubled else ():
+            if self._troubled.pop(ordinal).waiting:
+                del self._waiting[bisect.bisect_left(self._waiting, ordinal)]
+
+    def pause(self, kind: Kind, now: float) -> bool:
+        """The server refused one: whether a pause begins, as in none that goes on."""
+        if now < self.resume_at:
+            return False
+        self.resume_at = now + pause_s(kind, self._rounds)
+        self._rounds += 1
+        return True
+
+    def resume(self) -> None:
+        """Nothing is waited for any more."""
+        self.resume_at = -math.inf
+
+    def succeed(self) -> None:
+        """Something was stored: the next pause is a first one."""
+        self._rounds = 0
+
+    def expire(self, now: float, silence: str) -> tuple[list[int], tuple[int, Trouble] | None]:
+        """
+        Those without an answer for `ackTimeout` wait to go again.
+
+        Returns:
+            Their ordinals, and the publish whose time is up, if there is one.
+        """
+        late: list[int] = []
+        if now < self.check_at:
+            return late, None
+        self.check_at = math.inf
+        deadlines = self._deadlines
+        for ordinal, trouble in self._troubled.items():
+            if trouble.first_sent + deadlines.publish_timeout_s <= now:
+                return late, (ordinal, trouble)
+            if not trouble.waiting and trouble.last_sent + deadlines.ack_timeout_s <= now:
+                self.lose(ordinal, trouble, silence)
+                late.append(ordinal)
+            self.check_at = min(self.check_at, self._until(trouble))
+        return late, None
+
+    def check_soon(self) -> None:
+        """Deadlines have changed: the time of some may be up."""
+        if self._troubled:
+            self.check_at = -math.inf
+
+    def next_deadline(self, now: float) -> float:
+        """When there is something to do if nothing happens; infinite for never."""
+        if self._waiting and now < self.resume_at:
+            return min(self.check_at, self.resume_at)
+        return self.check_at
+
+    def _until(self, trouble: Trouble) -> float:
+        give_up_at = trouble.first_sent + self._deadlines.publish_timeout_s
+        if trouble.waiting:
+            return give_up_at
+        return min(give_up_at, trouble.last_sent + self._deadlines.ack_timeout_s)

@@ -1,0 +1,232 @@
+"""
+What keeps rows of a write back: operators, refusals of the server, and the CPU it may use.
+
+On `throttleSubject` the task listens to operators, and asks them first what is paused
+(`operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the
+account, 10023 of the server) waits in the same way.
+What is paused is in `throttle`; who takes rows back from the lanes is the publisher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import places
+from ..client import wire
+from ..client.connection import Connection
+from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
+from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
+from ..outbox.messages import Messages
+from ..outbox.operators import Operators
+from ..outbox.throttle import PausedBy
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from ..sanitize import get_logger
+from .context import WriteContext
+from .lanes.answers import Refusal
+from .sender import SEND_TIMEOUT_S
+
+__all__ = ["ACTIVE", "WriterPauses"]
+
+logger = get_logger(__name__)
+
+ACTIVE: Final = "active"
+"""In place of a lane's number: the server's word that no controller listens."""
+
+_TOLD: Final[dict[object, Operators]] = {}
+"""By servers and control subject: what this process's last task was told (overload.md B7)."""
+
+_AT_LIMIT: Final = 10077
+"""err_code of a message that a limit of its stream keeps out; tries of all subjects are said so."""
+
+_REFUSALS: Final = 1000
+"""Subjects whose last refusal is remembered."""
+
+
+class WriterPauses:
+    """What is paused for one task, and why."""
+
+    def __init__(self, context: WriteContext) -> None:
+        options, now = context.options, context.clock.monotonic()
+        subject = options.throttle_subject or THROTTLE_SUBJECT
+        told = options.connection, subject
+        before = _TOLD.get(told) if options.throttle else None
+        producer_id = context.origin.producer_id
+        self._operators = Operators(subject, producer_id, now, before)
+        if options.throttle:
+            _TOLD[told] = self._operators
+        self.throttle = self._operators.throttle
+        self._is_on = options.throttle
+        self._telemetry = context.telemetry
+        self._clock = context.clock
+        self._control: set[int] = set()
+        """Subscriptions on which operators speak."""
+        self._limited = SubjectLimits()
+        self._refusals: dict[str, Refusal] = {}
+        """The last one of each subject, as far as they are kept."""
+        self._cpu = None
+        if options.window.max_cpu_percent is not None:
+            self._cpu = CpuShare(options.window.max_cpu_percent)
+
+    def __repr__(self) -> str:
+        return repr(self.throttle)
+
+    # ── operators ────────────────────────────────────────────────────────────────────────────
+
+    def listen(self, connection: Connection, inbox: str) -> None:
+        """Subscribes to operators, and asks them what is paused."""
+        if self._is_on:
+            names = self._operators.listens
+            self._control = {connection.subscribe(name, needed=False) for name in names}
+            word = self._operators.begin(self._clock.monotonic())
+            connection.ask(self._operators.active, f"{inbox}.{ACTIVE}", word)
+
+    def close(self, connection: Connection) -> None:
+        """Ends the subscriptions."""
+        for sid in self._control:
+            connection.unsubscribe(sid)
+
+    def hold(self, connection: Connection, now: float) -> bool:
+        """Whether the first row waits for what operators say."""
+        return connection.may_ask(self._operators.active) and self._operators.holds(now)
+
+    def command(
+        self, name: bytes, frame: wire.Frame, lately: Iterable[Iterable[str]], now: float
+    ) -> tuple[bytes | None, bool]:
+        """
+        Takes a frame that is no lane's.
+
+        Args:
+            lately: subjects of the rows that wait.
+
+        Returns:
+            What to answer, None for nothing, and whether rows have to come back before that.
+        """
+        if name == ACTIVE.encode():
+            status = wire.status_of(frame.headers)[0] if frame.headers else 0
+            if status == wire.NO_RESPONDERS:
+                self._operators.nobody()
+        if frame.sid not in self._control:
+            return None, False  # or a late one of a subscription that has ended
+        turn = self.throttle.turn
+        command, answer = self._operators.heard(frame.data, now, lately)
+        if answer is None:
+            return None, False
+        if command is not None and (command.rates is None or not command.pause_s):
+            self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
+        return answer, self.throttle.active(now) or self.throttle.turn != turn
+
+    def tell(self, connection: Connection, ends: bool = False) -> None:
+        """
+        Tells operators for which rates rows wait, and counts for how long they do.
+
+        Args:
+            ends: whether this is the last time, and may be lost.
+        """
+        now = self._clock.monotonic()
+        word = self._operators.word(now, ends) if self._is_on else None
+        for reason, filter, pause_s in self.throttle.waits:
+            self._telemetry.commanded(reason, filter, pause_s, now)
+        self.throttle.waits.clear()
+        if word is None:
+            return
+        try:
+            if connection.tell(self._operators.active, word, SEND_TIMEOUT_S):
+                self._telemetry.bypassed()
+        except NotConnectedError as error:
+            if not ends:
+                raise
+            logger.info("the last word to operators is lost: %s", error)
+
+    def note_sent(self, subjects: Iterable[str]) -> None:
+        """Rows go to these subjects; operators are shown some of them."""
+        self._operators.sent(subjects)
+
+    def next_deadline(self, now: float) -> float:
+        """When there is something to tell operators, or their answer is not awaited any more."""
+        return self._operators.next_deadline(now)
+
+    # ── the server, and the writer's own CPU ─────────────────────────────────────────────────
+
+    def is_busy(self, now: float) -> bool | None:
+        """Whether the writer uses more CPU than it may; None where it may use all."""
+        if self._cpu is None:
+            return None
+        self._cpu.used(self._clock.process_time(), now)
+        if self._cpu.is_over:
+            self._telemetry.busy(now)
+        return self._cpu.is_over
+
+    def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
+        """The server refused a publish: its subject waits. True where there is no room for it."""
+        subject, err_code, until, _ = refusal
+        if subject in self._refusals or len(self._refusals) < _REFUSALS:
+            self._refusals[subject] = refusal
+        if refusal.has_no_room:
+            until = self._limited.reached(subject, now)
+        pause_s = max(0.0, until - now)
+        self.throttle.refused(err_code, subject, (), pause_s, now)
+        self._telemetry.refused(refusal, pause_s, stream, now)
+        return refusal.has_no_room
+
+    def looks(self, now: float) -> Callable[[str], bool]:
+        """A function that says whether rows that were sent, of a subject, have to come back."""
+        known: dict[str, bool] = {}
+
+        def is_paused(subject: str) -> bool:
+            if subject not in known:
+                sources: tuple[PausedBy, ...] = (PausedBy.OPERATOR,)
+                if self._limited.is_waiting(subject, now):
+                    sources = tuple(PausedBy)  # unless there are too many to keep
+                known[subject] = self.throttle.is_paused(subject, now, sources)
+            return known[subject]
+
+        return is_paused
+
+    def untried(self, rows: Messages, now: float) -> pa.Array | None:
+        """
+        BOOL: rows that wait a little more, as of subjects that were at their limit only some are
+        tried; None for none.
+        """
+        if not len(self._limited):
+            return None
+        later: list[pa.Array] = []
+        for code in pc.unique(rows.indices):
+            subject = rows.distinct[code.as_py()]
+            count = self._limited.tries(subject)
+            if count is not None:
+                later.append(pc.indices_nonzero(pc.equal(rows.indices, code)).slice(count))
+                self.throttle.refused(_AT_LIMIT, subject, (), TRY_S, now)
+        if not any(map(len, later)):
+            return None
+        return pc.is_in(places(len(rows)), pa.concat_arrays(later).cast(pa.int64()))
+
+    def explained(
+        self, error: PublishTimeoutError | ProducerThrottledError, since: float, now: float
+    ) -> PublishError:
+        """
+        The error with what paused its subject, and what the server answered last.
+
+        Args:
+            since: when the row may have been sent first.
+        """
+        refusal = self._last_refusal(error.subject)
+        if isinstance(error, ProducerThrottledError):
+            if refusal is None or error.request_id:
+                return error
+            return error.because(refusal.detail, refusal.err_code)
+        throttled = self.throttle.error(error.subject, since, now)
+        detail, err_code = error.detail, error.err_code
+        if refusal is not None and not err_code:  # it is on the wire again
+            detail, err_code = f"{detail}; last answer: {refusal.detail}", refusal.err_code
+        if throttled is None:
+            return PublishTimeoutError(error.subject, detail, err_code)
+        return throttled.because(detail, err_code)
+
+    def _last_refusal(self, subject: str) -> Refusal | None:
+        """Of this subject; or else of another one, for want of room that all subjects share."""
+        shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
+        return self._refusals.get(subject) or next(shared, None)

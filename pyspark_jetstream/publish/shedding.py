@@ -1,0 +1,96 @@
+"""
+Rows that their streams do not get: dropped, or stored as dead letters, by a lane of their own.
+
+They are shed under overload (`overloadPolicy`), or rejected: they can be no messages, or the server
+will never store them (`onReject`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from ..client.connection import Connection
+from ..errors import PublishError
+from ..outbox.deadletters import DeadLetters
+from ..outbox.messages import Messages
+from .context import WriteContext
+from .lanes.lane import Lane
+from .laneset import LaneSet
+
+__all__ = ["Shedding"]
+
+
+class Shedding:
+    """
+    What of one task goes elsewhere.
+
+    Args:
+        connection: of the task; what the server at its other end takes bounds dead letters.
+    """
+
+    def __init__(self, context: WriteContext, lanes: LaneSet, connection: Connection) -> None:
+        options, origin = context.options, context.origin
+        self.dropped = 0
+        self.rejected = 0
+        """Rows that never will be stored where they should."""
+        self.unfit = 0
+        """Of these, those that were never offered, as they can be no messages."""
+        self.lane: Lane | None = None
+        """The lane of dead letters, once there is one."""
+        self._drops = options.drops
+        self._lanes = lanes
+        self._telemetry = context.telemetry
+        self._letters = None
+        if options.dead_letter_subject is not None:
+            where = options.dead_letter_subject, origin.query_id, origin.batch_id
+            limits = connection.max_payload, options.rows.reserved
+            self._letters = DeadLetters(*where, *limits)
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether more rows may come: no more dead letters than their own window takes (A22)."""
+        return self.lane is None or self.lane.wants_rows
+
+    @property
+    def stored(self) -> int:
+        """Dead letters stored."""
+        return self.lane.acked if self.lane is not None else 0
+
+    @property
+    def stored_in(self) -> Mapping[str, int]:
+        """The streams that have them, and a sequence that the first one's is not beyond."""
+        return self.lane.stored_in if self.lane is not None else {}
+
+    def shed(self, messages: Messages, reason: str) -> None:
+        """Rows make room: they are dropped, or become dead letters."""
+        if not len(messages):
+            return
+        self._telemetry.shed(messages, reason, not self._drops, self._lanes.way)
+        if self._drops:
+            self.dropped += len(messages)
+        else:
+            self._store(messages, reason)
+
+    def reject(self, messages: Messages, why: Sequence[str]) -> None:
+        """Rows that can be no messages, or that the server will not store, become dead letters."""
+        self.rejected += len(messages)
+        self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
+        reasons = [f"Rejected: {' '.join(each.split())}" for each in why]
+        self._store(messages, pa.array(reasons, pa.string()), rejected=True)
+
+    def sort_out(self, block: Messages) -> Messages:
+        """The rows of a block that can be messages; the others are rejected."""
+        fit, unfit = block.parted()
+        if unfit is not None and unfit.faults is not None:
+            self.unfit += len(unfit)
+            self.reject(unfit, unfit.faults.to_pylist())
+        return fit
+
+    def _store(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> None:
+        if self._letters is None:
+            raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
+        if self.lane is None:
+            self.lane = self._lanes.add_dead_letters()
+        self.lane.offer(self._letters.of(messages, reason, rejected))

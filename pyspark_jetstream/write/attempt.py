@@ -1,0 +1,462 @@
+"""
+One attempt of a task under the ledger: what earlier ones have stored, and whether it is the latest.
+
+It notes in the task's record where each stream ends before rows go there, looks up rows that an
+earlier attempt may have stored before they are sent, and stops when a later one has taken the
+record over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import int32
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..errors import (
+    DuplicateIdError,
+    JetStreamError,
+    NotConnectedError,
+    PublishError,
+    StreamNotFoundError,
+    TargetChangedError,
+)
+from ..outbox.messages import Messages
+from ..outbox.targets import Target, Targets
+from ..outbox.throttleprotocol import new_producer_id
+from ..publish.context import RowSignals, WriteContext
+from ..publish.lanes.lane import earliest
+from ..publish.options import SinkOptions
+from ..publish.publisher import Publisher
+from ..publish.rowthread import Supply
+from ..publish.telemetry import Counts, Origin, Telemetry
+from ..sanitize import get_logger
+from .changes import FoundStream
+from .ledger import Ledger
+from .records import LedgerLook, TaskName, TaskRecord
+from .recovery import Recovery
+from .rows import MessageBuilder
+from .streams import Streams, target_fault
+
+__all__ = ["TaskAttempt", "Task", "Written", "asking", "built", "fresh_rows", "written"]
+
+logger = get_logger(__name__)
+
+_FENCE: Final = 0.25
+_REFRESH: Final = 0.5
+"""Parts of the shortest duplicate window after which the ledger and the streams are read again."""
+
+
+class Written(NamedTuple):
+    """What became of a task's rows."""
+
+    rows: int
+    acked: int
+    duplicates: int
+    """Of the acked: those a stream had already, by their `Nats-Msg-Id`."""
+    retries: int
+    """Publishes sent again."""
+    lost: int
+    """Rows that the mapping loses, as its weights say."""
+    stored: int
+    """Rows that an earlier attempt had stored; they were not published again."""
+    dead_letters: int = 0
+    """Rows that were shed or rejected and are stored elsewhere (`deadLetterSubject`)."""
+    dropped: int = 0
+    """Rows that were shed and are gone (`overloadPolicy=drop`)."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether it is known of every row where it is."""
+        return self.rows == self.acked + self.lost + self.stored + self.dead_letters + self.dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The attempt of a task, as the ledger and operators know it."""
+
+    client: Client
+    options: SinkOptions
+    name: TaskName
+    number: int
+    """Of the attempt."""
+    id_prefix: str | None
+    look: LedgerLook | None
+    """At the ledger, before its first row was made."""
+
+    @property
+    def origin(self) -> Origin:
+        """As operators see it."""
+        producer_id = new_producer_id((self.name, self.number))
+        return Origin(producer_id, self.name.write, self.name.batch)
+
+    def counts_duplicates(self, builder: MessageBuilder, is_first: bool) -> bool:
+        """
+        Whether rows that a stream had already count as duplicates. In a fast batch they do not.
+
+        Args:
+            is_first: whether no other attempt has stored rows under ids that are made for them.
+        """
+        if self.options.publish_mode in ("async", "atomic"):
+            return True
+        return not builder.has_own_ids and (is_first or self.id_prefix is None)
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """
+    Requests over another connection than the publishes'. To dial the publishes' anew helps nobody
+    there, so its loss is not theirs.
+
+    Raises:
+        PublishError: It was lost.
+    """
+    try:
+        yield
+    except NotConnectedError as error:
+        raise PublishError("*", f"{what} cannot be asked: {error}") from error
+
+
+def built(builder: MessageBuilder, signals: RowSignals, batch: pa.RecordBatch) -> Messages:
+    """The messages of a batch, and word of what is wrong with their priorities."""
+    messages = builder.build(batch)
+    signals.unrecognised = builder.unrecognised
+    return messages
+
+
+class TaskAttempt:
+    """
+    One attempt of a task under the ledger.
+
+    Args:
+        mapping: digest of the mapping that rows go by.
+        signals: what the builder of the rows and their publisher know of each other.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        builder: MessageBuilder,
+        streams: Streams,
+        targets: Targets,
+        mapping: str,
+        signals: RowSignals,
+    ) -> None:
+        self._task = task
+        self._builder = builder
+        self._streams = streams
+        self._targets = targets
+        self._mapping = mapping
+        targets.again = self._as_they_are
+        self._signals = signals
+        self._reached: dict[str, Target] = {}
+        self._record: TaskRecord | None = None
+        self._recovery: Recovery | None = None
+        self._earlier: list[Target] = []
+        self._looked_at = 0.0
+        self.seen: list[FoundStream] = []
+        """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
+        self.fresh = 0
+        """Rows that have a sequence of their own there, as far as known."""
+        self._asking = threading.Lock()
+        """Who makes rows and who publishes them both ask the ledger, over one connection."""
+
+    def run(
+        self, batches: Iterator[pa.RecordBatch], telemetry: Telemetry, moves: bool
+    ) -> Written | None:
+        """
+        Publishes what is not stored; None if the batch was committed before.
+
+        Args:
+            moves: whether rows may go to other subjects than in earlier attempts (`reroutes`).
+        """
+        task = self._task
+        blocks = (built(self._builder, self._signals, batch) for batch in batches)
+        first = next(filter(len, blocks), None)
+        if first is None:  # the mapping loses all of its rows
+            return written(self._builder, 0, Counts(0, 0, 0, 0))
+        new = self._new_targets(first)
+        ledger = Ledger(JetStream(task.client))
+        ids = task.id_prefix or ""
+        record = ledger.begin(task.name, self._seen(new), self._mapping, ids, task.look)
+        if record is None:
+            logger.info("committed before task=%s", task.name)
+            return None
+        self._record, self._looked_at = record, time.monotonic()
+        self._reached.update(new)
+        if record.again:
+            self._recover(record, moves)
+        self._streams.publishing = True
+        counts = self._publish(self._rows(first, batches), telemetry)
+        self._streams.publishing = False
+        stored, stored_in = 0, counts.stored_in
+        if self._recovery is not None:
+            self._recovery.check_end(self._builder.rows)
+            stored = self._recovery.stored
+            stored_in = earliest((stored_in, self._recovery.stored_in))
+        total = written(self._builder, stored, counts)
+        self._check_reached(counts.stored_in)
+        Ledger(JetStream(task.client)).check(record)
+        found = [seen for seen in self._streams.seen.values() if seen.name in self._reached]
+        self.seen = [
+            seen.since(record.streams.get(seen.name, seen.before)).holding(
+                stored_in.get(seen.name, 0)
+            )
+            for seen in found
+        ]
+        self.seen += [seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)]
+        if task.counts_duplicates(self._builder, is_first=not record.forgotten):
+            self.fresh = fresh_rows(total, counts, {seen.name for seen in self.seen})
+        self.seen += self._streams.holding_dead(counts.dead_in)
+        return total
+
+    def _publish(self, rows: Iterable[Messages], telemetry: Telemetry) -> Counts:
+        """The loop of a write that has a ledger: it looks there between two turns."""
+        task, options = self._task, self._task.options
+        recovers = self._recovery is not None
+        context = WriteContext(
+            options, self._targets, task.origin, telemetry, self._signals, is_checked=recovers
+        )
+        with (
+            Supply(rows, apart=options.throttle) as supply,
+            Publisher(task.client, context, supply) as publisher,
+        ):
+            while publisher.busy:
+                self._look()
+                for leaving in publisher.leaving():
+                    with asking(f"whether {len(leaving.rows)} rows are stored already"):
+                        fresh = self._unseen(leaving.rows) if recovers else None
+                    publisher.release(leaving, fresh)
+                repeated = publisher.turn()
+                if repeated is not None:
+                    with asking(f"who has stored {len(repeated)} rows"):
+                        self._check_repeated(repeated)
+        return publisher.counts()
+
+    def _check_reached(self, stored_in: Iterable[str]) -> None:
+        """
+        Raises:
+            TargetChangedError: A stream has rows that the ledger did not know to look in; the next
+                attempt looks there.
+        """
+        names = [name for name in stored_in if name not in self._reached]
+        if not names:
+            return
+        record = self._record
+        try:
+            if record is not None:
+                found = self._elsewhere(names)
+                Ledger(JetStream(self._task.client)).extend(record, found, late=True)
+        except JetStreamError as error:
+            logger.warning(
+                "task=%s: that %s has rows is not noted: %s", self._task.name, names, error
+            )
+        known = ", ".join(self._reached)
+        raise TargetChangedError(
+            names[0],
+            f"it has rows that were for {known}: it took their subjects over while rows"
+            " were written (or the server maps subjects: set exactlyOnce=false then)",
+        )
+
+    def _elsewhere(self, names: Iterable[str]) -> list[FoundStream]:
+        """Those of these streams that this attempt does not write to, as they are now."""
+        others = [name for name in names if name not in self._reached]
+        infos = JetStream(self._task.client).stream_infos_there(others) if others else []
+        return [FoundStream.of(info) for info in infos if info is not None]
+
+    def _rows(self, first: Messages, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
+        """All messages; the ledger knows where they go."""
+        yield first
+        for batch in batches:
+            with self._asking:
+                messages = built(self._builder, self._signals, batch)
+                if len(messages):
+                    self._admit(messages)
+            yield messages
+
+    def _look(self) -> None:
+        """Stops this attempt when another one has taken the task over."""
+        if not self._asking.acquire(blocking=False):
+            return  # now somebody else asks; this is called all the time
+        try:
+            self._look_now()
+        finally:
+            self._asking.release()
+
+    def _look_now(self) -> None:
+        if time.monotonic() - self._looked_at < _FENCE * self._window_s():
+            return
+        self._looked_at = time.monotonic()
+        try:
+            if self._record is not None:
+                Ledger(JetStream(self._streams.client)).check(self._record)
+        except JetStreamError as error:
+            if not error.retryable:
+                raise
+            # The publishes have their own deadline, and the last look is still to come.
+            logger.info("no look into the ledger task=%s reason=%s", self._task.name, error)
+
+    # ── targets ──────────────────────────────────────────────────────────────────────────────
+
+    def _new_targets(self, messages: Messages) -> dict[str, Target]:
+        """
+        Streams these messages go to that none before went to.
+
+        Raises:
+            OptionError: One does not let a write be exactly once.
+        """
+        new: dict[str, Target] = {}
+        for place in places_of(messages).to_pylist():
+            target = self._targets[place]
+            if target.name in self._reached:
+                continue
+            fault = target_fault(target, self._task.options)
+            if fault is not None:
+                raise fault
+            new[target.name] = target
+        return new
+
+    def _as_they_are(self, known: list[Target]) -> list[Target | None]:
+        """Streams that rows go to, now, all asked at once; None for one that does not say."""
+        names = [target.name for target in known]
+        with self._asking:
+            try:
+                infos = JetStream(self._streams.hasty).stream_infos_there(names)
+            except JetStreamError as error:
+                asked = str(getattr(error, "subject", "")).rpartition(".")[2]
+                silent = names.index(asked) if asked in names else 0
+                logger.warning(
+                    "task=%s: rows that may be stored wait until stream=%s can be looked at: %s",
+                    self._task.name, names[silent], error,
+                )  # fmt: skip
+                return [None if i == silent else target for i, target in enumerate(known)]
+        # One that is gone has no rows; publishes will hear so.
+        return [
+            target if info is None else Target.parse(info.config)
+            for target, info in zip(known, infos, strict=True)
+        ]
+
+    def _seen(self, targets: dict[str, Target]) -> list[FoundStream]:
+        return [self._streams.seen[name] for name in targets]
+
+    def _admit(self, messages: Messages) -> None:
+        """Tells the ledger where messages of a later batch go."""
+        new = self._new_targets(messages)
+        if new and self._record is not None:
+            ledger = Ledger(JetStream(self._streams.client))
+            ledger.extend(self._record, self._seen(new))
+            self._looked_at = time.monotonic()
+            self._reached.update(new)
+            for name, target in new.items():
+                since = self._record.streams[name]
+                if self._recovery is not None and since.end < self._streams.seen[name].end:
+                    self._earlier.append(target)  # it took subjects over under an earlier attempt
+                    self._recovery.look_in(name, since)
+
+    # ── what is stored already ───────────────────────────────────────────────────────────────
+
+    def _recover(self, record: TaskRecord, moves: bool) -> None:
+        self._streams.publishing = True
+        js = JetStream(self._streams.client)
+        for name in record.streams:
+            try:
+                self._earlier.append(Target.parse(js.stream_info(name).config))
+            except StreamNotFoundError:
+                logger.warning("task=%s: stream %s is gone", self._task.name, name)
+        name, prefix = str(self._task.name), self._task.id_prefix
+        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
+
+    def _unseen(self, messages: Messages) -> pa.Array:
+        """BOOL: which of these, about to be sent, no earlier attempt has stored."""
+        fresh = pa.array([True] * len(messages))
+        recovery, targets = self._recovery, messages.targets
+        if recovery is None or targets is None:
+            return fresh
+        with self._asking:
+            recovery.refresh(self._earlier, _REFRESH * self._window_s())
+        codes = targets.take(messages.indices)
+        for place in places_of(messages).to_pylist():
+            own = pc.equal(codes, int32(place))
+            unseen = recovery.fresh(messages.where(own), self._targets[place])
+            fresh = pc.replace_with_mask(fresh, own, unseen)
+        return fresh
+
+    def _check_repeated(self, messages: Messages) -> None:
+        """
+        Rows that were sent once, and whose id their stream knew.
+
+        Raises:
+            DuplicateIdError: An id was made for its row, and no attempt before has stored that.
+            WriterFencedError: One that came after this one has.
+        """
+        prefix, record, targets = self._task.id_prefix, self._record, messages.targets
+        if prefix is None or messages.ids is None or targets is None:
+            return
+        if record is None or record.forgotten:
+            return  # an operator wants it written again, by the same ids
+        made = pc.fill_null(pc.starts_with(messages.ids, f"{prefix}-"), False)
+        messages = messages.where(made)
+        codes = targets.take(messages.indices)
+        for place in places_of(messages).to_pylist():
+            own, target = messages.where(pc.equal(codes, int32(place))), self._targets[place]
+            if self._recovery is not None:  # or has the attempt before stored it just now?
+                with self._asking:
+                    self._recovery.refresh(self._earlier, 0.0)
+                own = own.where(self._recovery.missing(own, target))
+            if len(own):
+                Ledger(JetStream(self._streams.client)).check(record)
+                raise DuplicateIdError(
+                    own.distinct[own.codes[0]],
+                    own.rows[0].as_py(),
+                    own.ids[0].as_py().decode() if own.ids is not None else "",
+                    target.name,
+                    target.duplicate_window_s,
+                )
+
+    def _window_s(self) -> float:
+        windows = [target.duplicate_window_s for target in self._reached.values()]
+        return min(windows, default=self._task.options.window.publish_timeout_s)
+
+
+def places_of(messages: Messages) -> pa.Array:
+    """The distinct target streams of the messages; rows that can be no messages have none."""
+    if messages.targets is None:
+        return pa.nulls(0, pa.int32())
+    return pc.unique(messages.targets.take(messages.indices)).drop_null()
+
+
+def fresh_rows(total: Written, counts: Counts, seen: Container[str]) -> int:
+    """Rows that have a sequence of their own in these streams; 0 where some may be elsewhere."""
+    if not all(name in seen for name in counts.stored_in):
+        return 0
+    return total.acked - total.duplicates + total.stored
+
+
+def written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:
+    """
+    The task's counts.
+
+    Raises:
+        PublishError: They do not add up.
+    """
+    total = Written(
+        builder.rows,
+        counts.acked,
+        counts.duplicates,
+        counts.retries,
+        builder.lost,
+        stored,
+        counts.dead_letters,
+        counts.dropped,
+    )
+    if not total.adds_up:
+        raise PublishError("*", f"the rows do not add up, report this: {total}")
+    return total

@@ -1,0 +1,157 @@
+"""
+The streams of a task's rows: which one takes a subject, and how each was when it was found.
+
+While publishes are under way, requests go over connections of their own: on the task's PubAcks
+arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ..client.connection import Client
+from ..client.jetstream import JetStream
+from ..errors import (
+    ApiError,
+    JetStreamError,
+    OptionError,
+    StreamNotFoundError,
+    TargetChangedError,
+)
+from ..outbox.targets import Target, Targets
+from ..publish.options import SinkOptions
+from ..sanitize import get_logger
+from .changes import FoundStream
+
+__all__ = ["Streams", "target_fault"]
+
+logger = get_logger(__name__)
+
+_LOOK_S: Final = 1.0
+"""Time-out of lookups that block publishing."""
+
+
+def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
+    """Why rows cannot be written into this stream as the options say."""
+    fault = target.mode_fault(options.publish_mode)
+    if fault is not None:
+        return OptionError("publishMode", fault)
+    mode = options.publish_mode
+    if not options.ledger:
+        return None
+    fault = target.fault(options.window.ack_timeout_s, mode)
+    if fault is None and options.dead_letter_subject:
+        fault = target.later_rows_fault(
+            "of rows that may be dead letters",
+            "send them to a stream that keeps all its messages, leave deadLetterSubject out",
+        )
+    if fault is None and not options.rules.by_lane:
+        fault = target.later_rows_fault(
+            "where rows overtake each other (publishOrder=none)",
+            "write into a stream that keeps all its messages, leave publishOrder out",
+        )
+    return None if fault is None else OptionError("exactlyOnce", fault)
+
+
+class Streams:
+    """
+    Looks up which stream takes a subject, where the write depends on it.
+
+    While publishes are under way, requests go over a second connection: on the first one PubAcks
+    arrive.
+    """
+
+    def __init__(self, client: Client, options: SinkOptions) -> None:
+        self.publishing = False
+        """Whether PubAcks are under way on the task's own connection."""
+        self.seen: dict[str, FoundStream] = {}
+        """Each stream at the moment it was found."""
+        self._client = client
+        self._control = Client(options.connection)
+        # Its requests are made between two turns of the one loop there is: PubAcks wait meanwhile.
+        brief_s = min(_LOOK_S, options.connection.request_timeout_s)
+        self._hasty = Client(replace(options.connection, request_timeout_s=brief_s))
+        self._options = options
+        asks = options.rows.require_stream or options.publish_mode != "async"
+        self._dead: set[str] = set()
+        """Those of dead letters alone, as far as is known."""
+        self.targets = Targets(self._find) if asks or options.rules.sheddable else None
+
+    def close(self) -> None:
+        """Closes the second connection."""
+        self._control.close()
+        self._hasty.close()
+
+    @property
+    def client(self) -> Client:
+        """The connection for requests."""
+        return self._control if self.publishing else self._client
+
+    @property
+    def hasty(self) -> Client:
+        """A connection with short time-outs, for requests that publishing waits for."""
+        return self._hasty
+
+    def _find(self, subjects: list[str]) -> list[Target | None]:
+        js = JetStream(self.client)
+        try:
+            names = js.streams_of(subjects)
+            there = list(dict.fromkeys(name for name in names if name is not None))
+            infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
+        except JetStreamError as error:
+            # Without the permission to ask, a PubAck for each message always works.
+            batched = self._options.publish_mode in ("fast", "atomic")
+            off = isinstance(error, ApiError) and error.is_off
+            if self._options.ledger or batched or error.retryable or off:
+                raise
+            logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)
+            if self.targets is not None:
+                self.targets.is_blind = True
+            return [None] * len(subjects)
+        for name, info in infos.items():
+            now = FoundStream.of(info)
+            before = self.seen.setdefault(name, now)
+            if now.created != before.created:
+                raise TargetChangedError(name, before.made_anew(now))
+        targets = {name: Target.parse(info.config) for name, info in infos.items()}
+        return [None if name is None else targets[name] for name in names]
+
+    def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
+        """The streams as they were found, where they are known to have rows now."""
+        return [
+            seen.holding(stored_in.get(name, 0))
+            for name, seen in self.seen.items()
+            if name in stored_in or name not in self._dead
+        ]
+
+    def look_up_dead(self, subject: str) -> None:
+        """
+        Notes the stream of dead letters before there is one.
+
+        Args:
+            subject: of them; where rows' own stand in it, which are not known yet, one like them.
+        """
+        known = set(self.seen)
+        self._find([subject])
+        self._dead = set(self.seen) - known
+
+    def holding_dead(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
+        """The streams of dead letters as they were found, or else as they are at the end."""
+        js = JetStream(self._client)
+        found = []
+        for name, first in stored_in.items():
+            if (before := self.seen.get(name)) is not None:
+                found.append(replace(before.holding(first), is_target=False))
+                continue
+            try:
+                now = FoundStream.of(js.stream_info(name))
+            except StreamNotFoundError:
+                now = FoundStream(name, "", first, "", keeps=True)  # the commit looks again
+            except JetStreamError as error:
+                logger.warning("stream=%s: what it has was not looked at: %s", name, error)
+                continue
+            end = max(first, now.end)
+            found.append(replace(now, end=end, first=first, is_target=False))
+        return found
