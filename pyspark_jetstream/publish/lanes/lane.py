@@ -29,7 +29,7 @@ class Lane(Protocol):
 
     @property
     def duplicates(self) -> int:
-        """Of those: which the stream had already, as far as it says."""
+        """Messages among `acked` that the stream already had, as far as its PubAcks say."""
 
     @property
     def retries(self) -> int:
@@ -37,64 +37,69 @@ class Lane(Protocol):
 
     @property
     def ignored(self) -> int:
-        """Sendings that failed for a cause that says nothing of the server's load."""
+        """Publishes that failed for a cause unrelated to the server's load."""
 
     @property
     def late_retries(self) -> int:
-        """Of the retries: of what may be stored, and whose id its stream has forgotten."""
+        """
+        Retries of messages that may be stored already, and whose ids their stream has forgotten.
+        """
 
     @property
     def stored_in(self) -> Mapping[str, int]:
         """
-        The streams that have messages of the lane, as PubAcks name them, and a sequence that the
-        first one's is not beyond; those that they had already aside.
+        The streams that stored messages of the lane, as PubAcks name them. Each stream has a
+        sequence at or below that of its first message; duplicates do not count.
         """
 
     @property
     def unanswered(self) -> int:
-        """Publishes that were sent and are not stored."""
+        """Publishes that were sent and have no PubAck yet."""
 
     @property
     def limit(self) -> int:
-        """How many publishes may be on the wire."""
+        """The most publishes that may be in flight."""
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes on the wire without an answer."""
+        """Bytes of publishes in flight."""
 
     @property
     def is_midway(self) -> bool:
-        """Whether what it has on the wire is answered only when more is sent."""
+        """Whether the server answers the publishes in flight only when more are sent."""
 
     @property
     def is_frozen(self) -> bool:
-        """Whether nothing new goes out until what was refused or lost is settled."""
+        """Whether the lane sends no new message until the refused and lost ones are settled."""
 
     @property
     def refusals(self) -> set[Refusal]:
-        """What the server refused of late; who looks at them clears them."""
+        """Recent refusals of the server. The caller clears the set."""
 
     @property
     def push_backs(self) -> dict[str, float]:
         """
-        Subjects on which the server pushed back of late, of each stream one at least, and until
-        when nothing is tried; who looks at them clears them.
+        Subjects on which the server pushed back recently, at least one of each stream, and the
+        time before which the lane does not try again. The caller clears them.
         """
 
     @property
     def rejected(self) -> list[Rejected]:
-        """What left the lane as the server will never store it; who takes them clears them."""
+        """
+        Messages that left the lane because the server will never store them. The caller clears the
+        list.
+        """
 
     @property
     def repeated(self) -> list[Messages]:
         """
-        What its stream had already by the id, though it was not sent before, as far as the server
-        tells; who takes them clears them.
+        Messages sent for the first time whose ids their stream already had, as far as the server
+        reports duplicates. The caller clears the list.
         """
 
     @property
     def wants_rows(self) -> bool:
-        """Whether everything offered is on its way, so that more may come."""
+        """Whether all offered messages were sent, so that the lane can take more."""
 
     @property
     def busy(self) -> bool:
@@ -102,57 +107,58 @@ class Lane(Protocol):
 
     @property
     def give_up_at(self) -> float:
-        """When the oldest message on its way has to be stored; infinite when there is none."""
+        """The deadline of the oldest message in flight; infinite when there is none."""
 
     def offer(self, messages: Messages) -> None:
-        """Takes the messages that follow those offered before."""
+        """Queues messages behind those offered before."""
 
     def ready(self, now: float, max_bytes: int) -> Frames | None:
         """
-        The frames to send now, about `max_bytes` at most; None when there are none. With 0 only
-        what the lane cannot do without: to send again, or to ask.
+        The frames to send now, about `max_bytes` at most; None when there are none. With
+        `max_bytes=0` the lane sends only what it cannot do without: retries, and requests for an
+        answer.
         """
 
     def answered(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
-        """A reply came."""
+        """Handles the reply with this token."""
 
     def broken(self) -> None:
-        """The connection broke: what is on the wire may be stored or not."""
+        """Handles a broken connection: each publish in flight may or may not be stored."""
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """
-        Gives back the messages that were not sent, and those to be sent again whose subject is
-        paused, with the time of that. So nothing goes out on a paused subject until offered again.
+        Gives back the unsent messages, and the messages to retry whose subject is paused, with the
+        times of their first sending. Nothing goes out on a paused subject until offered again.
 
         Args:
-            unsent: whether the former are wanted.
+            unsent: whether to give back the unsent messages.
         """
 
     def holds(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether any that was not sent may go to a subject that is paused."""
+        """Whether an unsent message may go to a paused subject."""
 
     def expire(self, now: float) -> None:
-        """Time passes; call it when all replies that have arrived were handed in."""
+        """Applies deadlines. Call it after all replies that have arrived were handed in."""
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        """When to call `ready` and `expire` again if no reply comes; infinite when never."""
 
     def narrow(self, publish_timeout_s: float) -> None:
-        """Gives messages less time, if that is less than they have."""
+        """Lowers the publish timeout of all messages to this, if it is lower."""
 
     def forget(self, after_s: float) -> None:
-        """A stream of its rows knows their message ids for so long."""
+        """Lowers the time after which streams are taken to forget message ids to this."""
 
     def set_round_trip(self, round_trip_s: float) -> None:
-        """How long a PING takes to the server and its PONG back."""
+        """Sets the time between a PING and its PONG."""
 
     def expect(self, more: bool) -> None:
-        """Whether more rows may come, and the lane is driven meanwhile."""
+        """Sets whether more rows may come while the caller goes on driving the lane."""
 
     def unread(self) -> None:
-        """Replies handed in before the next `ready` may have come long ago."""
+        """Marks replies handed in before the next `ready` as late: they measure no round trip."""
 
 
 def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
