@@ -37,7 +37,7 @@ class Lane(Protocol):
 
     @property
     def ignored(self) -> int:
-        """Publishes that failed for a cause unrelated to the server's load."""
+        """Sendings that failed for a cause unrelated to the server's load."""
 
     @property
     def late_retries(self) -> int:
@@ -99,7 +99,7 @@ class Lane(Protocol):
 
     @property
     def wants_rows(self) -> bool:
-        """Whether all offered messages were sent, so that the lane can take more."""
+        """Whether no offered message waits to be sent, or sent again, so that more may come."""
 
     @property
     def busy(self) -> bool:
