@@ -113,7 +113,7 @@ class OneByOne(AsyncLane):
     Rows of a lane that go one by one.
 
     Args:
-        prefix: the lane's; replies come on `<prefix>.<Detour.TOKEN>.<ordinal>`.
+        prefix: the lane's; replies come on `<prefix>.<OneByOne.TOKEN>.<ordinal>`.
     """
 
     TOKEN: Final = b"one"

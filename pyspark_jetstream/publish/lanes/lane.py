@@ -54,7 +54,7 @@ class Lane(Protocol):
 
     @property
     def unanswered(self) -> int:
-        """Publishes that were sent and have no PubAck yet."""
+        """Publishes that were sent and are not stored: in flight, or waiting to be sent again."""
 
     @property
     def limit(self) -> int:
@@ -62,7 +62,10 @@ class Lane(Protocol):
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes of publishes in flight."""
+        """
+        Bytes of the publishes that were sent and are not stored. A refused publish that waits to be
+        sent again counts; an atomic batch that waits does not.
+        """
 
     @property
     def is_midway(self) -> bool:
@@ -79,8 +82,8 @@ class Lane(Protocol):
     @property
     def push_backs(self) -> dict[str, float]:
         """
-        Subjects on which the server pushed back recently, at least one of each stream, and the
-        time before which the lane does not try again. The caller clears them.
+        Subjects on which the server pushed back recently, at least one of each stream. The time is
+        when the lane tries again; after silence, when it noticed. The caller clears them.
         """
 
     @property

@@ -86,7 +86,7 @@ class Window:
         self.refusals: set[Refusal] = set()
         """What the server refused; who looks at the refusals clears them."""
         self.push_backs: dict[str, float] = {}
-        """When each subject pushed back last; who looks at them clears them."""
+        """See `Lane.push_backs`."""
         self.deadlines = Deadlines(ack_timeout_s, publish_timeout_s)
         """How long publishes may take."""
         self._limit = limit
@@ -129,12 +129,12 @@ class Window:
 
     @property
     def unanswered(self) -> int:
-        """Those, and the publishes that wait to be sent again."""
+        """Publishes in flight, and those that wait to be sent again."""
         return self._flight.outstanding
 
     @property
     def bytes_in_flight(self) -> int:
-        """Bytes on the wire without an answer."""
+        """Bytes of the publishes that were sent and are not stored."""
         return self._flight.nbytes
 
     @property
