@@ -179,19 +179,26 @@ def test_a_consumer_that_is_edited_amid_a_read(js, place, reading, monkeypatch, 
     assert len(rows) <= 12_000
 
 
-@pytest.mark.parametrize("layout", ["one", "filtered"])
-@pytest.mark.parametrize("retention", RETENTIONS)
-@pytest.mark.parametrize("what", ["headers_only", "filter"])
+EDITED_AND_SET_BACK = [
+    ("headers_only", retention, layout)
+    for retention in RETENTIONS
+    for layout in ("one", "filtered")
+] + [
+    # Not on interest: there the stream drops what the wrong filter leaves out, a loss. Not on a
+    # filtered work queue: there the server refuses the other partition's filter.
+    ("filter", "limits", "one"),
+    ("filter", "limits", "filtered"),
+    ("filter", "workqueue", "one"),
+]
+
+
+@pytest.mark.parametrize(("what", "retention", "layout"), EDITED_AND_SET_BACK)
 def test_a_consumer_that_is_edited_amid_a_read_and_set_back(
     js, place, reading, monkeypatch, layout, retention, what
 ):
     """
     Nor does it help that the edit was undone before the read ends; the next attempt is exact.
     """
-    if (what, layout, retention) == ("filter", "filtered", "workqueue"):
-        pytest.skip("the server refuses it: the other partition's consumer has that filter")
-    if what == "filter" and retention == "interest":
-        pytest.skip("the stream drops what nobody wants any more: a loss")
     monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
     of = place(layout, retention=retention)
     reader = reading(of, requestTimeout="5s")
