@@ -463,7 +463,7 @@ class Publisher:
     def _drain_acks(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
         for lane in self.lanes.all:
-            lane.unread()
+            lane.mark_replies_late()
         try:
             while self.sender.connection.poll():
                 self._read()
@@ -478,7 +478,7 @@ class Publisher:
         """Until there is a connection, or the oldest publish on its way has no time left."""
         lanes, clock = self.lanes.all, self._context.clock
         for lane in lanes:
-            lane.broken()
+            lane.on_disconnect()
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
         deadline = min(oldest, self._now() + self._context.options.window.publish_timeout_s)
         backoff = _FIRST_BACKOFF_S
