@@ -73,7 +73,7 @@ _DUPLICATE: Final = 10201
 _QUEUE_FULL: Final = 10167
 _AT_LIMIT: Final = 10077
 
-_SILENCE: Final = "no answer within ackTimeout"
+_SILENCE: Final = "no answer within ackTimeout (is the stream's no_ack set?)"
 
 
 @dataclass(slots=True)
