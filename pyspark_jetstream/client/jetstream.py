@@ -398,7 +398,7 @@ class JetStream:
         require(version, COUNTED, _COUNTS)
         answers: list[Stored | None] = [None] * len(queries)
         left = list(range(len(queries)))
-        deadline = time.monotonic() + self.client.options.request_timeout_s
+        patience = Patience(self.client.options.request_timeout_s, pause_s=_MIRROR_PAUSE_S)
         while True:
             asked, left, missing = left, [], []
             replies = self._replies([requests[index] for index in asked])
@@ -421,14 +421,14 @@ class JetStream:
             left += self._more([(index, *queries[index]) for index in missing])
             if not left:
                 return answers
-            if time.monotonic() >= deadline:
+            if patience.over:
                 raise JetStreamError(
                     f"only mirrors answer for stream '{queries[left[0]][0]}' within"
-                    f" {self.client.options.request_timeout_s:.0f}s (requestTimeout); is"
+                    f" {patience.timeout_s:.0f}s (requestTimeout); is"
                     " allow_direct set on the stream itself?"
                 )
             if len(left) == len(asked):
-                time.sleep(_MIRROR_PAUSE_S)
+                patience.pause()
 
     def _more(self, queries: list[tuple[int, str, dict[str, Any]]]) -> list[int]:
         """The numbers of those queries that the leaders of their streams do find something for."""
