@@ -39,7 +39,7 @@ _LANES: Final[dict[str, Callable[..., Lane]]] = {
 }
 """The lane of each publish mode."""
 
-_LIMITS: Final = Limits()
+LIMITS: Final = Limits()
 """
 What this worker process knows of servers and streams: how much each could take when last written
 to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
@@ -381,6 +381,6 @@ class LaneSet:
         settings = window.min_in_flight, initial, maximum
         name = target.name if target is not None else None
         key = self._options.connection.servers, name, mode, settings
-        limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit = LIMITS.of(key, lambda: GradientLimit(*settings))
         limit.held = False  # by a task before
         return limit

@@ -36,7 +36,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.connection import Client
+from ..client.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Client
+from ..client.patience import Patience
 from ..errors import (
     NotConnectedError,
     ProducerThrottledError,
@@ -67,8 +68,6 @@ _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
 
 _LONGEST_WAIT_S: Final = 10.0
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 1.0
 
 
 def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Counts:
@@ -476,19 +475,20 @@ class Publisher:
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""
-        lanes, clock = self.lanes.all, self._context.clock
+        lanes = self.lanes.all
         for lane in lanes:
             lane.on_disconnect()
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
-        deadline = min(oldest, self._now() + self._context.options.window.publish_timeout_s)
-        backoff = _FIRST_BACKOFF_S
+        patience = Patience(
+            min(oldest - self._now(), self._context.options.window.publish_timeout_s),
+            pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S, clock=self._context.clock,
+        )  # fmt: skip
         while True:
             self.sender.drop()
-            if not error.retryable or self._now() + backoff > deadline:
+            if not error.retryable or patience.over:
                 raise error
             logger.info("reconnecting lanes=%r reason=%s", lanes, error.reason)
-            clock.sleep(backoff)
-            backoff = min(backoff * 2, _MAX_BACKOFF_S)
+            patience.pause()
             try:
                 self._listen()
                 return

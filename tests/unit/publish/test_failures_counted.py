@@ -204,7 +204,7 @@ def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch, mode):
     world = world_of(
         monkeypatch, publish_mode=mode, ack_timeout_s=2.0, rules=rules_of(queue_size=20)
     )
-    world.supply._blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
+    world.supply.blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
     world.net.on_sent = lambda each: world.clock.now >= START_S + 10
     counts = world.run()
 
