@@ -9,7 +9,9 @@ What is paused is in `throttle`; who takes rows back from the lanes is the publi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.operators import Operators
 from ..outbox.throttle import PausedBy
-from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT, Paused, Reason
 from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.answers import Refusal
@@ -44,6 +46,9 @@ _AT_LIMIT: Final = 10077
 
 _REFUSALS: Final = 1000
 """Subjects whose last refusal is remembered."""
+
+_SAID: Final = 3
+"""Pauses that one line of the log explains."""
 
 
 class WriterPauses:
@@ -204,6 +209,50 @@ class WriterPauses:
             return None
         return pc.is_in(places(len(rows)), pa.concat_arrays(later).cast(pa.int64()))
 
+    def reasons(self, rows: Counter[str], now: float) -> Iterator[str]:
+        """
+        For each pause that holds rows back, those with most rows first: who paused what and why,
+        how long it lasts, and what ends it.
+
+        Args:
+            rows: how many rows wait of each subject.
+        """
+        counts: Counter[tuple[str, Reason, str]] = Counter()
+        latest: dict[tuple[str, Reason, str], Paused] = {}
+        for paused in self.throttle.throttled(rows, now):
+            is_command = paused.source == PausedBy.OPERATOR.value
+            key = paused.source, paused.reason, paused.filter if is_command else ""
+            counts[key] += rows[paused.subject]
+            latest[key] = paused
+        for key, count in counts.most_common(_SAID):
+            yield f"{count} rows wait: {self._reason(latest[key], now)}"
+        if len(counts) > _SAID:
+            rest = sum(count for _, count in counts.most_common()[_SAID:])
+            yield f"{rest} rows wait for {len(counts) - _SAID} more pauses"
+        if not counts and self._refusals:
+            *_, last = self._refusals.values()
+            yield f"the server's last refusal: {_refused(last)}"
+
+    def _reason(self, paused: Paused, now: float) -> str:
+        subject, reason, pause_s, filter, source, request_id = paused
+        if source == PausedBy.SERVER.value:
+            refusal = self._last_refusal(subject)
+            detail = reason.name if refusal is None else _refused(refusal)
+            return f"the server refuses them ({detail}), and is asked again in {pause_s:.1f}s"
+        lift = ["--subject", shlex.quote(filter)]
+        if not reason.is_quota:
+            lift += ["--reason", reason.name]
+        control = self._operators.listens[0]
+        if control != THROTTLE_SUBJECT:
+            lift += ["--throttle-subject", shlex.quote(control)]
+        is_paused = self.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))
+        what = f"'{filter}'" if reason.is_quota else "the whole writer"
+        does = f"paused {what}" if is_paused else f"holds {what} to a rate"
+        return (
+            f"an operator {does} ({reason.name}, request {request_id}), for {pause_s:.1f}s more"
+            f" unless renewed; `pyspark-jetstream throttle lift {' '.join(lift)}` ends it"
+        )
+
     def explained(
         self, error: PublishTimeoutError | ProducerThrottledError, since: float, now: float
     ) -> PublishError:
@@ -230,3 +279,8 @@ class WriterPauses:
         """Of this subject; or else of another one, for want of room that all subjects share."""
         shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
         return self._refusals.get(subject) or next(shared, None)
+
+
+def _refused(refusal: Refusal) -> str:
+    """What the server said, and what to do about it."""
+    return str(PublishTimeoutError(refusal.subject, refusal.detail, refusal.err_code))
