@@ -10,8 +10,10 @@ What is paused is in `throttle`; who takes rows back from the lanes is the publi
 from __future__ import annotations
 
 import shlex
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -47,6 +49,9 @@ _AT_LIMIT: Final = 10077
 _REFUSALS: Final = 1000
 """Subjects whose last refusal is remembered."""
 
+_SHOWN: Final = 32
+"""Subjects of whose streams operators are shown the names."""
+
 _SAID: Final = 3
 """Pauses that one line of the log explains."""
 
@@ -59,11 +64,15 @@ class WriterPauses:
         subject = options.throttle_subject or THROTTLE_SUBJECT
         told = options.connection, subject
         before = _TOLD.get(told) if options.throttle else None
-        producer_id = context.origin.producer_id
-        self._operators = Operators(subject, producer_id, now, before)
+        origin = context.origin
+        self._operators = Operators(subject, origin.producer_id, now, before)
         if options.throttle:
             _TOLD[told] = self._operators
         self.throttle = self._operators.throttle
+        self.throttle.writer = self.throttle.writer._replace(
+            query=origin.query_name or origin.query_id, host=socket.gethostname()
+        )
+        self._targets = context.targets
         self._is_on = options.throttle
         self._telemetry = context.telemetry
         self._clock = context.clock
@@ -117,12 +126,22 @@ class WriterPauses:
         if frame.sid not in self._control:
             return None, False  # or a late one of a subscription that has ended
         turn = self.throttle.turn
+        lately = list(lately)
+        streams = self._streams(islice(chain(self._operators.subjects, *lately), _SHOWN))
+        self.throttle.writer = self.throttle.writer._replace(streams=streams)
         command, answer = self._operators.heard(frame.data, now, lately)
         if answer is None:
             return None, False
         if command is not None and (command.rates is None or not command.pause_s):
             self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
         return answer, self.throttle.active(now) or self.throttle.turn != turn
+
+    def _streams(self, subjects: Iterable[str]) -> tuple[str, ...]:
+        """The streams of these subjects, as far as they were looked up."""
+        if self._targets is None:
+            return ()
+        places = self._targets.known(pa.array(subjects, pa.string())).drop_null().unique()
+        return tuple(self._targets[place].name for place in places.to_pylist())
 
     def tell(self, connection: Connection, ends: bool = False) -> None:
         """
