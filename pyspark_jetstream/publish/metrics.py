@@ -545,6 +545,8 @@ class Report:
     """Grows from report to report."""
     final: bool
     snapshot: MetricsSnapshot
+    query_name: str = ""
+    """What its user calls the query or the write; "" where it has no name."""
 
     def encode(self) -> bytes:
         """The report as JSON in UTF-8."""
@@ -557,6 +559,7 @@ class Report:
             "sequence": self.sequence,
             "final": self.final,
             "metrics": self.snapshot.as_json(),
+            **({"query_name": self.query_name} if self.query_name else {}),
         }
         return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -576,6 +579,7 @@ class Report:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
         if len(str(said.get("run"))) > _MAX_RUN:
             raise ValueError(f"run: expected {_MAX_RUN} characters at most")
+        said.setdefault("query_name", "")
         return Report(
             _typed(said, "producer_id", int),
             _typed(said, "run", str),
@@ -584,6 +588,7 @@ class Report:
             _typed(said, "sequence", int),
             _typed(said, "final", bool),
             MetricsSnapshot.of_json(said.get("metrics")),
+            _typed(said, "query_name", str),
         )
 
 
