@@ -253,6 +253,11 @@ READ_PINNED = _standing(
     _PARTITION,
     "1 while a client is pinned at the partition's consumer.",
 )
+READ_PAUSED = _standing(
+    "jetstream_read_paused",
+    _PARTITION,
+    "1 while the partition's consumer is paused.",
+)
 READ_PINS = _counter(
     "jetstream_read_pins_total",
     _PARTITION,
@@ -301,7 +306,7 @@ READ_ACK_PENDING = _standing(
 
 READ_METRICS: Final = (
     READ_ROWS, READ_BYTES, READ_LEFT_OUT, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME,
-    READ_ACTIVE, READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
+    READ_ACTIVE, READ_PINNED, READ_PAUSED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
     READ_REDELIVERED, READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
 )  # fmt: skip
 """The metrics of streaming reads."""
