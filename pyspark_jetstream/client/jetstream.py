@@ -546,7 +546,7 @@ class JetStream:
     def pause(self, stream: str, consumer: str, until: datetime | None) -> str:
         """A consumer delivers nothing until then (None: it does); the server's word for then."""
         body = {"pause_until": until.isoformat()} if until is not None else {}
-        answer = self._call(f"CONSUMER.PAUSE.{stream}.{consumer}", body, PAUSED)
+        answer = self.call(f"CONSUMER.PAUSE.{stream}.{consumer}", body, PAUSED)
         return str(answer["pause_until"]) if answer.get("paused") else ""
 
     def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
