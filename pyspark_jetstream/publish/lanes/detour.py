@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,29 +114,13 @@ class OneByOne(AsyncLane):
 
     Args:
         prefix: the lane's; replies come on `<prefix>.<OneByOne.TOKEN>.<ordinal>`.
+        arguments: `AsyncLane`'s.
     """
 
     TOKEN: Final = b"one"
 
-    def __init__(
-        self,
-        prefix: str,
-        limit: Limit,
-        max_bytes: int,
-        ack_timeout_s: float,
-        publish_timeout_s: float,
-        strict: bool = False,
-        rejects: bool = False,
-    ) -> None:
-        super().__init__(
-            f"{prefix}.{self.TOKEN.decode()}",
-            limit,
-            max_bytes,
-            ack_timeout_s,
-            publish_timeout_s,
-            strict,
-            rejects,
-        )
+    def __init__(self, prefix: str, *arguments: Any) -> None:
+        super().__init__(f"{prefix}.{self.TOKEN.decode()}", *arguments)
         self._careful = 1  # no more on the wire than this
         self._is_of_a_batch = False  # whether what it has was in a batch that failed
 
