@@ -50,7 +50,8 @@ class Offset:
     idle: tuple[int, ...] = ()
     """
     Partitions without a message in the batch that ends here: they get no task. It is noted, because
-    asked again the server might say otherwise, and then the tasks' numbers would shift.
+    asked again the server might say otherwise, and then the tasks' numbers would shift. Empty in
+    checkpoints of version 0.1.0, which had a task for every partition.
     """
     resumed: tuple[int, ...] = ()
     """
@@ -139,7 +140,7 @@ class Offset:
                 base=tuple(_sequence(sequence) for sequence in value["base"]),
                 streams={str(name): str(created) for name, created in value["streams"].items()},
                 consumer=_name(value["consumer"]),
-                idle=tuple(_sequence(sequence) for sequence in value["idle"]),
+                idle=tuple(_sequence(sequence) for sequence in value.get("idle", ())),
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
