@@ -113,14 +113,16 @@ _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
 _IN_VAIN: Final = 100
-"""So many pages in a row that bring nothing new are no listing."""
+"""After this many pages in a row without a new name, the listing is an error."""
 
 _NOT_THERE: Final = {
     (10043, None),  # JSSequenceNotFoundErrF
     (10057, "no message found"),
     (10057, "stream store EOF"),
 }
-"""How STREAM.MSG.DELETE says that a message is gone: err_code, description where that counts."""
+"""
+STREAM.MSG.DELETE's errors for a message that is gone: err_code, and description where it counts.
+"""
 
 
 class JetStream:
@@ -324,7 +326,7 @@ class JetStream:
     def messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[StoredMessage | None]:
-        """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
+        """The whole message that each query of STREAM.MSG.GET finds, in one round trip."""
         messages = self.stored_messages(stream, queries)
         for message in messages:
             if message is not None and lines_of(message.stored) is None:
@@ -571,7 +573,7 @@ class JetStream:
         return self._answers([(f"{self.prefix}.{api}", data)], read)[0]
 
     def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = SUCCESS) -> list[T]:
-        """What is answered to each, in one round trip; the first error is raised."""
+        """Answers to several requests, in one round trip; raises the first error."""
         replies = self._asked(requests)
         return [
             self.answer(asked[0], reply, read)
