@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from ..errors import (
@@ -33,6 +34,7 @@ from .info import (
     ERROR,
     LISTING,
     NAMES,
+    PAUSED,
     PUBACK,
     PURGED,
     STREAM,
@@ -540,6 +542,12 @@ class JetStream:
         info = self.answer(asked, reply, consumer_info_of)
         stale = info.pinned_id and info.num_waiting
         return self.consumer_info(stream, consumer) if stale else info
+
+    def pause(self, stream: str, consumer: str, until: datetime | None) -> str:
+        """A consumer delivers nothing until then (None: it does); the server's word for then."""
+        body = {"pause_until": until.isoformat()} if until is not None else {}
+        answer = self.call(f"CONSUMER.PAUSE.{stream}.{consumer}", body, PAUSED)
+        return str(answer["pause_until"]) if answer.get("paused") else ""
 
     def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
         """

@@ -305,11 +305,11 @@ class LaneSet:
 
     def _remember(self, lane: Lane, target: Target) -> None:
         """How long this stream of the lane knows an id."""
-        lane.forget(target.duplicate_window_s)
+        lane.lower_id_memory(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
-            lane.narrow(max_s)
+            lane.lower_publish_timeout(max_s)
             self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
     def _lane(self, place: int | None, target: Target | None) -> Lane:

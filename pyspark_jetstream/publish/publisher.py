@@ -134,11 +134,7 @@ class Publisher:
             if options.metrics.metrics_subject is None
             else options.metrics.metrics_interval_s,
         )
-        self._watchdog = Watchdog(
-            now,
-            options.rules.overload_window_s,
-            lambda: f"{self.admission!r}, {self.pauses!r}, lanes={self.lanes.all!r}",
-        )
+        self._watchdog = Watchdog(now, options.rules.overload_window_s, self._why_not)
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.admission!r}, {self.lanes!r}>"
@@ -192,6 +188,27 @@ class Publisher:
         lanes = self.lanes.all
         busy = (lane.busy or lane.rejected or lane.repeated for lane in lanes)
         return self.admission.waiting > 0 or any(busy)
+
+    def _why_not(self) -> str:
+        """Why nothing is stored: what waits, for what and how long, and what ends it."""
+        rules, now = self._context.options.rules, self._now()
+        by_priority = self.admission.counts().items()
+        counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
+        said = [f"rows in the queue: {counts or 'none'}"]
+        said += self.pauses.reasons(self.admission.subjects(), now)
+        for lately, lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
+            if lately.in_flight:
+                where = f" to stream '{lately.way.stream}'" if lately.way.stream else ""
+                said.append(
+                    f"{lately.in_flight} publishes{where} have no PubAck (limit {lane.limit})"
+                )
+        said.append(
+            f"the write fails when a row was tried for {self.lanes.publish_timeout_s:g}s"
+            " (publishTimeout)"
+        )
+        if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
+            said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
+        return "; ".join(said)
 
     def _now(self) -> float:
         return self._context.clock.monotonic()
@@ -462,7 +479,7 @@ class Publisher:
     def _drain_acks(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
         for lane in self.lanes.all:
-            lane.unread()
+            lane.mark_replies_late()
         try:
             while self.sender.connection.poll():
                 self._read()
@@ -477,7 +494,7 @@ class Publisher:
         """Until there is a connection, or the oldest publish on its way has no time left."""
         lanes = self.lanes.all
         for lane in lanes:
-            lane.broken()
+            lane.on_disconnect()
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
         patience = Patience(
             min(oldest - self._now(), self._context.options.window.publish_timeout_s),

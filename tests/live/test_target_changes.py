@@ -256,6 +256,21 @@ def test_messages_that_leave_as_they_should_are_no_alarm(js, nats_server, new_st
     assert js.stream_info(name).last_seq == COUNT + 10
 
 
+def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_stream):
+    """
+    A stream is turned from `interest` to `limits`: what it was given since is there. What nobody
+    waited for before is not, as it should be.
+    """
+    name = new_stream(retention="interest")
+
+    def keep(js, name, config):
+        js._call(f"STREAM.UPDATE.{name}", config | {"retention": "limits"})
+
+    run(js, nats_server, name, keep, ledger=False)
+
+    assert js.stream_info(name).messages == COUNT - 200
+
+
 def test_a_purge_of_what_was_there_before_is_no_alarm(js, nats_server, new_stream):
     """
     What a purge removed that no row was among.

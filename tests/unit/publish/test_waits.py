@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -214,8 +215,8 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
 
 def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     """
-    A28: one warning in ten seconds, with the queue by priority, the pauses, and what is on the wire
-    of how many.
+    A28: one warning in ten seconds: what waits by priority, for which pause, for how long, what
+    ends it, what is on the wire of how many, and when the write fails.
     """
     caplog.set_level(logging.WARNING, "pyspark_jetstream")
     world = world_of(monkeypatch, **FIXED, max_in_flight=7, publish_timeout_s=45.0)
@@ -226,9 +227,48 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
         world.run()
     said = [each.message for each in caplog.records if "nothing stored" in each.message]
     assert len(said) == 4
-    assert "normal" in said[0] and "parked" in said[0]
-    assert "operator TopicProduceQuotaExceeded: b" in said[0]
-    assert "/7 in flight" in said[0]
+    assert not re.search("[<>]", "".join(said)), "no repr"
+    assert re.search(
+        r"rows in the queue: \d+ normal; (\d+) rows wait: an operator paused 'b'", said[0]
+    )
+    assert "(TopicProduceQuotaExceeded, request 1), for 55.0s more unless renewed" in said[0]
+    assert "`pyspark-jetstream throttle lift --subject b` ends it" in said[0]
+    assert "4 publishes to stream 'ab' have no PubAck (limit 7)" in said[0]
+    assert "tried for 45s (publishTimeout), or paused for" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        (
+            lambda world: world.net.commands.append((START_S, command(9, ">", 60.0, reason=4))),
+            r"80 rows wait: an operator paused the whole writer \(BrokerProduceQuotaExceeded,"
+            r" request 9\), .* lift --subject '>' --reason BrokerProduceQuotaExceeded` ends it",
+        ),
+        (
+            lambda world: world.net.commands.append((START_S, command(9, "a", 60.0, msgs=0.01))),
+            r"\d+ rows wait: an operator holds 'a' to a rate \(TopicProduceQuotaExceeded,"
+            r" request 9\).* throttle lift --subject a` ends it",
+        ),
+        (
+            refusing(0, 503, 10077),
+            r"(the server refuses them \(|last refusal: )publish to '[ab]': .*\(err_code 10077\);"
+            r" the stream is full: raise its limit",
+        ),
+    ],
+    ids=["a whole writer", "a rate", "a full stream"],
+)
+def test_what_holds_rows_back_is_said_with_what_ends_it(monkeypatch, caplog, happens, says):
+    """A28: each of an operator's pause of the writer, an operator's rate, and a full stream."""
+    caplog.set_level(logging.WARNING, "pyspark_jetstream")
+    rules = rules_of(throttle_max_wait_s=15.0)
+    world = world_of(monkeypatch, **FIXED, max_in_flight=7, rules=rules)
+    happens(world)
+
+    with pytest.raises(JetStreamError):
+        world.run()
+    said = [each.message for each in caplog.records if "nothing stored" in each.message]
+    assert re.search(says, said[0]), said
 
 
 @pytest.mark.parametrize("minimum", [4096, 1])
