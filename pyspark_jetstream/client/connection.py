@@ -501,7 +501,11 @@ class Client:
         if self._connection is None:
             return
         if len(data) > self._connection.max_payload:  # the server would cut the connection
-            logger.warning("%d bytes for %s are more than max_payload", len(data), subject)
+            logger.warning(
+                "%d bytes for %s are more than max_payload: they are not sent, nor will any later"
+                " ones of that size be, until the server's max_payload (%d) is raised",
+                len(data), subject, self._connection.max_payload,
+            )  # fmt: skip
             return
         try:
             self._connection.tell(subject, data, timeout_s)

@@ -619,7 +619,11 @@ class JetStream:
             code = _err_code(replies[again[0]])
             if not told:
                 told = True
-                logger.warning("%s is waited for, err_code=%d", requests[again[0]][0], code)
+                logger.warning(
+                    "JetStream does not answer %s yet (err_code %d), as while a server or a leader"
+                    " comes back; it is asked again for %gs (requestTimeout), then this fails",
+                    requests[again[0]][0], code, client.options.request_timeout_s,
+                )  # fmt: skip
             if code in _OFF:
                 # While JetStream comes back, streams and consumers are restored one by one.
                 passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}

@@ -286,8 +286,10 @@ class LaneSet:
                 raise self._unseen(self._targets.unseen)
         for place, target in shorter.items():
             logger.warning(
-                "stream=%s: its duplicate_window is %gs now; what may be stored has less time",
-                target.name, target.duplicate_window_s,
+                "stream=%s: its duplicate_window is %gs now. A row that may be stored and has no"
+                " PubAck is sent again for as long, at most, then the write fails; a longer one"
+                " (`nats stream edit %s --dupe-window`) gives rows more time",
+                target.name, target.duplicate_window_s, target.name,
             )  # fmt: skip
             lane = self._lanes.get(place) or self._lanes.get(None)
             if lane is not None:

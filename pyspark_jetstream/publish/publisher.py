@@ -453,7 +453,11 @@ class Publisher:
         connection = self.sender.connection
         report = self._reporter.report(telemetry.snapshot(), now, final)
         if len(report) > connection.max_payload:  # the server would cut the connection
-            logger.warning("metrics of %d bytes are more than max_payload", len(report))
+            logger.warning(
+                "no metrics are reported: their %d bytes are more than the server's max_payload of"
+                " %d. Rows are written all the same; raise it, or count fewer subjects apart"
+                " (priorityRules)", len(report), connection.max_payload,
+            )  # fmt: skip
             return
         try:
             if connection.tell(subject, report, SEND_TIMEOUT_S):

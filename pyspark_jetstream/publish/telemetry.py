@@ -534,7 +534,11 @@ class Watchdog:
         said, since = self._dropped_said
         if dropped > said and now - since >= self._dropped_every_s:
             self._dropped_said = dropped, now
-            logger.warning("dropped %d rows so far: the server has no room", dropped)
+            logger.warning(
+                "dropped %d rows so far, as overloadPolicy=drop says: their streams push back, or"
+                " are full. Rows are dropped until the streams take them as fast as they come",
+                dropped,
+            )
         before, at = self._moved
         if acked != before or not is_busy:
             self._moved = acked, now

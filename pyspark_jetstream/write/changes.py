@@ -223,7 +223,10 @@ def _look(js: JetStream, by_name: Mapping[str, list[FoundStream]]) -> dict[str, 
         except TargetChangedError:
             raise
         except JetStreamError as error:
-            logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
+            logger.warning(
+                "stream=%s: whether it still has the rows of this batch was not looked at, and the"
+                " commit goes on without: %s", name, error,
+            )  # fmt: skip
     return infos
 
 
@@ -243,12 +246,18 @@ def _removed(js: JetStream, info: StreamInfo, seen: list[FoundStream]) -> int:
         return 0
     ahead = max(0, info.first_seq - 1 - end)
     if info.num_deleted > _LISTED:
-        logger.warning("stream=%s: too many messages were removed to look at them", info.name)
+        logger.warning(
+            "stream=%s: %d messages were removed, too many to look whether rows of this batch are"
+            " among them; the commit goes on without", info.name, info.num_deleted,
+        )  # fmt: skip
         return ahead
     try:
         return ahead + sum(sequence > end for sequence in js.deleted(info.name))
     except JetStreamError as error:
-        logger.warning("stream=%s: what was removed was not looked at: %s", info.name, error)
+        logger.warning(
+            "stream=%s: whether rows of this batch were removed was not looked at, and the commit"
+            " goes on without: %s", info.name, error,
+        )  # fmt: skip
         return ahead
 
 
