@@ -169,8 +169,10 @@ NOT_WRITTEN: Final = frozenset({**MADE, **ORDERS, **PLACES})
 
 
 _MEANS: Final = {
-    "Nats-Schedule": "the rows are stored at once, and no message is scheduled",
-    "Nats-Incr": "nothing is added to a counter; a copy would add it once more",
+    "Nats-Schedule": "the rows are stored at once, and no message is scheduled; that takes the"
+    " columns deliver_at or schedule, and schedule_target",
+    "Nats-Incr": "nothing is added to a counter; that takes the column increment. A copy would add"
+    " it once more",
     "Nats-TTL": "their stream does not allow it (allow_msg_ttl); the rows do not expire",
     ROLLUP: "that takes allowRollup=true, the value sub, and allow_rollup_hdrs of their stream",
 }
