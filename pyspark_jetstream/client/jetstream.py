@@ -272,6 +272,26 @@ class JetStream:
             if not is_new or len(names) >= answer.get("total", 0):
                 return names
 
+    def streams_listed(self, takes: Callable[[str], bool]) -> dict[str, StreamInfo]:
+        """
+        `stream_info` of all streams whose names are taken, by name, in pages of 256.
+
+        One that is made or deleted meanwhile may be left out, and so may be one that is there: a
+        cluster leaves out those whose leader does not answer within 4 s.
+        """
+
+        def page(answer: dict[str, Any]) -> tuple[int, int, list[StreamInfo]]:
+            streams = answer.get("streams") or []
+            taken = [self._timed(each) for each in streams if takes(each["config"]["name"])]
+            return answer["total"], len(streams), taken
+
+        total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
+        bodies = [{"offset": at} for at in range(length, total, length or total)] if length else []
+        requests = [(f"{self.prefix}.STREAM.LIST", json.dumps(body).encode()) for body in bodies]
+        for _, _, more in self._answers(requests, page):
+            found += more
+        return {info.name: info for info in found}
+
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""
         return self.call(f"STREAM.CREATE.{config['name']}", config, STREAM)
