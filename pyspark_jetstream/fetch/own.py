@@ -295,7 +295,7 @@ class _Alone:
         return Superseded(text)
 
     def refused(self, status: Status, words: str) -> Exception:
-        """The error after which the read goes on in another way, as where `max_request_batch` is small."""
+        """The error by which the read goes on in another way (`max_request_batch` is too small)."""
         return ConsumerRefusedError(f"consumer '{self.consumer}' refuses pulls: {words}")
 
     def check_others(self, last: int) -> None:
