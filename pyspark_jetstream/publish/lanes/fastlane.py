@@ -69,6 +69,7 @@ from .answers import Says, is_ordinal, understand
 from .detour import BatchLane, unfit
 from .fastbatch import OUTSTANDING, BatchTerms, FastBatch
 from .frames import Frames
+from .lane import BROKEN
 
 __all__ = ["FastLane"]
 
@@ -183,8 +184,8 @@ class FastLane(BatchLane[FastBatch]):
             self._ignored += batch.sent - batch.acked
         self._settle(batch, now)
 
-    def broken(self) -> None:
-        super().broken()
+    def broken(self, why: str = BROKEN) -> None:
+        super().broken(why)
         if self._batch is not None:
             self._batch.broken()
 
