@@ -288,7 +288,7 @@ def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_st
     name = new_stream(retention="interest")
 
     def keep(js, name, config):
-        js._call(f"STREAM.UPDATE.{name}", config | {"retention": "limits"})
+        js.call(f"STREAM.UPDATE.{name}", config | {"retention": "limits"})
 
     run(js, nats_server, name, keep, ledger=False)
 
