@@ -36,6 +36,7 @@ from typing import Any, Final, NamedTuple
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
+from pyspark_jetstream.errors import further
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses, Response
 from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
@@ -197,7 +198,7 @@ def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
         silent = ", ".join(_called(pauses, number) for number in pauses.silent)
         complain(
             f"not acknowledged by {silent}: they may go on publishing;"
-            " only limits of the server stop them (docs/guides/throttle.md)"
+            f" only limits of the server stop them{further('guides/throttle')}"
         )
         return SILENT
     return 0 if pauses.told else _nobody(given)
