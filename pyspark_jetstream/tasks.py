@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,8 +35,8 @@ __all__ = [
     "WarmUp",
     "Work",
     "by_own_consumer",
-    "cheapest",
     "direct_tasks",
+    "pieces",
     "read_task",
     "shaped",
     "trimmed",
@@ -166,12 +166,43 @@ def by_own_consumer(
 
 def direct_tasks(
     connection: ConnectionOptions,
-    read: RangeRead,
-    ranges: Sequence[tuple[int, int]],
-    counts: Sequence[int | None],
+    survey: Survey,
+    infos: Mapping[str, StreamInfo],
+    reads: Sequence[RangeRead],
+    wanted: int,
+    most: int | None,
+    may_own: bool = True,
 ) -> list[ReadTask]:
     """
-    `read` as tasks over contiguous ranges of sequences, each with what it must find.
+    The reads as tasks over contiguous ranges of sequences, each with what it must find.
+
+    Args:
+        wanted: into how many tasks all reads are cut, by their sequences.
+        most: of sequences a task.
+        may_own: whether consumers of the tasks' own take their place where these cost less.
+    """
+    sequences = max(1, sum(read.end - read.start for read in reads))
+    tasks: list[ReadTask] = []
+    for read in reads:
+        parts = -(-wanted * (read.end - read.start) // sequences)
+        ranges = planning.split_range(read.start, read.end, parts, most)
+        filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
+        counts = [read.expected]
+        if len(ranges) > 1 or read.expected is None:
+            counts = survey.sums(read.stream, filters, ranges, infos)
+        for piece in pieces(read, ranges, counts):
+            info = infos[read.stream]
+            is_own = may_own and _own_is_cheaper(survey, info, piece)
+            work = by_own_consumer(piece, piece.layout, None) if is_own else piece
+            tasks.append(ReadTask(connection, work))
+    return tasks
+
+
+def pieces(
+    read: RangeRead, ranges: Sequence[tuple[int, int]], counts: Sequence[int | None]
+) -> list[RangeRead]:
+    """
+    `read` in ranges, with what each must find.
 
     What was there when `read` was counted and is not any more the first one misses: a stream loses
     its oldest messages.
@@ -180,22 +211,18 @@ def direct_tasks(
     if read.expected is not None and None not in counts:
         expected[0] = max(counts[0] or 0, read.expected - sum(count or 0 for count in counts[1:]))
     return [
-        ReadTask(connection, replace(read, start=low, end=high, expected=count))
+        replace(read, start=low, end=high, expected=count)
         for (low, high), count in zip(ranges, expected, strict=True)
     ]
 
 
-def cheapest(survey: Survey, info: StreamInfo, tasks: Iterable[ReadTask]) -> Iterator[ReadTask]:
-    """Direct reads of a stream, or in their place reads by own consumers where these cost less."""
-    for task in tasks:
-        read = task.work
-        assert isinstance(read, RangeRead)
-        sequences = read.end - read.start
-        cheaper = read.filter is None and planning.own_is_cheaper(sequences, survey.site(info))
-        if cheaper and info.retention == "limits" and survey.may_own(info.name, {info.name: info}):
-            yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
-        else:
-            yield task
+def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
+    return (
+        read.filter is None
+        and planning.own_is_cheaper(read.end - read.start, survey.site(info))
+        and info.retention == "limits"
+        and survey.may_own(info.name, {info.name: info})
+    )
 
 
 def counted(batches: Iterator[pa.RecordBatch], wanted: bool) -> Iterator[pa.RecordBatch]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..fetch import planning
 from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
-from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, cheapest, direct_tasks
+from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, direct_tasks
 from .durables import Durables
 from .options import SourceOptions
 from .planner import BatchPlanner, Plan
@@ -143,20 +142,7 @@ class RangeTasks:
             for index in ([None] if shared and busy else busy)
         ]
         wanted = max(options.min_partitions or 0, len(layout))
-        sequences = max(1, sum(read.end - read.start for read in reads))
-        tasks: list[ReadTask] = []
-        for read in reads:
-            ranges = planning.split_range(
-                read.start,
-                read.end,
-                -(-wanted * (read.end - read.start) // sequences),
-                options.max_records_per_partition,
-            )
-            filters = layout.filters(read.partition)
-            counts = self._survey.sums(read.stream, filters, ranges, self._watched.infos)
-            direct = direct_tasks(options.connection, read, ranges, counts)
-            if options.read_mode == "auto":
-                tasks += cheapest(self._survey, self._watched.infos[read.stream], direct)
-            else:
-                tasks += direct
-        return tasks
+        return direct_tasks(
+            options.connection, self._survey, self._watched.infos, reads, wanted,
+            options.max_records_per_partition, options.read_mode == "auto",
+        )  # fmt: skip
