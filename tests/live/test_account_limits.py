@@ -247,5 +247,7 @@ def test_a_payload_of_the_account_that_stays_lowered(bounded, mode):
     """
     The error says which limit it is.
     """
-    with pytest.raises((RowError, NotConnectedError), match=r"(?i)max(_|imum )payload"):
+    with pytest.raises(
+        (RowError, NotConnectedError, PublishTimeoutError), match=r"(?i)max(_|imum )payload"
+    ):
         written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), mode)
