@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 
 
 class Work(Protocol):
-    """What one task is to read; a small dataclass, for it travels pickled."""
+    """The range and the way of one task's read; a small dataclass, for it travels pickled."""
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows, as record batches bounded in rows and bytes."""

@@ -77,7 +77,7 @@ METRICS_OPTIONS: Final = table(
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a connection trusts a server by, and how TLS begins."""
+    """Trust in the server's certificate, and the start of TLS."""
 
     ca_file: str | None
     cert_file: str | None
@@ -87,7 +87,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How to reach and enter the servers; hashable, so that a process can pool by it."""
+    """Servers, login and time-outs of a connection; hashable, as the key of a process's pool."""
 
     servers: tuple[str, ...]
     credentials: Secret | None
@@ -126,7 +126,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """What a query is called, where its counters are reported, and how often."""
+    """Name of a query, subject and interval of its metrics."""
 
     query_name: str | None
     metrics_subject: str | None

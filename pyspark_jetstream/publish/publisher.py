@@ -36,7 +36,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.connection import Client
+from ..client.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Client
+from ..client.patience import Patience
 from ..errors import (
     NotConnectedError,
     ProducerThrottledError,
@@ -67,8 +68,6 @@ _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
 
 _LONGEST_WAIT_S: Final = 10.0
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 1.0
 
 
 def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Counts:
@@ -118,13 +117,13 @@ class Publisher:
         self.lanes = LaneSet(options, context.targets, self._inbox, context.telemetry)
         """The ways to publish."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
-        """What carries them out."""
+        """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
-        """What keeps rows back."""
+        """Pauses that hold rows back."""
         self.admission = Admission(rules, self.pauses.throttle)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
-        """What becomes of rows that are shed or rejected."""
+        """Stores or drops rows that are shed or rejected."""
         self._left_out = 0  # rows that an earlier attempt has stored
         self._leaving: list[Leaving] = []  # shed, and not released
         self._goes_on = False  # whether rows have left the queue for this turn
@@ -374,7 +373,7 @@ class Publisher:
             connection.wait(self._deadline(held), supply.fileno() if supply.asked else -1)
 
     def _deadline(self, held: bool) -> float:
-        """When there is something to do though nothing arrives."""
+        """The time at which to act though nothing arrives."""
         now = self._now()
         deadlines = [self.pauses.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
@@ -408,7 +407,7 @@ class Publisher:
         return repeated
 
     def _apply_refusals(self, now: float) -> None:
-        """What the server refused pauses what that is about."""
+        """Pauses the subjects of the server's refusals."""
         is_busy = self.pauses.is_busy(now)
         if is_busy is not None:
             self.lanes.hold(is_busy)
@@ -484,7 +483,7 @@ class Publisher:
     def _drain_acks(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
         for lane in self.lanes.all:
-            lane.unread()
+            lane.mark_replies_late()
         try:
             while self.sender.connection.poll():
                 self._read()
@@ -497,19 +496,20 @@ class Publisher:
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""
-        lanes, clock = self.lanes.all, self._context.clock
+        lanes = self.lanes.all
         for lane in lanes:
-            lane.broken()
+            lane.on_disconnect()
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
-        deadline = min(oldest, self._now() + self._context.options.window.publish_timeout_s)
-        backoff = _FIRST_BACKOFF_S
+        patience = Patience(
+            min(oldest - self._now(), self._context.options.window.publish_timeout_s),
+            pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S, clock=self._context.clock,
+        )  # fmt: skip
         while True:
             self.sender.drop()
-            if not error.retryable or self._now() + backoff > deadline:
+            if not error.retryable or patience.over:
                 raise error
             logger.info("reconnecting lanes=%r reason=%s", lanes, error.reason)
-            clock.sleep(backoff)
-            backoff = min(backoff * 2, _MAX_BACKOFF_S)
+            patience.pause()
             try:
                 self._listen()
                 return

@@ -31,7 +31,7 @@ __all__ = ["CountedWork", "Reporting"]
 logger = get_logger(__name__)
 
 _PATIENCE_S = 5.0
-"""How long a look at the server may take."""
+"""Time-out of a look at the server."""
 
 _JOIN_S = 2.0
 

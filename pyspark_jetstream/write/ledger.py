@@ -90,7 +90,7 @@ _TASK: Final = re.compile(r"[0-9]{1,10}")
 """The number of a task in a key; what else stands there is a stranger's, and says nothing."""
 
 _CLOCKS: Final = timedelta(minutes=2)
-"""So much the clocks of a stream's servers may differ."""
+"""Upper bound of the difference between the clocks of a stream's servers."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""

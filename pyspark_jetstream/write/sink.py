@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import TimestampType
 from pyspark.taskcontext import TaskContext
 
 from ..client.connection import borrow
@@ -46,6 +47,7 @@ from ..serverheaders import left_out_because
 from ..worker import settle
 from .attempt import Written
 from .changes import FoundStream, check_targets
+from .commandlines import column_fault
 from .creation import create_streams, stream_configs
 from .ids import Ids, of_query
 from .ledger import Ledger
@@ -55,7 +57,7 @@ from .streams import Streams, target_fault
 from .task import TaskReport, write_task
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = [
     "JetStreamBatchWriter",
@@ -148,6 +150,10 @@ def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, 
         yield (2, 10), "createStream"
     if "ttl" in schema.names:  # taken for any header, and never acted on
         yield (2, 11), "the column ttl"
+    if "schedule_target" in schema.names:
+        yield (2, 12), "the columns deliver_at and schedule"
+    if "increment" in schema.names:
+        yield (2, 12), "the column increment"
     config = options.create.config if options.create is not None else {}
     if options.publish_mode == "atomic" or config.get("allow_atomic"):
         yield (2, 12), "publishing atomic batches"
@@ -165,6 +171,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
     Raises:
         UnsupportedServerError: The server is too old for one of the options or columns.
         OptionError: The target stream, where it is known, cannot be written as the options say.
+        ColumnError: It does not take what a column says.
         LedgerError: There is no ledger, and none can be made.
     """
     with borrow(options.connection) as client:
@@ -174,7 +181,8 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                fault = target_fault(Target.parse(config), options)
+                target = Target.parse(config)
+                fault = target_fault(target, options) or column_fault(schema.names, target)
                 if fault is not None:
                     raise fault
             create_streams(js, options.create)
@@ -186,7 +194,9 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:
-                fault = target_fault(targets[place], options)
+                fault = target_fault(targets[place], options) or column_fault(
+                    schema.names, targets[place]
+                )
             elif options.rows.require_stream and not targets.is_blind:
                 fault = OptionError("subject", untaken(subject))
             else:
@@ -201,15 +211,25 @@ def _check(schema: StructType, options: SinkOptions) -> None:
     check_names(schema.names, subject_given)
     if "claims" in schema.names and options.priorities.claim is None:
         raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
+    commands = {"schedule_target", "increment"} & set(schema.names)
+    if commands and options.dead_letter_subject is not None:
+        raise ColumnError(
+            min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"
+        )
     fields = []
     for each in schema.fields:
         try:
-            fields.append(pa.field(each.name, to_arrow_type(each.dataType)))
+            fields.append(pa.field(each.name, _arrow_type(each.dataType)))
         except Exception as error:
             raise ColumnError(
                 each.name, f"the type {each.dataType.simpleString()} cannot be written"
             ) from error
     check_schema(pa.schema(fields), subject_given)
+
+
+def _arrow_type(type: DataType) -> pa.DataType:
+    """What Spark hands values of this type over as; the zone of a TIMESTAMP is the session's."""
+    return pa.timestamp("us", "UTC") if isinstance(type, TimestampType) else to_arrow_type(type)
 
 
 def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Written | None:

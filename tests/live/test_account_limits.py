@@ -49,7 +49,7 @@ def js(full):
     js = JetStream(client)
     yield js
     for name in js.stream_names():
-        js._call(f"STREAM.DELETE.{name}")
+        js.call(f"STREAM.DELETE.{name}")
     client.close()
 
 
@@ -76,7 +76,7 @@ def written(server, rows, **options):
         publish_mode=options.pop("mode", "async"),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
-        **{"publish_timeout_s": 8.0, "ack_timeout_s": 1.0} | options,
+        **{"publish_timeout_s": 4.0, "ack_timeout_s": 0.5} | options,
     )
     client = Client(options.connection)
     try:

@@ -72,7 +72,7 @@ def gone(world: World) -> None:
         if world.clock.now > START_S:
             raise NotConnectedError("model", "gone")
 
-    world.net._check = check  # type: ignore[method-assign]
+    world.net.check_up = check  # type: ignore[method-assign]
     world.net.on_sent = lambda each: False
 
 
@@ -114,7 +114,7 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
     """
     rules = rules_of(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
     world = world_of(monkeypatch, **FIXED, max_in_flight=2, rules=rules)
-    world.supply._blocks.pop()
+    world.supply.blocks.pop()
     silent(world)
 
     with pytest.raises(QueueTimeoutError, match="not sent within queueTimeout"):
@@ -166,7 +166,7 @@ def test_i7_dead_letters_that_wait_are_few(monkeypatch):
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
     blocks = [urgent("abcd" * 25, n * 100, [Priority.NON_CRITICAL] * 100) for n in range(3, 30)]
-    world.supply._blocks += blocks
+    world.supply.blocks += blocks
     dead.is_full = True
     net, poll, maximum = world.net, world.net.poll, 0
 
@@ -194,7 +194,7 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
         monkeypatch, **FIXED, max_in_flight=1, metrics_subject="m", metrics_interval_s=0.5
     )
     heard = elsewhere(monkeypatch, world)
-    net, receipts, receipt = world.net, [], world.net._receipt
+    net, receipts, receipt = world.net, [], world.net.receipt
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 10
     net.commands += [(START_S + 3, command(1, "b", 1.0)), (START_S + 7, command(2, "a", 1.0))]
     reports = []
@@ -203,7 +203,7 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
         receipts.append(world.clock.now)
         receipt(each)
 
-    net._receipt = noted  # type: ignore[method-assign]
+    net.receipt = noted  # type: ignore[method-assign]
     publish = heard.publish
     heard.publish = lambda sent: (reports.append(world.clock.now), publish(sent))[1]  # type: ignore[method-assign]
     counts = world.run()
@@ -327,7 +327,7 @@ def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
         blocks = [block("ab" * 200, first) for first in range(0, 4000, 400)]
         world = World(monkeypatch, blocks, rng, publish_mode=mode, **FIXED, max_in_flight=100)
         world.net.chaos = 0.0
-        world.supply._rng = random.Random(2)
+        world.supply.rng = random.Random(2)
         world.net.commands.append((START_S, command(1, "a", pause_s)))
         counts = world.run()
         sent = world.net.first_sent
@@ -364,7 +364,7 @@ def test_i10_a_write_leaves_no_subscription(monkeypatch):
     monkeypatch.setattr(world.net, "unsubscribe", ended.append)
     world.run()
 
-    assert sorted(ended) == sorted(world.net._subscriptions.values())
+    assert sorted(ended) == sorted(world.net.subscriptions.values())
     assert len(ended) == 3
 
 
@@ -377,7 +377,7 @@ def test_i9_what_the_rows_raise_ends_the_write(monkeypatch, error):
     get = world.supply.get
 
     def failing():
-        if world.supply.asked and len(world.supply._blocks) == 1:
+        if world.supply.asked and len(world.supply.blocks) == 1:
             raise error
         return get()
 
