@@ -219,17 +219,16 @@ def check_layout(
     then = sorted(streams)
     if partitions == count and then == sorted(now):
         return
-    text = (
-        f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
-        f" query has {count} of {', '.join(sorted(now))}. "
-    )
     if not set(then) & set(now):
-        text += (
-            "A checkpoint belongs to its stream: name that one in the option stream, or give this"
-            " query a checkpointLocation of its own. Where this stream takes that one's place,"
+        raise OffsetError(
+            f"the checkpoint is of stream {', '.join(then)}, not of {', '.join(sorted(now))}: give"
+            " this query a checkpointLocation of its own, or name that stream in the option stream."
+            f" Where this stream takes that one's place, {remedy}"
         )
-        raise OffsetError(f"{text} {remedy}")
-    raise OffsetError(f"{text}{remedy[0].upper()}{remedy[1:]}")
+    raise OffsetError(
+        f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
+        f" query has {count} of {', '.join(sorted(now))}. {remedy[0].upper()}{remedy[1:]}"
+    )
 
 
 def check_filters(then: Sequence[str], now: Sequence[str]) -> None:
