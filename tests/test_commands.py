@@ -22,6 +22,8 @@ JOBS = {
     "explain_mapping": "explain-mapping",
     "inspect_stream": "inspect",
     "metrics": "metrics",
+    "pause": "pause",
+    "resume": "resume",
     "partition_stream": "partition",
     "range_backfill": "backfill range",
     "replay_dead_letters": "replay",
@@ -73,7 +75,7 @@ def test_the_list(capsys):
     text = " ".join(out.split())
 
     assert (status, err) == (0, "")
-    for name, (module, does) in commands.COMMANDS.items():
+    for name, (module, does, _) in commands.COMMANDS.items():
         doc = importlib.import_module(f"{commands.__package__}.{module}").__doc__
         assert " ".join(doc.split()).startswith(does)
         assert f"{name} {does}" in text

@@ -195,6 +195,9 @@ _MESSAGE: Final = record(
 PUBACK: Final = record({"seq": _SEQUENCE, "stream": text})
 """What a publish is answered."""
 
+PAUSED: Final = record({}, {"paused": flag, "pause_until": time})
+"""What CONSUMER.PAUSE answers."""
+
 PURGED: Final = record({}, {"purged": _COUNT})
 """What STREAM.PURGE answers."""
 

@@ -58,6 +58,10 @@ CONNECTION_OPTIONS: Final = table(
 
 METRICS_OPTIONS: Final = table(
     "stream sink",
+    Option("queryName", "query_name", str.strip, "",
+        "What metrics, operators and the log call the query or write. A streaming write takes it"
+        " from `writeStream.queryName`; a read needs it here, as Spark tells a source no name."
+        " Default of reads: their consumer's name."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
         "Subject to which a streaming query or a write reports its counters (`pyspark-jetstream"
         " metrics`); without it there are no reports."),
@@ -116,8 +120,9 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Where counters are reported, and how often."""
+    """What a query is called, where its counters are reported, and how often."""
 
+    query_name: str | None
     metrics_subject: str | None
     metrics_interval_s: float
 

@@ -147,7 +147,7 @@ def _transforms(config: Mapping[str, Any]) -> Iterator[str]:
     own = config.get("subject_transform") or {}
     if own.get("dest"):
         yield own["dest"]
-    for source in config.get("sources") or []:
+    for source in [config.get("mirror") or {}, *(config.get("sources") or [])]:
         for transform in source.get("subject_transforms") or []:
             if transform.get("dest"):
                 yield transform["dest"]

@@ -57,7 +57,7 @@ from ..subjects import (
 
 __all__ = [
     "OPTION",
-    "Cut",
+    "TokenCut",
     "Partition",
     "Piece",
     "Random",
@@ -141,7 +141,7 @@ class Random:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TokenCut:
     """One or more tokens cut out of one token of the source subject."""
 
     function: str
@@ -166,7 +166,7 @@ class Cut:
         return _CUTS[self.function](raw, self.size).decode("utf-8", "surrogateescape")
 
 
-Piece = str | Wildcard | Partition | Random | Cut
+Piece = str | Wildcard | Partition | Random | TokenCut
 """What one token of a destination is made of."""
 
 
@@ -214,7 +214,7 @@ class Rule:
     @property
     def cuts(self) -> bool:
         """Whether tokens are cut, so that the result may be no subject."""
-        return any(isinstance(piece, Cut) for piece in self.pieces)
+        return any(isinstance(piece, TokenCut) for piece in self.pieces)
 
     def apply(self, subject: str, draw: Callable[[Random], str] | None = None) -> str:
         """
@@ -237,7 +237,7 @@ class Rule:
             elif isinstance(piece, Partition):
                 key = [source[i] for i in piece.indexes] if piece.indexes else subject
                 mapped.append(str(_hash(key) % piece.buckets))
-            elif isinstance(piece, Cut):
+            elif isinstance(piece, TokenCut):
                 cut = True
                 mapped.append(piece.of(source[piece.index]))
             elif draw is None:
@@ -457,7 +457,7 @@ def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
     if is_literal(source):
         raise fail(f"wildcard index out of range {where}; the source has no wildcards")
     index = _token_index(wildcard, source, where, fail)
-    return Wildcard(index) if name == "wildcard" else Cut(name, index, size, delimiter)
+    return Wildcard(index) if name == "wildcard" else TokenCut(name, index, size, delimiter)
 
 
 _TAKES: Final = {

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ..arrays import BINARY, INT32, REST, STRING, digits, int32, scalar
 from ..subjects import FAULTY, has_rest, is_literal, literal_beginning, tokens
 from .columns import Part, Tokens, fnv1a32_of, joined, modulo
-from .rule import Cut, Partition, Piece, Random, Rule, partition_of
+from .rule import Partition, Piece, Random, Rule, TokenCut, partition_of
 
 __all__ = ["ColumnRule", "Draw"]
 
@@ -58,7 +58,7 @@ class _Number:
     after: str = ""
 
 
-_Element = str | _Run | _Number | Cut
+_Element = str | _Run | _Number | TokenCut
 
 
 class ColumnRule:
@@ -118,7 +118,7 @@ class ColumnRule:
             start = tokens.start_of(part.first)
             end = tokens.end if part.last is None else tokens.end_of(part.last - 1)
             return [tokens.run(pc.subtract(start, int32(1)) if part.dotted else start, end)]
-        if isinstance(part, Cut):
+        if isinstance(part, TokenCut):
             token = tokens.text(tokens.start_of(part.index), tokens.end_of(part.index))
             return [Part(_cut(part, token), 1)]
         if isinstance(part.of, Random):
@@ -224,7 +224,7 @@ def _element(piece: Piece, rule: Rule) -> _Element:
         if is_literal(rule.source):
             return str(partition_of(rule.source, piece.count))
         return _Number(piece, piece.buckets)
-    if isinstance(piece, Cut) and (piece.function == "split" or piece.size > 0):
+    if isinstance(piece, TokenCut) and (piece.function == "split" or piece.size > 0):
         return piece
     return _Run(piece.index, piece.index + 1)
 
@@ -233,7 +233,7 @@ def _constant(text: str) -> Part:
     return Part(pa.array([text.encode()], BINARY), 0)
 
 
-def _cut(cut: Cut, token: pa.Array) -> pa.Array:
+def _cut(cut: TokenCut, token: pa.Array) -> pa.Array:
     """What the tokens become, binary."""
     size = cut.size
     if cut.function == "left":

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -179,6 +179,14 @@ class Admission:
         for messages in self.messages():
             for entry in pc.value_counts(priorities_of(messages)).to_pylist():
                 counts[Priority(entry["values"])] += entry["counts"]
+        return counts
+
+    def subjects(self) -> Counter[str]:
+        """How many rows wait of each subject."""
+        counts: Counter[str] = Counter()
+        for messages in self.messages():
+            for entry in pc.value_counts(messages.indices).to_pylist():
+                counts[messages.distinct[entry["values"]]] += entry["counts"]
         return counts
 
     def messages(self) -> list[Messages]:

@@ -32,7 +32,6 @@ from .throttleprotocol import (
     Active,
     Discover,
     Kept,
-    Producer,
     Reason,
     ThrottleProducer,
     active_subject,
@@ -71,7 +70,6 @@ class Operators:
         """Where it says that it begins."""
         self.throttle = Throttle(producer_id)
         """What is paused."""
-        self._producer_id = producer_id
         self._sent: dict[str, None] = {}
         self._began = self._until = -math.inf
         self._is_unanswered = False
@@ -92,7 +90,7 @@ class Operators:
         self._began, self._until = now, now + self._patience_s
         self._is_unanswered = True
         self._waiting = frozenset()  # whoever has lost its connection has lost words, too
-        return Producer(self._producer_id, True, supports_rate=True).encode()
+        return self.throttle.writer.encode()
 
     def nobody(self) -> None:
         """Nobody listens on `active`, says the server."""
@@ -123,10 +121,15 @@ class Operators:
             return None
         kept = self.throttle.kept(now)
         self._worded_at, self._waiting = now, _waiting(kept)
-        return Producer(self._producer_id, True, supports_rate=True, rates=kept).encode()
+        return self.throttle.writer._replace(rates=kept).encode()
 
     def _has_news(self, now: float) -> bool:
         return bool(_waiting(self.throttle.kept(now)) - self._waiting)
+
+    @property
+    def subjects(self) -> Iterable[str]:
+        """Some of those that rows have gone to."""
+        return self._sent
 
     def sent(self, subjects: Iterable[str]) -> None:
         """Rows have gone to these; some of them are shown to operators."""

@@ -137,7 +137,8 @@ class Throttle:
     def __init__(self, producer_id: int = 0, remember_s: float = 720.0) -> None:
         self.invalid = 0
         """Messages on the control subject that said nothing defined."""
-        self._producer_id = producer_id
+        self.writer = Producer(producer_id, True, supports_rate=True)
+        """This writer, as it says who it is."""
         self._remember_s = remember_s
         self._groups: dict[tuple[PausedBy, Reason], FilterStates] = {}
         self._informed: dict[Reason, int] = {}
@@ -191,11 +192,12 @@ class Throttle:
             if isinstance(said, Discover):
                 paused = chain.from_iterable((subjects, *lately)) if self.throttles(now) else ()
                 throttled = tuple(self.throttled(paused, now))
-                own = self._producer_id, True, tuple(subjects), throttled, True, self.kept(now)
-                return Producer(*own).encode()
+                return self.writer._replace(
+                    subjects=tuple(subjects), throttled=throttled, rates=self.kept(now)
+                ).encode()
             if not isinstance(said, ThrottleProducer):
                 raise ValueError("an answer, where a command was expected")
-            if said.producer_id not in (None, self._producer_id):
+            if said.producer_id not in (None, self.writer.producer_id):
                 return None
             self.command(said, now)
         except TooManyFiltersError as error:
@@ -210,7 +212,7 @@ class Throttle:
         except ValueError:
             self.invalid += 1
             return None
-        return Receipt(said.request_id, self._producer_id).encode()
+        return Receipt(said.request_id, self.writer.producer_id).encode()
 
     def command(self, command: ThrottleProducer, now: float) -> None:
         """
@@ -282,7 +284,7 @@ class Throttle:
             window = FilterState(filter)
         pace = None
         if command is not None and command.rates is not None and pause_s > 0:
-            phase = self._producer_id % _PHASES / _PHASES
+            phase = self.writer.producer_id % _PHASES / _PHASES
             pace = window.pace or KeptRate(filter, reason, phase, now)
             pace.keep(command.rates, now + pause_s, now)
         if pace is None or window.pace is None or window.until <= now or group.covers(window):

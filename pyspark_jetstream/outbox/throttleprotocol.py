@@ -8,7 +8,8 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
     {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
      "feature_flags":{"supports_throttle_producer_commands":true,
                       "supports_publish_throttling_rate":true},
-     "subjects_sent":["orders.eu"],"throttled":[],"rates":[]}
+     "subjects_sent":["orders.eu"],"throttled":[],"rates":[],
+     "query":"orders","host":"worker-3","streams":["ORDERS"]}
     {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
      "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
     {"type":"throttle_producer","request_id":43,"producer_id":7,      publish no more than that
@@ -66,6 +67,8 @@ _SUPPORTS_RATE: Final = "supports_publish_throttling_rate"
 _RATE_IN_MSG: Final = "publish_throttling_rate_in_msg"
 _RATE_IN_BYTE: Final = "publish_throttling_rate_in_byte"
 _MAX_SUBJECTS: Final = 32
+_MAX_TEXT: Final = 255
+"""Characters of a query's or a host's name."""
 _MAX: Final = 1 << 53
 """What JSON readers keep exact."""
 
@@ -180,9 +183,16 @@ class Producer(NamedTuple):
     supports_rate: bool = False
     rates: tuple[Kept, ...] = ()
     """Those that it keeps; those that rows wait for first."""
+    query: str = ""
+    """What its user calls the query or the write, else the query's id."""
+    host: str = ""
+    """The machine it runs on."""
+    streams: tuple[str, ...] = ()
+    """Streams of the subjects, as far as it knows them."""
 
     def encode(self) -> bytes:
-        """The answer as JSON in UTF-8, with the first 32 subjects and rates."""
+        """The answer as JSON in UTF-8, with the first 32 subjects, streams and rates."""
+        who = {"query": self.query, "host": self.host, "streams": self.streams[:_MAX_SUBJECTS]}
         return _json(
             type="producer",
             producer_id=self.producer_id,
@@ -210,6 +220,7 @@ class Producer(NamedTuple):
                 }
                 for kept in self.rates[:_MAX_SUBJECTS]
             ],
+            **{name: value for name, value in who.items() if value},
         )
 
 
@@ -266,16 +277,17 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
         case "throttle_producer_receipt":
             return Receipt(_integer(said, "request_id"), _producer_id(said))
         case "producer":
-            flags, sent = said.get("feature_flags"), said.get("subjects_sent")
+            flags = said.get("feature_flags")
             return Producer(
                 _integer(said, "producer_id"),
                 isinstance(flags, dict) and flags.get(_SUPPORTS) is True,
-                tuple(subject for subject in sent if isinstance(subject, str))
-                if isinstance(sent, list)
-                else (),
+                _texts(said.get("subjects_sent")),
                 tuple(_paused(said.get("throttled"))),
                 isinstance(flags, dict) and flags.get(_SUPPORTS_RATE) is True,
                 tuple(_kept(said.get("rates"))),
+                _text(said.get("query")),
+                _text(said.get("host")),
+                _texts(said.get("streams")),
             )
         case "active":
             return Active(_integer(said, "commands"))
@@ -295,6 +307,14 @@ def _integer(said: dict[str, Any], name: str) -> int:
 
 def _producer_id(said: dict[str, Any]) -> int | None:
     return _integer(said, "producer_id") if said.get("producer_id") is not None else None
+
+
+def _text(value: object) -> str:
+    return value[:_MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(v for v in values if isinstance(v, str)) if isinstance(values, list) else ()
 
 
 def _paused(values: object) -> Iterator[Paused]:

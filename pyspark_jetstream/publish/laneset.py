@@ -39,7 +39,7 @@ _LANES: Final[dict[str, Callable[..., Lane]]] = {
 }
 """The lane of each publish mode."""
 
-_LIMITS: Final = Limits()
+LIMITS: Final = Limits()
 """
 What this worker process knows of servers and streams: how much each could take when last written
 to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
@@ -305,11 +305,11 @@ class LaneSet:
 
     def _remember(self, lane: Lane, target: Target) -> None:
         """How long this stream of the lane knows an id."""
-        lane.forget(target.duplicate_window_s)
+        lane.lower_id_memory(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
-            lane.narrow(max_s)
+            lane.lower_publish_timeout(max_s)
             self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
     def _lane(self, place: int | None, target: Target | None) -> Lane:
@@ -381,6 +381,6 @@ class LaneSet:
         settings = window.min_in_flight, initial, maximum
         name = target.name if target is not None else None
         key = self._options.connection.servers, name, mode, settings
-        limit = _LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit = LIMITS.of(key, lambda: GradientLimit(*settings))
         limit.held = False  # by a task before
         return limit

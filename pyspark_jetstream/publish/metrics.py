@@ -253,6 +253,11 @@ READ_PINNED = _standing(
     _PARTITION,
     "1 while a client is pinned at the partition's consumer.",
 )
+READ_PAUSED = _standing(
+    "jetstream_read_paused",
+    _PARTITION,
+    "1 while the partition's consumer is paused.",
+)
 READ_PINS = _counter(
     "jetstream_read_pins_total",
     _PARTITION,
@@ -301,7 +306,7 @@ READ_ACK_PENDING = _standing(
 
 READ_METRICS: Final = (
     READ_ROWS, READ_BYTES, READ_LEFT_OUT, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME,
-    READ_ACTIVE, READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
+    READ_ACTIVE, READ_PINNED, READ_PAUSED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
     READ_REDELIVERED, READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
 )  # fmt: skip
 """The metrics of streaming reads."""
@@ -545,6 +550,8 @@ class Report:
     """Grows from report to report."""
     final: bool
     snapshot: MetricsSnapshot
+    query_name: str = ""
+    """What its user calls the query or the write; "" where it has no name."""
 
     def encode(self) -> bytes:
         """The report as JSON in UTF-8."""
@@ -557,6 +564,7 @@ class Report:
             "sequence": self.sequence,
             "final": self.final,
             "metrics": self.snapshot.as_json(),
+            **({"query_name": self.query_name} if self.query_name else {}),
         }
         return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -576,6 +584,7 @@ class Report:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
         if len(str(said.get("run"))) > _MAX_RUN:
             raise ValueError(f"run: expected {_MAX_RUN} characters at most")
+        said.setdefault("query_name", "")
         return Report(
             _typed(said, "producer_id", int),
             _typed(said, "run", str),
@@ -584,6 +593,7 @@ class Report:
             _typed(said, "sequence", int),
             _typed(said, "final", bool),
             MetricsSnapshot.of_json(said.get("metrics")),
+            _typed(said, "query_name", str),
         )
 
 

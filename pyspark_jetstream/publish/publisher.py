@@ -36,7 +36,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.connection import Client
+from ..client.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Client
+from ..client.patience import Patience
 from ..errors import (
     NotConnectedError,
     ProducerThrottledError,
@@ -67,8 +68,6 @@ _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
 
 _LONGEST_WAIT_S: Final = 10.0
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 1.0
 
 
 def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Counts:
@@ -135,11 +134,7 @@ class Publisher:
             if options.metrics.metrics_subject is None
             else options.metrics.metrics_interval_s,
         )
-        self._watchdog = Watchdog(
-            now,
-            options.rules.overload_window_s,
-            lambda: f"{self.admission!r}, {self.pauses!r}, lanes={self.lanes.all!r}",
-        )
+        self._watchdog = Watchdog(now, options.rules.overload_window_s, self._why_not)
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.admission!r}, {self.lanes!r}>"
@@ -193,6 +188,27 @@ class Publisher:
         lanes = self.lanes.all
         busy = (lane.busy or lane.rejected or lane.repeated for lane in lanes)
         return self.admission.waiting > 0 or any(busy)
+
+    def _why_not(self) -> str:
+        """Why nothing is stored: what waits, for what and how long, and what ends it."""
+        rules, now = self._context.options.rules, self._now()
+        by_priority = self.admission.counts().items()
+        counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
+        said = [f"rows in the queue: {counts or 'none'}"]
+        said += self.pauses.reasons(self.admission.subjects(), now)
+        for lately, lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
+            if lately.in_flight:
+                where = f" to stream '{lately.way.stream}'" if lately.way.stream else ""
+                said.append(
+                    f"{lately.in_flight} publishes{where} have no PubAck (limit {lane.limit})"
+                )
+        said.append(
+            f"the write fails when a row was tried for {self.lanes.publish_timeout_s:g}s"
+            " (publishTimeout)"
+        )
+        if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
+            said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
+        return "; ".join(said)
 
     def _now(self) -> float:
         return self._context.clock.monotonic()
@@ -463,7 +479,7 @@ class Publisher:
     def _drain_acks(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
         for lane in self.lanes.all:
-            lane.unread()
+            lane.mark_replies_late()
         try:
             while self.sender.connection.poll():
                 self._read()
@@ -476,19 +492,20 @@ class Publisher:
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""
-        lanes, clock = self.lanes.all, self._context.clock
+        lanes = self.lanes.all
         for lane in lanes:
-            lane.broken()
+            lane.on_disconnect()
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
-        deadline = min(oldest, self._now() + self._context.options.window.publish_timeout_s)
-        backoff = _FIRST_BACKOFF_S
+        patience = Patience(
+            min(oldest - self._now(), self._context.options.window.publish_timeout_s),
+            pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S, clock=self._context.clock,
+        )  # fmt: skip
         while True:
             self.sender.drop()
-            if not error.retryable or self._now() + backoff > deadline:
+            if not error.retryable or patience.over:
                 raise error
             logger.info("reconnecting lanes=%r reason=%s", lanes, error.reason)
-            clock.sleep(backoff)
-            backoff = min(backoff * 2, _MAX_BACKOFF_S)
+            patience.pause()
             try:
                 self._listen()
                 return

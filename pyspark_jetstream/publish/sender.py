@@ -121,4 +121,4 @@ class Sender:
             status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
             place = int(number)
             for lane in lanes[place : place + 1]:  # none where nobody awaits it
-                lane.answered(token, status, description, frame.data, self._clock.monotonic())
+                lane.on_reply(token, status, description, frame.data, self._clock.monotonic())

@@ -62,6 +62,8 @@ class Origin(NamedTuple):
     """As which operators know it."""
     query_id: str = ""
     batch_id: int = 0
+    query_name: str = ""
+    """What its user calls the query or the write; "" where it has no name."""
 
 
 class LaneTotals(NamedTuple):
@@ -367,9 +369,9 @@ class Reporter:
         """The next report, as JSON in UTF-8."""
         self.due = now + self._interval_s
         self._sequence += 1
-        producer_id, query_id, batch_id = self._origin
+        producer_id, query_id, batch_id, name = self._origin
         return Report(
-            producer_id, self._run, query_id, batch_id, self._sequence, final, counts
+            producer_id, self._run, query_id, batch_id, self._sequence, final, counts, name
         ).encode()
 
 

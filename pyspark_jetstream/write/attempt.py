@@ -39,6 +39,7 @@ from ..publish.publisher import Publisher
 from ..publish.rowthread import Supply
 from ..publish.telemetry import Counts, Origin, Telemetry
 from ..sanitize import get_logger
+from ..worker import MAX_NAME, query_name
 from .changes import FoundStream
 from .ledger import Ledger
 from .records import LedgerLook, TaskName, TaskRecord
@@ -96,7 +97,8 @@ class Task:
     def origin(self) -> Origin:
         """As operators see it."""
         producer_id = new_producer_id((self.name, self.number))
-        return Origin(producer_id, self.name.write, self.name.batch)
+        query = (self.options.metrics.query_name or query_name())[:MAX_NAME]
+        return Origin(producer_id, self.name.write, self.name.batch, query)
 
     def counts_duplicates(self, builder: MessageBuilder, is_first: bool) -> bool:
         """

@@ -133,10 +133,10 @@ class FoundStream:
             return self.made_anew(now)
         if now.end < self.end:
             return f"it ended at sequence {self.end}, and ends at {now.end} now: it was set back"
-        if self.retention and now.retention != self.retention:
+        if self.retention == "limits" and now.retention != self.retention:
             return (
-                f"it was turned from {self.retention} to {now.retention} retention while rows were"
-                " written: those that no consumer waited for are gone"
+                f"it was turned from limits to {now.retention} retention while rows were written:"
+                " those that no consumer waited for are gone"
             )
         if self.keeps and 0 < self.first < info.first_seq:
             how = "purged?" if now.keeps else "purged, or by limits that were set?"
@@ -228,8 +228,11 @@ def _look(js: JetStream, by_name: Mapping[str, list[FoundStream]]) -> dict[str, 
 
 
 def _is_alone(info: StreamInfo) -> bool:
-    """Whether the stream has one replica, which says all that it has."""
-    return int(info.config.get("num_replicas") or 1) == 1
+    """
+    Whether the stream has one replica, which says all that it has. One that is placed elsewhere has
+    others meanwhile, of which the one that leads may yet lack something.
+    """
+    return int(info.config.get("num_replicas") or 1) == 1 and not info.cluster.get("replicas")
 
 
 def _removed(js: JetStream, info: StreamInfo, seen: list[FoundStream]) -> int:

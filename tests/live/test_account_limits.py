@@ -49,7 +49,7 @@ def js(full):
     js = JetStream(client)
     yield js
     for name in js.stream_names():
-        js._call(f"STREAM.DELETE.{name}")
+        js.call(f"STREAM.DELETE.{name}")
     client.close()
 
 

@@ -46,7 +46,7 @@ def sequences(batches) -> list[int]:
 
 def delete(js, stream, *seqs) -> None:
     for seq in seqs:
-        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+        js.call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
 
 
 def fill(js, stream, count, payload=b"x" * 200) -> None:

@@ -232,7 +232,7 @@ def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish
         while js.stream_info(mirror).last_seq < 60:
             time.sleep(0.01)
         # A mirror that takes no more, because it is full, has what it had.
-        js._call(f"STREAM.UPDATE.{mirror}", js.stream_info(mirror).config | {"sealed": True})
+        js.call(f"STREAM.UPDATE.{mirror}", js.stream_info(mirror).config | {"sealed": True})
         publish([(f"{stream}.{i % 40}", b"new%d" % i) for i in range(40)])
         there = stored(js, stream)
         assert js.stream_info(mirror).last_seq == 60

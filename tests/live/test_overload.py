@@ -174,7 +174,7 @@ def test_rows_the_stream_rejects_become_dead_letters(nats_server, js, mode):
         found, dead = stored(js, "S"), stored(js, "D")
     finally:
         for name in ("S", "D"):
-            js._call(f"STREAM.DELETE.{name}")
+            js.call(f"STREAM.DELETE.{name}")
 
     assert (counts.acked, counts.dead_letters) == (2_000 - len(large), len(large))
     assert sorted(int(data) for _, data in dead) == sorted(large)
@@ -205,7 +205,7 @@ def test_a12_a_full_queue_alone_is_no_overload(js, nats_server):
         )
         client.close()
     finally:
-        js._call("STREAM.DELETE.SO")
+        js.call("STREAM.DELETE.SO")
 
     assert (counts.acked, counts.dropped) == (20_000, 0)
 

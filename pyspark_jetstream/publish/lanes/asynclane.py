@@ -187,7 +187,7 @@ class AsyncLane(Window):
             parts.append(part.slice(len(part) - count, count))
         return any(is_paused(subject) for part in parts for subject in part.subjects)
 
-    def answered(
+    def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         """The answer to one publish."""
@@ -195,9 +195,9 @@ class AsyncLane(Window):
             outcome = classify(status, description, data)
             if outcome.kind is Kind.STORED:
                 self.stored_in.setdefault(outcome.stream, outcome.sequence)
-            self.settled(int(token), outcome, now)
+            self.on_answer(int(token), outcome, now)
 
-    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         if duplicates:
             once = sorted(ordinal for ordinal in set(ordinals) if self.was_sent_once(ordinal))
@@ -205,7 +205,7 @@ class AsyncLane(Window):
                 own = [ordinal - first for ordinal in once if 0 <= ordinal - first < len(part)]
                 if own:
                     self.repeated.append(part.take(pa.array(own, pa.int64())))
-        super().stored(ordinals, now, duplicates)
+        super().on_pubacks(ordinals, now, duplicates)
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
@@ -275,7 +275,7 @@ def absorb(
         if size == end - start:
             for lane, each, own in zip(async_lanes, alike, found, strict=True):
                 if each is not None and own:
-                    lane.stored(list(map(int, own)), now, each.duplicate)
+                    lane.on_pubacks(list(map(int, own)), now, each.duplicate)
             return True
     others = []
     if async_lanes and len(async_lanes) < len(lanes):
@@ -288,9 +288,9 @@ def absorb(
         if 2 * (sum(map(len, by_lane)) + len(others)) == lines:
             for lane, ordinals in zip(async_lanes, by_lane, strict=True):
                 if ordinals:
-                    lane.stored(ordinals, now, duplicate)
+                    lane.on_pubacks(ordinals, now, duplicate)
             for number, token, _, payload in others:
                 for other in lanes[int(number) : int(number) + 1]:
-                    other.answered(token, 0, "", payload, now)
+                    other.on_reply(token, 0, "", payload, now)
             return True
     return False

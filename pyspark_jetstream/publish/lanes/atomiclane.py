@@ -73,7 +73,7 @@ _DUPLICATE: Final = 10201
 _QUEUE_FULL: Final = 10167
 _AT_LIMIT: Final = 10077
 
-_SILENCE: Final = "no answer within ackTimeout"
+_SILENCE: Final = "no answer within ackTimeout (is the stream's no_ack set?)"
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def _heard(
+    def _on_batch_reply(
         self, batch: AtomicBatch, token: bytes, said: tuple[int, str, bytes], now: float
     ) -> None:
         id, _, row = token.partition(b".")
@@ -345,8 +345,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._retries += self._batch.sent
             self._batch.again(cause, now)
 
-    def broken(self) -> None:
-        super().broken()
+    def on_disconnect(self) -> None:
+        super().on_disconnect()
         if self._batch is not None and not self._batch.waiting:
             self._retries += self._batch.sent
             self._ignored += self._batch.sent
@@ -397,8 +397,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
             return math.inf
         return batch.last_sent + self._deadlines.ack_timeout_s
 
-    def unread(self) -> None:
-        super().unread()
+    def mark_replies_late(self) -> None:
+        super().mark_replies_late()
         if self._batch is not None:
             self._batch.unread = True
 

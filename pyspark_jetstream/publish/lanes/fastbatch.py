@@ -318,7 +318,7 @@ class FastBatch:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def answered(self, sequence: int, pinged: bool, answer: Answer, now: float) -> None:
+    def on_answer(self, sequence: int, pinged: bool, answer: Answer, now: float) -> None:
         """
         A reply came on the subject of this row, or of a ping.
 
@@ -407,7 +407,7 @@ class FastBatch:
             run.subject(row), f"row {run.row(row)}: {outcome.detail}{hint}", outcome.err_code
         )
 
-    def broken(self) -> None:
+    def on_disconnect(self) -> None:
         """The connection broke: the first word on the next one is a ping."""
         if self.sent:
             self._doubted = True

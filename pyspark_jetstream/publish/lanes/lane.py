@@ -122,12 +122,12 @@ class Lane(Protocol):
         answer.
         """
 
-    def answered(
+    def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         """Handles the reply with this token."""
 
-    def broken(self) -> None:
+    def on_disconnect(self) -> None:
         """Handles a broken connection: each publish in flight may or may not be stored."""
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
@@ -148,10 +148,10 @@ class Lane(Protocol):
     def next_deadline(self, now: float) -> float:
         """When to call `ready` and `expire` again if no reply comes; infinite when never."""
 
-    def narrow(self, publish_timeout_s: float) -> None:
+    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
         """Lowers the publish timeout of all messages to this, if it is lower."""
 
-    def forget(self, after_s: float) -> None:
+    def lower_id_memory(self, after_s: float) -> None:
         """Lowers the time after which streams are taken to forget message ids to this."""
 
     def set_round_trip(self, round_trip_s: float) -> None:
@@ -160,7 +160,7 @@ class Lane(Protocol):
     def expect(self, more: bool) -> None:
         """Sets whether more rows may come while the caller goes on driving the lane."""
 
-    def unread(self) -> None:
+    def mark_replies_late(self) -> None:
         """Marks replies handed in before the next `ready` as late: they measure no round trip."""
 
 

@@ -152,15 +152,15 @@ class Window:
         """Whether everything offered is on its way, so that the next block may come."""
         return not self.unsent and not len(self._again)
 
-    def narrow(self, publish_timeout_s: float) -> None:
+    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
         """Gives publishes less time, if that is less than they have."""
         if publish_timeout_s < self.deadlines.publish_timeout_s:
             self._again.check_soon()
-        self.deadlines.narrow(publish_timeout_s)
+        self.deadlines.lower_publish_timeout(publish_timeout_s)
 
-    def forget(self, after_s: float) -> None:
+    def lower_id_memory(self, after_s: float) -> None:
         """A stream of these publishes knows their message ids for so long."""
-        self.deadlines.forget(after_s)
+        self.deadlines.lower_id_memory(after_s)
 
     def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
@@ -268,13 +268,13 @@ class Window:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def unread(self) -> None:
+    def mark_replies_late(self) -> None:
         """
         What is handed in before the next sending may have come long ago: it tells no round trip.
         """
         self._unread = True
 
-    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
         if not len(self._again) and flight.follows(ordinals):
@@ -305,7 +305,7 @@ class Window:
         self._flight.finish(places)
         return len(places)
 
-    def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
+    def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """
         Any other answer came.
 
@@ -314,7 +314,7 @@ class Window:
             PublishTimeoutError: No stream has its subject.
         """
         if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
-            self.stored([ordinal], now, outcome.kind is Kind.DUPLICATE)
+            self.on_pubacks([ordinal], now, outcome.kind is Kind.DUPLICATE)
             return
         if not self._flight.is_outstanding(ordinal):
             return
@@ -352,7 +352,7 @@ class Window:
     def _pushed_back(self, now: float) -> None:
         self._limit.dropped(now)
 
-    def broken(self) -> None:
+    def on_disconnect(self) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
         for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
             if ordinal not in self._again:

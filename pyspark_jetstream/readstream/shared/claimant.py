@@ -426,16 +426,16 @@ class Claimant:
         each other's, and each reads the other's along. Where pulls are always open, as those of
         readers are whose thresholds nothing meets, this waits once.
         """
-        until = time.monotonic() + _ALONE_S
+        patience = Patience(_ALONE_S, pause_s=_LOOK_S)
         while limit >= _MANY:
             infos = self.infos().values()
             if not any(info.num_waiting and info.num_pending >= _MANY for info in infos):
                 self._crowded = False
                 return
-            self._crowded = self._crowded or time.monotonic() >= until
+            self._crowded = self._crowded or patience.over
             if self._crowded:
                 return
-            time.sleep(_LOOK_S)
+            patience.pause()
 
     def _sweep(self, connection: Connection, claim: LastClaim, limit: int, wait_s: float) -> None:
         """

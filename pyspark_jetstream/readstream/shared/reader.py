@@ -375,8 +375,8 @@ class ClaimDriver(Driver):
                 report["pausedUntil"] = until = str(info.config.get("pause_until"))
                 if before.get(str(index), {}).get("pausedUntil") != until:
                     logger.warning(
-                        "stream=%s partition=%d waits: consumer %s is paused until %s (`nats"
-                        " consumer resume %s %s` ends it)",
+                        "stream=%s partition=%d waits: consumer %s is paused until %s"
+                        " (pyspark-jetstream resume --stream %s --consumer %s ends it)",
                         partition.stream, index, info.name, until, partition.stream, info.name,
                     )  # fmt: skip
             if self._poison is not None:
@@ -456,3 +456,5 @@ def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:
     """Where the shared consumers stand: what nobody has claimed, and what is not acknowledged."""
     counts.set_lag({index: info.num_pending for index, info in infos.items()})
     counts.set_ack_pending({index: info.num_ack_pending for index, info in infos.items()})
+    for index, info in infos.items():
+        counts.set_paused(index, info.pause_s > 0)
