@@ -117,7 +117,7 @@ def test_dead_letters_and_the_stream_are_the_input(narrow):
     the stream.
     """
     server, js = narrow
-    subjects = rows(random.Random(SEED), 20_000)
+    subjects = rows(random.Random(SEED), 8_000)
     counts = write(
         server,
         subjects,
@@ -131,7 +131,7 @@ def test_dead_letters_and_the_stream_are_the_input(narrow):
     assert counts.acked == len(found)
     assert {subject.split(".")[2] for subject, _ in dead} == {"non-critical"}
     assert all(subject.startswith("D.S.") for subject, _ in dead)
-    assert sorted(int(data) for _, data in found + dead) == list(range(20_000))
+    assert sorted(int(data) for _, data in found + dead) == list(range(8_000))
 
 
 def test_a23_dropped_rows_are_counted(narrow):
@@ -139,7 +139,7 @@ def test_a23_dropped_rows_are_counted(narrow):
     A23: with `drop` they are gone, and the counts say how many.
     """
     server, js = narrow
-    subjects = rows(random.Random(SEED), 20_000)
+    subjects = rows(random.Random(SEED), 8_000)
     counts = write(
         server,
         subjects,
@@ -149,7 +149,7 @@ def test_a23_dropped_rows_are_counted(narrow):
     )
     found = stored(js, "S")
 
-    assert counts.dropped == 20_000 - len(found) > 0
+    assert counts.dropped == 8_000 - len(found) > 0
     assert counts.acked == len(found)
     kept = Counter(subject for subject in subjects if "non-critical" not in subject)
     assert kept <= Counter(subject for subject, _ in found)

@@ -52,7 +52,7 @@ def test_what_waits_has_its_route(monkeypatch, mode):
     rows = block("abcd" * 300, 0)
     world = World(
         monkeypatch, [rows], random.Random(1), publish_mode=mode, **FIXED,
-        max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.001,
+        max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.02,
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip
     world.net.chaos = 0.0
