@@ -20,6 +20,7 @@ from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
+from .logs import log_for
 from .sanitize import get_logger
 from .worker import settle
 
@@ -49,7 +50,7 @@ _SUM: Final = r'^\{"val":"(?P<count>-?[0-9]+)"\}$'
 
 
 class Work(Protocol):
-    """What one task is to read; a small dataclass, for it travels pickled."""
+    """The range and the way of one task's read; a small dataclass, for it travels pickled."""
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows, as record batches bounded in rows and bytes."""
@@ -71,6 +72,7 @@ class ReadTask(InputPartition):
 def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of one task; Spark makes a task of None where there are no partitions."""
     if isinstance(task, ReadTask):
+        log_for(task.connection.log_level)
         with borrow(task.connection) as client:
             yield from kept(task.work.batches(client))
         settle()

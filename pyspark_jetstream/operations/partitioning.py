@@ -9,9 +9,10 @@ Must not know: Spark.
 What holds: each partition has the origin's order, hence the order of each subject; what is
 published later is copied too, for as long as the streams exist.
 
-Limits: a copy has its own sequences and timestamps (that of its arrival) and one more header,
-`Nats-Stream-Source`. Of the origin's limits, copies have those that mean the same for a part
-(`max_age`, `max_msgs_per_subject`); set the others by hand, afterwards and on all of them.
+Limits: a copy has its own sequences and timestamps (that of its arrival: the server notes the
+origin's nowhere) and one more header, `Nats-Stream-Source`. Of the origin's limits, copies have
+those that mean the same for a part (`max_age`, `max_msgs_per_subject`); set the others by hand,
+afterwards and on all of them.
 All subjects and their counts are held in memory while the counts are compared.
 """
 
@@ -40,7 +41,7 @@ from ..fetch.options import plain_read
 from ..sanitize import get_logger
 from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
-from .partitionplan import PartitionPlan, differences
+from .partitionplan import PartitionPlan, copied_bytes, differences, inherited
 
 logger = get_logger(__name__)
 
@@ -104,19 +105,38 @@ def partition_stream(
         client.close()
 
 
-def planned_streams(connection: ConnectionOptions, plan: PartitionPlan) -> list[tuple[str, bool]]:
+@dataclass(frozen=True, slots=True)
+class PlannedStream:
+    """A stream that is to be made, or is there."""
+
+    stream: str
+    is_there: bool
+    bytes: int
+    """About so many it will have of what its origin holds now, each of its replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a plan comes to."""
+
+    streams: tuple[PlannedStream, ...]
+    inherited: dict[str, Any]
+    """Settings of the origin that its copies have."""
+    left_out: dict[str, Any]
+    """Settings of the origin that they have not."""
+    origin_bytes: int
+
+
+def forecast(connection: ConnectionOptions, plan: PartitionPlan) -> Forecast:
     """
-    The streams that `partition_stream` would have, and whether each is there; makes none.
+    The streams that `partition_stream` would have, and what they cost; makes none.
 
     Raises:
         As `partition_stream`, before it makes anything.
     """
     client = Client(connection, at_start=True)
     try:
-        made = _Partitioning(client, plan)
-        expected_counts(made.js, plan)
-        missing = {config["name"] for config in made.missing()}
-        return [(name, name not in missing) for name in plan.names]
+        return _Partitioning(client, plan).forecast()
     finally:
         client.close()
 
@@ -189,6 +209,22 @@ class _Partitioning:
             max(0, js.stream_info(plan.origin).messages - now.total()),
             verify,
         )
+
+    def forecast(self) -> Forecast:
+        plan, origin = self._plan, self._origin
+        held = self._held_by(expected_counts(self.js, plan))
+        missing = {config["name"] for config in self.missing()}
+        average = origin.bytes / max(1, origin.messages)
+        streams = tuple(
+            PlannedStream(
+                name,
+                name not in missing,
+                copied_bytes(hop, name, held[name], average, origin.last_seq),
+            )
+            for hop in plan.hops
+            for name in hop.copies
+        )
+        return Forecast(streams, *inherited(origin.config), origin.bytes)
 
     def _require(self, needed: tuple[int, int], capability: str) -> None:
         require(self.js.client.connection.version, needed, capability)

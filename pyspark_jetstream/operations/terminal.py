@@ -48,6 +48,16 @@ def say_json(document: Any, indent: int | None = 2) -> None:
     say(*json.dumps(document, indent=indent).replace("\x7f", "\\u007f").split("\n"))
 
 
+def size(count: int) -> str:
+    """Bytes in the largest unit that leaves a digit before the point."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
 def show(rows: Sequence[Row], title: str = "") -> None:
     """Prints a table."""
     say(*drawn(rows, title))

@@ -37,7 +37,7 @@ _TOGETHER: Final = 64
 """Subjects that are looked up at one time where those before had no stream."""
 
 _UNTAKEN: Final = 1 << 16
-"""So many subjects are remembered that have none."""
+"""Upper bound of the remembered subjects that no stream takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Targets:
         return codes
 
     def known(self, subjects: pa.Array) -> pa.Array:
-        """Likewise of the streams found so far; nothing is looked up."""
+        """As `of`, among the streams found so far; nothing is looked up."""
         if self._latest is None:
             codes = pa.nulls(len(subjects), pa.int32())
         else:

@@ -106,7 +106,7 @@ class JetStreamRangeReader(NarrowedReader):
     def _tasks(
         self, survey: Survey, infos: Mapping[str, StreamInfo], reads: Sequence[RangeRead]
     ) -> list[ReadTask]:
-        options, layout = self._options, survey.layout
+        options = self._options
         sequences = max(1, sum(read.end - read.start for read in reads))
         wanted = options.min_partitions or 0
         if options.min_partitions is None and options.max_records_per_partition is None:
@@ -119,8 +119,10 @@ class JetStreamRangeReader(NarrowedReader):
                 -(-wanted * (read.end - read.start) // sequences),
                 options.max_records_per_partition,
             )
-            of = layout.filters(read.partition) if read.filter is None else (read.filter,)
-            counts = survey.sums(read.stream, of, ranges, infos)
+            of = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
+            counts = [read.expected]
+            if len(ranges) > 1:
+                counts = survey.sums(read.stream, of, ranges, infos)
             direct = direct_tasks(options.connection, read, ranges, counts)
             tasks += cheapest(survey, infos[read.stream], direct)
         return tasks
@@ -182,9 +184,10 @@ class JetStreamRangeReader(NarrowedReader):
             # One pass over the stream for all filters that it takes one for.
             count = total([count for _, _, count, _ in targets])
             targets = [(None, replace(scans[0][1], filter=None), count, False)]
+        parts = [layout.within(p) if p is not None else (layout, None) for p, *_ in targets]
         return [
             RangeRead(
-                partition=partition,
+                partition=number,
                 stream=span.stream,
                 filter=span.filter if by_server else None,
                 start=span.start,
@@ -195,16 +198,17 @@ class JetStreamRangeReader(NarrowedReader):
                 fail_on_data_loss=options.fail_on_data_loss,
                 mark=infos[span.stream].mark,
                 on_invalid_subject=options.on_invalid_subject,
-                layout=layout,
+                layout=part,
             )
-            for partition, span, count, by_server in targets
+            for (_, span, count, by_server), (part, number) in zip(targets, parts, strict=True)
         ]
 
     def _targets(
         self, layout: Layout, starts: Sequence[int], ends: Sequence[int]
     ) -> list[tuple[int | None, Span]]:
         """The partitions that a query needs; None for all of a stream that share bounds."""
-        wanted = [partition for partition in layout if partition.index in self.narrowing.partitions]
+        numbers = self.narrowing.partitions
+        wanted = [partition for partition in layout if layout.within(partition.index)[1] in numbers]
         together = (
             layout.partition_subject is not None
             and len(wanted) == len(layout)

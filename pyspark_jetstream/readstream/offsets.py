@@ -8,12 +8,16 @@ the position the query resolved its start to. `base` travels because Spark does 
 initial offset: until batch 0 is committed, `partitions` gets the symbolic start again, and takes
 the base from the end. Spark compares offsets as strings, so equal offsets must
 be equal text: `to_json` is the only way out.
+
+Its `version` counts the forms that an older package would misread: what 0.1.0 and its successors
+wrote are forms of version 1, which are read for good. A key that is not known is one of a newer
+package, and refused, too: what it says of a batch would be left out in silence.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,16 +27,26 @@ from ..fetch.assumptions import Made
 
 __all__ = [
     "INITIAL",
+    "VERSION",
     "Offset",
     "check_filters",
     "check_layout",
-    "check_source",
+    "check_written",
     "is_initial",
     "marks_json",
     "marks_of",
 ]
 
-_VERSION: Final = 1
+VERSION: Final = 2
+"""
+Of the offsets that are written. 1: by 0.1.0 and its successors, which ignore the keys they do not
+know. 2: by packages that refuse these.
+"""
+
+_KEYS: Final = frozenset(
+    ("version", "consumer", "query", "streams", "marks", "filters", "consumers")
+    + ("base", "sequences", "idle", "resumed", "split")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,8 @@ class Offset:
     idle: tuple[int, ...] = ()
     """
     Partitions without a message in the batch that ends here: they get no task. It is noted, because
-    asked again the server might say otherwise, and then the tasks' numbers would shift.
+    asked again the server might say otherwise, and then the tasks' numbers would shift. Not in the
+    first checkpoints of version 0.1.0.
     """
     resumed: tuple[int, ...] = ()
     """
@@ -81,7 +96,7 @@ class Offset:
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
         return {
-            "version": _VERSION,
+            "version": VERSION,
             "consumer": self.consumer,
             "streams": {name: self.streams[name] for name in sorted(self.streams)},
             "base": list(self.base),
@@ -122,24 +137,19 @@ class Offset:
         Raises:
             OffsetError: It was written by something else, or by a newer version.
         """
-        check_source(value)
-        if "claims" in value:
+        if isinstance(value, Mapping) and "claims" in value:
             raise OffsetError(
                 "the checkpoint was written by a query that shares its consumer (priorityPolicy="
                 f"{value.get('policy')}); give the options it had, or a new checkpointLocation"
             )
-        if value.get("version") != _VERSION:
-            raise OffsetError(
-                f"the checkpoint holds an offset of version {value.get('version')!r}, this package"
-                f" reads version {_VERSION}; use the version that wrote it, or a new checkpoint"
-            )
+        check_written(value, _KEYS)
         try:
             offset = cls(
                 sequences=tuple(_sequence(sequence) for sequence in value["sequences"]),
                 base=tuple(_sequence(sequence) for sequence in value["base"]),
                 streams={str(name): str(created) for name, created in value["streams"].items()},
                 consumer=_name(value["consumer"]),
-                idle=tuple(_sequence(sequence) for sequence in value["idle"]),
+                idle=tuple(_sequence(sequence) for sequence in value.get("idle", ())),
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
@@ -166,12 +176,15 @@ def is_initial(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value.get("initial"))
 
 
-def check_source(value: Any) -> None:
+def check_written(value: Any, keys: Set[str]) -> None:
     """
-    Accepts what may be an offset of this source, of whatever version.
+    Accepts what a package up to this one may have written as an offset.
+
+    Args:
+        keys: all that such an offset may have.
 
     Raises:
-        OffsetError: Another source wrote it.
+        OffsetError: Another source wrote it, or a newer package.
     """
     if not isinstance(value, Mapping) or "version" not in value:
         raise OffsetError(
@@ -179,6 +192,16 @@ def check_source(value: Any) -> None:
             " give this query a checkpointLocation of its own, and let startingOffsets or"
             " startingTimestamp say where it begins"
         )
+    version, unknown = value["version"], sorted(value.keys() - keys)
+    known = type(version) is int and 1 <= version <= VERSION
+    if known and not unknown:
+        return
+    what = f"of version {version!r}" if not known else f"with '{unknown[0]}'"
+    raise OffsetError(
+        f"the checkpoint holds an offset {what}, written by a newer pyspark-jetstream: this one"
+        f" reads versions 1 to {VERSION}, and what it does not know might be rows of a batch; use"
+        " the one that wrote it, or a newer one"
+    )
 
 
 def check_layout(
@@ -227,7 +250,7 @@ def check_filters(then: Sequence[str], now: Sequence[str]) -> None:
     )
 
 
-INITIAL: Final[Mapping[str, Any]] = {"version": _VERSION, "initial": True}
+INITIAL: Final[Mapping[str, Any]] = {"version": VERSION, "initial": True}
 """
 The symbolic start of every query. It must say nothing that can change between two calls.
 """

@@ -16,7 +16,7 @@ from .. import subjects
 from .. import values as value_of
 from ..client.options import metrics_options
 from ..errors import OptionError
-from ..fetch.options import StreamOptions, ending_of, stream_values
+from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
 from ..option import Option, Values, needs, table
 from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
@@ -90,9 +90,6 @@ _OWN: Final = table(
         "Wait for so many messages before a batch."),
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
         "But no longer than this."),
-    Option("queryName", "query_name", str.strip, "",
-        "What its metrics and its consumers' metadata call the query, as Spark tells a source no"
-        " name; default, of metrics: its consumer's name."),
 )  # fmt: skip
 
 STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)
@@ -214,6 +211,7 @@ def source_options(values: Values) -> SourceOptions:
     Raises:
         OptionError: The first mistake found.
     """
+    one_stream(values, "a streaming read")
     common = stream_values(values)
     is_direct = values["readMode"] == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")

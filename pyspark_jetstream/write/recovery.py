@@ -234,7 +234,7 @@ class Recovery:
         self._upto[target.name] = Before(end, info.created, self._kept(target))
 
     def _read(self, target: Target, since: int, end: int) -> None:
-        """What stands in `(since, end]`, by a consumer that is deleted behind it."""
+        """Reads `(since, end]` by a consumer that is deleted behind it."""
         # Only an attempt that follows another one reads: the first one need not import it.
         from ..fetch.decoding.rows import StoredBuilder
         from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt

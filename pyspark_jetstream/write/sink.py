@@ -37,6 +37,7 @@ from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..client.versions import Version, require
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
+from ..logs import log_for
 from ..outbox.targets import Target, untaken
 from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
@@ -269,6 +270,7 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
 def _write(
     options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, ids: Ids
 ) -> Published:
+    log_for(options.connection.log_level, options.metrics.query_name)
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
@@ -365,6 +367,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
+        self._log_for()
         total = _sum(messages, self.options)
         _check_targets(self.options, messages)
         if total is not None:
@@ -374,8 +377,17 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what stays: nothing that a stream has stored can be taken back."""
-        logger.warning("aborted write=%s rows_left=%d", self.write_id, _left(messages))
+        self._log_for()
+        logger.warning(
+            "write=%s was aborted by Spark, whose error says why; %d rows of it stay in their"
+            " streams, and would be there twice if it is run again",
+            self.write_id, _left(messages),
+        )  # fmt: skip
         self._forget()
+
+    def _log_for(self) -> None:
+        name = self.options.metrics.query_name
+        log_for(self.options.connection.log_level, name or self.write_id)
 
     def _forget(self) -> None:
         """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
@@ -403,11 +415,11 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
+        query = self._log_for(messages, batchId)
         total = _sum(messages, self.options)
         targets = _check_targets(self.options, messages)
-        query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
-            logger.warning("batch=%d was written before; the ledger has it", batchId)
+            logger.info("batch=%d was written before a restart, as the ledger says", batchId)
         else:
             _log(f"batch={batchId}", messages, total)
         _warn(messages, once=True)
@@ -424,7 +436,19 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""
-        logger.warning("aborted batch=%d rows_left=%d", batchId, _left(messages))
+        self._log_for(messages, batchId)
+        logger.warning(
+            "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
+            " their streams. It runs again, with the same ids, when the query is started again",
+            batchId, _left(messages),
+        )  # fmt: skip
+
+    def _log_for(self, messages: list[WriterCommitMessage | None], batch: int) -> str | None:
+        """The query's id, as its tasks say; None where none does."""
+        query = next((m.write for m in messages if isinstance(m, Published)), None)
+        name = self.options.metrics.query_name
+        log_for(self.options.connection.log_level, name or query, batch)
+        return query
 
 
 def _ledger(options: SinkOptions, call: Callable[[Ledger], None]) -> None:

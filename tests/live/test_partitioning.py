@@ -24,8 +24,10 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.copies import Copied
-from pyspark_jetstream.operations.partitioning import partition_stream
+from pyspark_jetstream.operations.partitioning import forecast, partition_stream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan, numbering
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.partitions import N, stored, update
 from ..kits.places import ROOT
@@ -247,14 +249,19 @@ def test_the_job_partitions_a_stream(
     undone = job(nats_server, *good, "--undo")
 
     names = [f"{origin}-{each}" for each in ("all", 0, 1, 2, 3)]
-    assert dry.stdout.splitlines() == [f"would make {name}" for name in names]
+    said = dry.stdout.splitlines()
+    assert [line.split(",")[0] for line in said[:5]] == [f"would make {name}" for name in names]
+    assert said[-3:] == [
+        "options that read the result:", f"  stream={origin}-{{partition}}", "  partitions=4",
+    ]  # fmt: skip
     assert (first.returncode, first.stdout) == (0, "240 messages of 24 subjects, 0 left out\n")
     assert f"copied: {origin}-all 240/240" in first.stderr
     assert f"verified: {origin}-all 240/240" in first.stderr
     assert other.returncode == 1
     assert "exists with another configuration" in other.stderr
     assert (wrong.returncode, wrong.stderr) == (2, "partition_stream: --force: goes with --undo\n")
-    assert filtered.stdout == f"is there {origin}-all\n"
+    assert filtered.stdout.startswith(f"is there {origin}-all, about ")
+    assert f"  partitionSubject={origin}.{{partition}}.*.*" in filtered.stdout
     assert undone.stdout.splitlines()[-1] == f"removed {origin}-all, 240 messages"
     assert not set(names) & set(js.stream_names())
 
@@ -320,6 +327,74 @@ def test_what_the_program_shows_as_json(
 
     assert [mistakes(each, "partition") for each in found] == [[]] * 5
     assert not any(each["is_there"] for each in planned["streams"])
+    assert planned["options"] == {"stream": f"{origin}-{{partition}}", "partitions": str(N)}
     assert (made["messages"], made["verified"], cut["stream"]) == (480, "order", origin)
     assert [lost["removed"], removed["removed"]] == [False, True]
     assert len(removed["streams"]) == N
+
+
+@pytest.mark.parametrize("layout", ["numbered", "raw"])
+def test_what_a_layout_will_cost(
+    js: JetStream, request: pytest.FixtureRequest, layout: str
+) -> None:
+    """
+    What is said before a layout is made is what it takes then, to one in twenty of its bytes; and
+    what copies inherit they have, what they do not inherit they have not.
+    """
+    origin = request.getfixturevalue(layout)(max_bytes=1 << 22, max_age=3_600_000_000_000)
+    names = f"{origin}-{{partition}}"
+    plan = PartitionPlan(origin, N, names, f"{origin}.{{partition}}.>")
+    if layout == "raw":
+        plan = PartitionPlan(origin, N, names, subject=f"{origin}.*.*", tokens=(1,))
+
+    told = forecast(js.client.options, plan)
+    partition_stream(js.client.options, plan)
+
+    assert told.origin_bytes == js.stream_info(origin).bytes
+    for each in told.streams:
+        made = js.stream_info(each.stream)
+        assert abs(each.bytes - made.bytes) < made.bytes / 20
+        assert told.inherited.items() <= made.config.items()
+        assert all(made.config.get(key) != value for key, value in told.left_out.items())
+    assert told.inherited["max_age"] == 3_600_000_000_000
+    assert told.left_out["max_bytes"] == 1 << 22
+    assert [each.is_there for each in forecast(js.client.options, plan).streams] == [True] * len(
+        plan.names
+    )
+
+
+def test_a_mirror_numbers_and_keeps_the_time(
+    js: JetStream, raw: Callable[..., str], clean: None
+) -> None:
+    """
+    A mirror whose transform numbers is a filtered layout, read without options; it has the origin's
+    sequences and timestamps, which copies by `sources` have not.
+    """
+    origin = raw()
+    rule = numbering(f"{origin}.*.*", N, (1,))
+    transforms = [{"src": f"{origin}.*.*", "dest": rule}]
+    mirror = {"name": origin, "subject_transforms": transforms}
+    js.create_stream({"name": f"{origin}M", "mirror": mirror, "allow_direct": True})
+    while js.stream_info(f"{origin}M").messages < 240:
+        time.sleep(0.05)
+    partition_stream(
+        js.client.options,
+        PartitionPlan(origin, N, subject=f"{origin}.*.*", tokens=(1,), numbered=f"{origin}N"),
+    )
+
+    def rows(stream: str) -> list[dict[str, Any]]:
+        options = parse_read({"servers": ",".join(js.client.options.servers), "stream": stream})
+        reader = JetStreamRangeReader(options)
+        tasks = reader.partitions()
+        found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        return sorted(found, key=lambda row: row["sequence"])
+
+    of, mirrored, copied = rows(origin), rows(f"{origin}M"), rows(f"{origin}N")
+    mapped = Rule.parse(f"{origin}.*.*", rule)
+
+    assert [(m["subject"], m["timestamp"], m["sequence"]) for m in mirrored] == [
+        (mapped.apply(each["subject"]), each["timestamp"], each["sequence"]) for each in of
+    ]
+    assert [m["partition"] for m in mirrored] == [int(m["subject"].split(".")[1]) for m in mirrored]
+    assert len({m["partition"] for m in mirrored}) > 1
+    assert min(c["timestamp"] for c in copied) > max(each["timestamp"] for each in of)

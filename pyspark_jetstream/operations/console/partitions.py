@@ -17,8 +17,8 @@ With another N, beside the old layout, which queries may go on reading:
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
 and then with --hand-over, once the query that reads the old one is stopped: it prints, as JSON, the
-options for the end of the old layout and the beginning of the new one. All steps are in
-docs/guides/partitions.md.
+options for the end of the old layout and the beginning of the new one. All steps are in the guide
+about partitions.
 
 --undo, with the arguments the streams were made with, removes them.
 
@@ -36,11 +36,11 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import CopyMismatchError, OptionError
-from pyspark_jetstream.operations.handover import hand_over
+from pyspark_jetstream.operations.handover import hand_over, reading
 from pyspark_jetstream.operations.removal import undo_partitions
-from pyspark_jetstream.operations.terminal import say, say_json
+from pyspark_jetstream.operations.terminal import say, say_json, size
 
-from ..partitioning import partition_stream, planned_streams
+from ..partitioning import forecast, partition_stream
 from ..partitionplan import PartitionPlan
 from .program import Parser, connection_of, seconds
 from .progress import copying
@@ -77,7 +77,11 @@ def arguments(parser: Parser) -> None:
     act.add_argument("--hand-over", action="store_true", help="print where to leave it, and begin")
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")
     add("--force", action="store_true", help="undo although something is lost")
-    add("--dry-run", action="store_true", help="only say what would be made, or removed and lost")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be made and cost, or removed and lost",
+    )
     parser.add_json("one JSON document instead of text; --hand-over always prints one")
     parser.add_connection()
 
@@ -139,13 +143,34 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
 
 
 def show_planned(connection: ConnectionOptions, plan: PartitionPlan, as_json: bool) -> None:
-    """Says which streams the layout has, and which of them are there."""
-    found = planned_streams(connection, plan)
+    """Says which streams the layout has, what they cost and inherit, and how to read them."""
+    found, options = forecast(connection, plan), reading(plan)
     if as_json:
-        say_json({"streams": [{"stream": name, "is_there": there} for name, there in found]})
+        streams = [
+            {"stream": each.stream, "is_there": each.is_there, "bytes": each.bytes}
+            for each in found.streams
+        ]
+        document = {"streams": streams, "origin_bytes": found.origin_bytes}
+        document |= {"inherited": found.inherited, "left_out": found.left_out, "options": options}
+        say_json(document)
         return
-    for name, there in found:
-        say(f"{'is there' if there else 'would make'} {name}")
+    for each in found.streams:
+        does = "is there" if each.is_there else "would make"
+        say(f"{does} {each.stream}, about {size(each.bytes)}")
+    whole = sum(each.bytes for each in found.streams)
+    say(
+        f"disk of one replica: about {size(whole)} beside the {size(found.origin_bytes)} of"
+        f" {plan.origin}",
+        f"the copies inherit {_settings(found.inherited)}",
+        f"they do not inherit {_settings(found.left_out)}: set what they should have by hand",
+        "their timestamp is the time of copying",
+        "options that read the result:",
+        *(f"  {name}={value}" for name, value in options.items()),
+    )
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing"
 
 
 def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from pyspark_jetstream.operations.inspection.findings import (
     StreamState,
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState
-from pyspark_jetstream.operations.terminal import Row, console, drawn, say
+from pyspark_jetstream.operations.terminal import Row, console, drawn, say, size
 from pyspark_jetstream.sanitize import sanitized
 
 _SHOWN_SUBJECTS = 3
@@ -121,7 +121,7 @@ def _stream(stream: StreamState) -> Row:
         "stream": stream.name,
         "retention": stream.retention,
         "messages": stream.messages,
-        "bytes": _size(stream.bytes),
+        "bytes": size(stream.bytes),
         "used": f"{100 * used:.0f}%" if used is not None else None,
         "limits": _limits(stream.limits),
         "first": stream.first,
@@ -139,7 +139,7 @@ def _limits(limits: LimitState) -> str:
     """Those that there are, and what happens when one is reached."""
     parts = [
         f"{limits.messages:,} messages" if limits.messages is not None else "",
-        _size(limits.bytes) if limits.bytes is not None else "",
+        size(limits.bytes) if limits.bytes is not None else "",
         _span(limits.age_s) if limits.age_s is not None else "",
         f"{limits.messages_per_subject:,} a subject" if limits.messages_per_subject else "",
     ]
@@ -263,15 +263,6 @@ def _position(position: PositionState) -> Row:
         "notes": position.notes,
         "problems": position.problems,
     }
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TiB"
 
 
 def _span(seconds: float) -> str:

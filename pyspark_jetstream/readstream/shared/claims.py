@@ -5,7 +5,7 @@ A pinned consumer's batch is a range between two offsets. A shared one's is what
 to deliver, so the offset at a batch's *end* names the sequences themselves; where the batch starts
 says nothing. A batch that runs again therefore has the same rows, whoever has claimed what since.
 
-    {"version": 1, "policy": "overflow", "consumer": "jobs", "partitions": 1,
+    {"version": 2, "policy": "overflow", "consumer": "jobs", "partitions": 1,
      "streams": {"JOBS": "2026-11-21T16:00:00Z"}, "serial": 7,
      "claims": {"0": {"1": "5-9,11", "2": "10"}}}
 
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from ...client.info import Mark
 from ...errors import OffsetError
 from ...fetch.planning import split_range
-from ..offsets import check_source, marks_json, marks_of
+from ..offsets import VERSION, check_written, marks_json, marks_of
 
 __all__ = [
     "Claim",
@@ -43,7 +43,9 @@ __all__ = [
     "text_ranges",
 ]
 
-_VERSION: Final = 1
+_KEYS: Final = frozenset(
+    "version policy consumer partitions streams serial claims query marks".split()
+)
 
 Ranges = tuple[tuple[int, int], ...]
 """Sequences as ascending ranges that do not touch, first and last of each included."""
@@ -72,7 +74,7 @@ class SharedConsumer:
 
     @property
     def acks(self) -> str:
-        """How the subjects begin on which its messages are acknowledged."""
+        """Prefix of the subjects on which its messages are acknowledged."""
         return f"$JS.ACK.{self.stream}.{self.name}"
 
 
@@ -101,7 +103,7 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
 
 
 def length(ranges: Ranges) -> int:
-    """How many sequences they are."""
+    """Number of sequences in the ranges."""
     return sum(last - first + 1 for first, last in ranges)
 
 
@@ -152,7 +154,7 @@ class ClaimedOffset:
     serial: int
     """Batches so far."""
     claims: Mapping[int, Claims]
-    """What the batch holds, by partition."""
+    """Claims of the batch, by partition."""
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -178,7 +180,7 @@ class ClaimedOffset:
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""
         return {
-            "version": _VERSION,
+            "version": VERSION,
             "policy": self.policy,
             "consumer": self.consumer,
             "partitions": self.partitions,
@@ -210,12 +212,7 @@ class ClaimedOffset:
                 " ranges of a consumer of its own; a shared consumer needs a new"
                 " checkpointLocation, and startingOffsets where the old query ended"
             )
-        check_source(value)
-        if value.get("version") != _VERSION:
-            raise OffsetError(
-                f"the checkpoint holds an offset of version {value.get('version')!r}, this package"
-                f" reads version {_VERSION}; use the version that wrote it, or a new checkpoint"
-            )
+        check_written(value, _KEYS)
         try:
             return cls(
                 policy=str(value["policy"]),

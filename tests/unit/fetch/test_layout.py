@@ -27,6 +27,22 @@ def sources(*dests):
     }
 
 
+def mirrored(dest):
+    return {"mirror": {"name": "T", "subject_transforms": [{"src": "in.>", "dest": dest}]}}
+
+
+@pytest.mark.parametrize("kind", [transform, sources, mirrored])
+def test_whoever_numbers_gives_n(kind):
+    """
+    A stream's own transform, a source's and a mirror's tell the number of partitions alike.
+    """
+    layout = resolve(kind("f.{{partition(2,1)}}.>"))
+
+    assert [p.filter for p in layout] == ["f.0.>", "f.1.>"]
+    with pytest.raises(OptionError, match="makes 2 partitions, not 3"):
+        resolve(kind("f.{{partition(2,1)}}.>"), partitions="3")
+
+
 def test_without_options_there_is_one_partition():
     """
     A plain stream is one unfiltered partition, and every message belongs to it.

@@ -25,7 +25,7 @@ def test_canonical_json():
     The text of an offset is fixed: keys in one order, streams sorted.
     """
     assert json.dumps(VALUE) == (
-        '{"version": 1, "consumer": "spark-abc", "streams": {"S-0": "t0",'
+        '{"version": 2, "consumer": "spark-abc", "streams": {"S-0": "t0",'
         ' "S-1": "2026-01-02T00:00:00Z"}, "base": [3, 0], "sequences": [7, 0], "idle": [1]}'
     )
 
@@ -74,9 +74,12 @@ def test_random_round_trips(seed):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"version": 2}, "version 2"),
+        ({"version": 3}, "version 3, written by a newer pyspark-jetstream: .* 1 to 2"),
+        ({"version": 0}, "version 0"),
         ({"version": "1"}, "version '1'"),
+        ({"version": True}, "version True"),
         ({"version": None}, "version None"),
+        ({"layouts": []}, "with 'layouts', written by a newer pyspark-jetstream"),
         ({"sequences": None}, "no offset"),
         ({"sequences": 7}, "no offset"),
         ({"sequences": ["7", 0]}, "no offset"),
@@ -97,11 +100,20 @@ def test_what_is_no_offset_is_refused(change, told):
     A checkpoint of another source, of a newer version, or a damaged one is an `OffsetError` of
     one line.
     """
-    with pytest.raises(OffsetError) as caught:
+    with pytest.raises(OffsetError, match=told) as caught:
         Offset.from_json(VALUE | change)
 
-    assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"version": 3}, {"settled": {}}], ids=str)
+def test_claims_of_a_newer_version_are_refused(change):
+    """
+    So are the offsets of a shared consumer, which have a version of the same count.
+    """
+    claimed = ClaimedOffset("overflow", "c", 1, {"S": "t"}, 1, {}).to_json()
+    with pytest.raises(OffsetError, match="written by a newer pyspark-jetstream"):
+        ClaimedOffset.from_json(claimed | change)
 
 
 @pytest.mark.parametrize("missing", ["version", "sequences", "base", "streams", "consumer"])
@@ -111,6 +123,22 @@ def test_every_key_is_needed(missing):
     """
     with pytest.raises(OffsetError):
         Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
+
+
+def test_an_offset_of_the_first_version():
+    """
+    A checkpoint of version 0.1.0, whose offsets had fewer keys, is gone on with: every partition
+    has a task.
+    """
+    text = (
+        '{"version":1,"consumer":"spark-0a1b2c3d4e","streams":{"S":"2026-11-20T00:00:00Z"},'
+        '"base":[0,0],"sequences":[7,9]}'
+    )
+
+    offset = Offset.from_json(json.loads(text))
+
+    assert (offset.sequences, offset.base, offset.consumer) == ((7, 9), (0, 0), "spark-0a1b2c3d4e")
+    assert (offset.idle, offset.resumed, offset.query, offset.filters) == ((), (), "", ())
 
 
 @pytest.mark.parametrize(

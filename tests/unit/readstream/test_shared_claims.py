@@ -76,7 +76,7 @@ def test_an_offset_survives_the_checkpoint():
     ("change", "says"),
     [
         ({"sequences": [1]}, "priorityPolicy=pinned_client"),
-        ({"version": 2}, "version"),
+        ({"version": 3}, "version"),
         ({"claims": None}, "no offset of a shared consumer"),
         ({"claims": {"0": {"1": "9-5"}}}, "no ascending range"),
         ({"claims": {"0": {"1": "5,6"}}}, "no ascending range"),
