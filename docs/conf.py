@@ -8,10 +8,12 @@ from typing import Any
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
+from sphinx.util import logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pyspark_jetstream import __version__
+from tests.kits.sitesearch import first_hit
 
 project = "pyspark-jetstream"
 author = "the authors of pyspark-jetstream"
@@ -38,6 +40,22 @@ html_show_sphinx = False
 html_show_copyright = False
 copybutton_prompt_text = "$ "
 
+answers = {
+    "alert": "guides/operating",
+    "avro": "guides/formats",
+    "backpressure": "guides/pressure",
+    "databricks": "guides/platforms",
+    "increase partitions": "guides/partitions",
+    "kubernetes": "guides/platforms",
+    "lag": "guides/operating",
+    "monitor": "guides/operating",
+    "notebook": "guides/notebooks",
+    "password": "guides/login",
+    "tls": "guides/login",
+    "upgrade": "guides/upgrades",
+}
+"""What readers search for, and the page that the search must show first."""
+
 
 def as_drawn(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """The tree of errors is drawn, not written: it stays as it is."""
@@ -47,7 +65,20 @@ def as_drawn(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
             lines[first:first] = ["::", ""]
 
 
+def searched(app: Sphinx, error: Exception | None) -> None:
+    """Warns, which ends `make docs`, where the search of the site leads to another page first."""
+    index = getattr(app.builder, "indexer", None)
+    if error is None and index is not None:
+        found = index.freeze()
+        for query, page in answers.items():
+            first = first_hit(found, query, index.lang.stem)
+            if first != page:
+                warn = logging.getLogger("conf").warning
+                warn("the search for '%s' finds '%s' first, not '%s'", query, first, page)
+
+
 def setup(app: Sphinx) -> None:
     """What no extension has: configuration of nats-server, and the tree of errors."""
     app.add_lexer("conf", TextLexer)
     app.connect("autodoc-process-docstring", as_drawn)
+    app.connect("build-finished", searched)

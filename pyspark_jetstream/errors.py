@@ -1,5 +1,5 @@
 """
-Every error this package raises, and nothing else.
+Every error this package raises, and where the documentation says more.
 
 Each renders one line that says what happened, where, and what to do; each pickles, because it
 crosses from a Spark worker to the driver as text and, in tests, as an object. `retryable` says
@@ -136,7 +136,19 @@ _REMEDIES: Final = {
     " counters: a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
 }
-"""What to do about what the server says, by its err_code (server/errors.json)."""
+"""Advice by the server's err_code (server/errors.json)."""
+
+
+DOCUMENTATION: Final = ""
+"""The address of the published pages, without a slash at its end; a release sets it. "": none."""
+
+
+def further(page: str) -> str:
+    """
+    A clause in brackets with the address of this page, which stands in docs/ as `<page>.md`; "" as
+    long as the pages have no address.
+    """
+    return f" (see {DOCUMENTATION}/{page}.html)" if DOCUMENTATION else ""
 
 
 def _remedy(err_code: int) -> str:
@@ -260,8 +272,9 @@ class PermissionsError(JetStreamError):
     def _line(self) -> str:
         inbox = ", or let inboxPrefix name where its replies may come"
         return (
-            f"{self.violation}; grant it to this user (docs/guides/permissions.md lists the"
-            f" subjects that are used){inbox if 'Subscription to' in self.violation else ''}"
+            f"{self.violation}; grant it to this user"
+            f"{inbox if 'Subscription to' in self.violation else ''}"
+            f"{further('guides/permissions')}"
         )
 
 
@@ -467,7 +480,7 @@ class DataLossError(ReadError):
 
 
 class SnapshotLossError(DataLossError):
-    """What a snapshot should hold of `subjects` is no longer there (`failOnDataLoss=true`)."""
+    """Messages that belong to a snapshot of `subjects` are gone (`failOnDataLoss=true`)."""
 
     def __init__(self, stream: str, subjects: tuple[str, ...], detail: str) -> None:
         super().__init__(stream, 0, detail)

@@ -146,7 +146,7 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      " allow_atomic"),
     ("sink", "define.stream js.define.stream", "it is 'createStream' here"),
 )  # fmt: skip
-"""Where a name is used, how it is written elsewhere, and what is said of it."""
+"""By use of a name: its spelling elsewhere, and the advice."""
 
 
 def _plain(name: str) -> str:

@@ -60,7 +60,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
-"""What the server takes as a priority group (consumer.go, validGroupName)."""
+"""Names that the server takes as a priority group (consumer.go, validGroupName)."""
 
 _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MOMENT: Final = datetime(2262, 1, 1, tzinfo=UTC)
@@ -122,7 +122,7 @@ class Moment:
     absolute: datetime | None = None
     before_now: timedelta | None = None
     nanoseconds: int = 0
-    """What `absolute` lacks: 0 to 999."""
+    """Nanoseconds beyond the microseconds of `absolute`: 0 to 999."""
 
     def resolve(self, now: datetime) -> datetime:
         """The point in time, given what now is."""

@@ -6,9 +6,10 @@ import gc
 from functools import cache
 from typing import Final
 
-__all__ = ["query_name", "settle"]
+__all__ = ["MAX_NAME", "query_name", "settle"]
 
-_MAX_NAME: Final = 200
+MAX_NAME: Final = 200
+"""Characters of a query's name; what follows is cut off."""
 
 
 def query_name() -> str:
@@ -23,7 +24,7 @@ def query_name() -> str:
 
     context = TaskContext.get()
     description = context.getLocalProperty("spark.job.description") if context is not None else None
-    return (description or "").rpartition("\nid = ")[0][:_MAX_NAME]
+    return (description or "").rpartition("\nid = ")[0][:MAX_NAME]
 
 
 @cache

@@ -22,6 +22,8 @@ JOBS = {
     "explain_mapping": "explain-mapping",
     "inspect_stream": "inspect",
     "metrics": "metrics",
+    "pause": "pause",
+    "resume": "resume",
     "partition_stream": "partition",
     "range_backfill": "backfill range",
     "replay_dead_letters": "replay",
@@ -73,7 +75,7 @@ def test_the_list(capsys):
     text = " ".join(out.split())
 
     assert (status, err) == (0, "")
-    for name, (module, does) in commands.COMMANDS.items():
+    for name, (module, does, _) in commands.COMMANDS.items():
         doc = importlib.import_module(f"{commands.__package__}.{module}").__doc__
         assert " ".join(doc.split()).startswith(does)
         assert f"{name} {does}" in text
@@ -240,22 +242,23 @@ def test_a_command_needs_no_extra_to_say_how_it_is_called():
 
 
 @pytest.mark.parametrize(
-    ("package", "extra"), [("rich.table", "cli"), ("prometheus_client", "metrics")]
+    ("module", "package"), [("rich.table", "rich"), ("prometheus_client", "prometheus-client")]
 )
-def test_a_missing_extra(capsys, program, package, extra):
+def test_a_missing_package(capsys, program, module, package):
     """
-    Where an extra is missing, one line says what brings it.
+    Where an optional package is missing, one line says what to type, for this Python, however this
+    package itself was installed.
     """
 
     def work(given):
-        raise ModuleNotFoundError(f"No module named '{package}'", name=package)
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
     program(work)
 
     assert said(capsys, "explain-mapping") == (
         1, "",
-        f"pyspark-jetstream explain-mapping: needs {package.partition('.')[0]}:"
-        f" pip install 'pyspark-jetstream[{extra}]'\n",
+        f"pyspark-jetstream explain-mapping: needs {package}:"
+        f" {sys.executable} -m pip install {package}\n",
     )  # fmt: skip
 
 

@@ -75,10 +75,10 @@ def stored(script: Script, limit: Limit) -> int:
         server.store(now)
         for publishes, are_stored in server.answers(now):
             if are_stored:
-                window.stored(publishes, now)
+                window.on_pubacks(publishes, now)
             else:
                 for number in publishes:
-                    window.settled(number, _FULL, now)
+                    window.on_answer(number, _FULL, now)
         window.expire(now)
         if window.wants_rows:
             window.append(_block(offered))

@@ -28,6 +28,7 @@ from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
 from .inboxes import INBOX, new_inbox
+from .patience import Patience
 from .peer import Presence, RoundTrips, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse
@@ -45,20 +46,21 @@ Request = tuple[str, bytes] | tuple[str, bytes, bytes]
 
 _RECV_BYTES: Final = 1 << 20
 _LATE_BYTES: Final = 4 << 20
-"""What is read after a deadline at most: more cannot have waited in the socket by then."""
+"""Upper bound of the bytes read after a deadline: the socket cannot have held more by then."""
 
 _ATTEMPT_S: Final = 3.0
-"""How long the first attempt of a request waits for its reply; each that follows twice as long."""
+"""Time-out of a request's first attempt; each later attempt has twice the time."""
 
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
 _RECENT_S: Final = 1.0
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 1.0
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+"""The first pause between tries to connect, and the longest."""
 
 
 class Reply(NamedTuple):
-    """What a request got back: a status (0 when there is none), headers and payload."""
+    """Reply to a request: status (0 when there is none), headers and payload."""
 
     status: int
     description: str
@@ -430,7 +432,13 @@ class Client:
     @property
     def connection(self) -> Connection:
         """The open connection; dials when there is none."""
-        return self._retrying("connect", lambda connection: connection)
+        return self._open or self._retrying("connect", lambda connection, _: connection)
+
+    @property
+    def _open(self) -> Connection | None:
+        """The connection, if this process has opened it."""
+        found = self._connection
+        return found if found is not None and found.pid == os.getpid() else None
 
     def request(self, subject: str, data: bytes = b"", headers: bytes = b"") -> Reply:
         """One request and its reply; see `requests`."""
@@ -446,12 +454,10 @@ class Client:
             NotConnectedError: No server could be reached in that time.
             AuthenticationError: At once.
         """
-        deadline = time.monotonic() + self.options.request_timeout_s
         attempt_s = _ATTEMPT_S
 
-        def once(connection: Connection) -> list[Reply]:
+        def once(connection: Connection, left_s: float) -> list[Reply]:
             nonlocal attempt_s
-            left_s = max(0.001, deadline - time.monotonic())
             try:  # one sent while a leader is elected is never answered: ask again, elsewhere
                 return connection.requests(requests, min(attempt_s, left_s), max_bytes)
             except RequestTimeoutError:
@@ -473,7 +479,7 @@ class Client:
             NotConnectedError: No server could be reached within `requestTimeout`.
         """
 
-        def once(connection: Connection) -> Reply | RequestTimeoutError:
+        def once(connection: Connection, _: float) -> Reply | RequestTimeoutError:
             connection.send(burst)
             try:
                 return connection.request(subject, data, timeout_s)
@@ -495,7 +501,11 @@ class Client:
         if self._connection is None:
             return
         if len(data) > self._connection.max_payload:  # the server would cut the connection
-            logger.warning("%d bytes for %s are more than max_payload", len(data), subject)
+            logger.warning(
+                "%d bytes for %s are more than max_payload: they are not sent, nor will any later"
+                " ones of that size be, until the server's max_payload (%d) is raised",
+                len(data), subject, self._connection.max_payload,
+            )  # fmt: skip
             return
         try:
             self._connection.tell(subject, data, timeout_s)
@@ -511,35 +521,35 @@ class Client:
 
     close = drop
 
-    def _retrying(self, what: str, call: Callable[[Connection], T]) -> T:
-        began, options = time.monotonic(), self.options
-        deadline = began + options.request_timeout_s
-        backoff, told = _FIRST_BACKOFF_S, False
+    def _retrying(self, what: str, call: Callable[[Connection, float], T]) -> T:
+        """Calls `call` with a connection and the seconds left, again after each disconnect."""
+        options, told = self.options, False
+        patience = Patience(options.request_timeout_s, None, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        early_s = min(options.connect_timeout_s, options.request_timeout_s)
+        early = Patience(early_s, None, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
-                if self._connection is None or self._connection.pid != os.getpid():
+                connection = self._open
+                if connection is None:
                     socket_and_info = shake_hands(options, self.unreached)
-                    self._connection = Connection(*socket_and_info, options.inbox_prefix)
-                    self.unreached = False
-                return call(self._connection)
+                    connection = Connection(*socket_and_info, options.inbox_prefix)
+                    self._connection, self.unreached = connection, False
+                return call(connection, max(0.001, patience.left_s))
             except NotConnectedError as error:
                 self.drop()
-                soon = min(deadline, began + options.connect_timeout_s)
-                until = soon if self.unreached else deadline
-                if not error.retryable or time.monotonic() + backoff > until:
+                waits = early if self.unreached else patience
+                if not error.retryable or waits.over:
                     raise
-                late = not told and time.monotonic() - began > options.connect_timeout_s
+                late = not told and early.over
                 logger.log(
                     logging.WARNING if late else logging.INFO,
-                    "reconnecting what=%s for %.0fs more: %s",
-                    what, until - time.monotonic(), error,
+                    "reconnecting what=%s for %.0fs more: %s", what, waits.left_s, error,
                 )  # fmt: skip
                 told |= late
-                time.sleep(backoff)
-                backoff = min(backoff * 2, _MAX_BACKOFF_S)
+                waits.pause()
             except RequestTimeoutError as error:
                 self.drop()
-                if time.monotonic() >= deadline:
+                if patience.over:
                     waited_s = options.request_timeout_s
                     raise RequestTimeoutError(error.subject, waited_s, error.hint) from None
             except ProtocolError:

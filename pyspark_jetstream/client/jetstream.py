@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from ..errors import (
@@ -33,6 +34,7 @@ from .info import (
     ERROR,
     LISTING,
     NAMES,
+    PAUSED,
     PUBACK,
     PURGED,
     STREAM,
@@ -111,14 +113,16 @@ _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
 _IN_VAIN: Final = 100
-"""So many pages in a row that bring nothing new are no listing."""
+"""After this many pages in a row without a new name, the listing is an error."""
 
 _NOT_THERE: Final = {
     (10043, None),  # JSSequenceNotFoundErrF
     (10057, "no message found"),
     (10057, "stream store EOF"),
 }
-"""How STREAM.MSG.DELETE says that a message is gone: err_code, description where that counts."""
+"""
+STREAM.MSG.DELETE's errors for a message that is gone: err_code, and description where it counts.
+"""
 
 
 class JetStream:
@@ -203,7 +207,7 @@ class JetStream:
 
     def deleted(self, stream: str) -> list[int]:
         """The sequences missing between the stream's first and last."""
-        answer = self._call(f"STREAM.INFO.{stream}", {"deleted_details": True}, STREAM)
+        answer = self.call(f"STREAM.INFO.{stream}", {"deleted_details": True}, STREAM)
         return list(answer["state"].get("deleted") or [])
 
     def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
@@ -261,7 +265,7 @@ class JetStream:
             body: dict[str, Any] = {"offset": len(names)}
             if filter is not None:
                 body["subject"] = filter
-            answer = self._call("STREAM.NAMES", body, NAMES)
+            answer = self.call("STREAM.NAMES", body, NAMES)
             page = answer.get("streams") or []
             is_new = not set(page) <= set(names)
             names.extend(page)
@@ -281,7 +285,7 @@ class JetStream:
             taken = [self._timed(each) for each in streams if takes(each["config"]["name"])]
             return answer["total"], len(streams), taken
 
-        total, length, found = self._call("STREAM.LIST", {"offset": 0}, page)
+        total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
         bodies = [{"offset": at} for at in range(length, total, length or total)] if length else []
         requests = [(f"{self.prefix}.STREAM.LIST", json.dumps(body).encode()) for body in bodies]
         for _, _, more in self._answers(requests, page):
@@ -290,12 +294,12 @@ class JetStream:
 
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""
-        return self._call(f"STREAM.CREATE.{config['name']}", config, STREAM)
+        return self.call(f"STREAM.CREATE.{config['name']}", config, STREAM)
 
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""
         try:
-            self._call(f"STREAM.DELETE.{stream}")
+            self.call(f"STREAM.DELETE.{stream}")
         except StreamNotFoundError:
             return
 
@@ -304,7 +308,7 @@ class JetStream:
         body: dict[str, Any] = {} if below is None else {"seq": below}
         if subject is not None:
             body["filter"] = subject
-        return int(self._call(f"STREAM.PURGE.{stream}", body, PURGED).get("purged", 0))
+        return int(self.call(f"STREAM.PURGE.{stream}", body, PURGED).get("purged", 0))
 
     def delete_messages(self, stream: str, sequences: Sequence[int]) -> None:
         """Removes these messages in one round trip; those that are gone already are fine."""
@@ -342,7 +346,7 @@ class JetStream:
     def messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[StoredMessage | None]:
-        """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
+        """The whole message that each query of STREAM.MSG.GET finds, in one round trip."""
         messages = self.stored_messages(stream, queries)
         for message in messages:
             if message is not None and lines_of(message.stored) is None:
@@ -418,7 +422,7 @@ class JetStream:
         require(version, COUNTED, _COUNTS)
         answers: list[Stored | None] = [None] * len(queries)
         left = list(range(len(queries)))
-        deadline = time.monotonic() + self.client.options.request_timeout_s
+        patience = Patience(self.client.options.request_timeout_s, pause_s=_MIRROR_PAUSE_S)
         while True:
             asked, left, missing = left, [], []
             replies = self._replies([requests[index] for index in asked])
@@ -441,14 +445,14 @@ class JetStream:
             left += self._more([(index, *queries[index]) for index in missing])
             if not left:
                 return answers
-            if time.monotonic() >= deadline:
+            if patience.over:
                 raise JetStreamError(
                     f"only mirrors answer for stream '{queries[left[0]][0]}' within"
-                    f" {self.client.options.request_timeout_s:.0f}s (requestTimeout); is"
+                    f" {patience.timeout_s:.0f}s (requestTimeout); is"
                     " allow_direct set on the stream itself?"
                 )
             if len(left) == len(asked):
-                time.sleep(_MIRROR_PAUSE_S)
+                patience.pause()
 
     def _more(self, queries: list[tuple[int, str, dict[str, Any]]]) -> list[int]:
         """The numbers of those queries that the leaders of their streams do find something for."""
@@ -482,7 +486,7 @@ class JetStream:
         Raises:
             ConsumerNotFoundError: There is none of this name.
         """
-        return self._call(f"CONSUMER.INFO.{stream}.{consumer}", None, consumer_info_of)
+        return self.call(f"CONSUMER.INFO.{stream}.{consumer}", None, consumer_info_of)
 
     def consumer_infos(self, consumers: list[tuple[str, str]]) -> list[ConsumerInfo | None]:
         """`consumer_info` of several (stream, consumer) in one round trip; None where missing."""
@@ -497,7 +501,7 @@ class JetStream:
         missing: list[str] = []
         while True:
             offset = len(consumers.keys() | set(missing))
-            answer = self._call(f"CONSUMER.LIST.{stream}", {"offset": offset}, CONSUMERS)
+            answer = self.call(f"CONSUMER.LIST.{stream}", {"offset": offset}, CONSUMERS)
             # One without a leader may be among them, too, with its configuration and no name.
             page = {
                 consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []
@@ -534,13 +538,13 @@ class JetStream:
 
     def subjects(self, stream: str, filter: str) -> list[str]:
         """The subjects the stream has messages of that the filter matches."""
-        answer = self._call(f"STREAM.INFO.{stream}", {"subjects_filter": filter}, LISTING)
+        answer = self.call(f"STREAM.INFO.{stream}", {"subjects_filter": filter}, LISTING)
         return list(answer["state"].get("subjects") or ())
 
     def delete_consumer(self, stream: str, consumer: str) -> None:
         """Deletes the consumer; one that is gone already is fine."""
         try:
-            self._call(f"CONSUMER.DELETE.{stream}.{consumer}")
+            self.call(f"CONSUMER.DELETE.{stream}.{consumer}")
         except ConsumerNotFoundError:
             return
 
@@ -561,6 +565,12 @@ class JetStream:
         stale = info.pinned_id and info.num_waiting
         return self.consumer_info(stream, consumer) if stale else info
 
+    def pause(self, stream: str, consumer: str, until: datetime | None) -> str:
+        """A consumer delivers nothing until then (None: it does); the server's word for then."""
+        body = {"pause_until": until.isoformat()} if until is not None else {}
+        answer = self.call(f"CONSUMER.PAUSE.{stream}.{consumer}", body, PAUSED)
+        return str(answer["pause_until"]) if answer.get("paused") else ""
+
     def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
         """
         The next delivery is the first message at or above `sequence`; deliveries count from 1.
@@ -575,14 +585,15 @@ class JetStream:
         calls = [(f"{api}.{stream}.{name}", b'{"seq":%d}' % seq) for stream, name, seq in to]
         return self._answers(calls, consumer_info_of)
 
-    def _call(
+    def call(
         self, api: str, body: dict[str, Any] | None = None, read: Callable[[Any], T] = SUCCESS
     ) -> T:
+        """The answer to one request, `api` being what follows the prefix; raises as `answer`."""
         data = json.dumps(body).encode() if body is not None else b""
         return self._answers([(f"{self.prefix}.{api}", data)], read)[0]
 
     def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = SUCCESS) -> list[T]:
-        """What is answered to each, in one round trip; the first error is raised."""
+        """Answers to several requests, in one round trip; raises the first error."""
         replies = self._asked(requests)
         return [
             self.answer(asked[0], reply, read)
@@ -628,7 +639,11 @@ class JetStream:
             code = _err_code(replies[again[0]])
             if not told:
                 told = True
-                logger.warning("%s is waited for, err_code=%d", requests[again[0]][0], code)
+                logger.warning(
+                    "JetStream does not answer %s yet (err_code %d), as while a server or a leader"
+                    " comes back; it is asked again for %gs (requestTimeout), then this fails",
+                    requests[again[0]][0], code, client.options.request_timeout_s,
+                )  # fmt: skip
             if code in _OFF:
                 # While JetStream comes back, streams and consumers are restored one by one.
                 passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}

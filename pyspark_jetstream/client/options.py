@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from .. import values as value_of
 from ..errors import OptionError
+from ..logs import LEVELS
 from ..option import Option, Values, exclusive, needs, table, typed
 from ..values import Secret
 
@@ -53,11 +54,18 @@ CONNECTION_OPTIONS: Final = table(
         " after it."),
     Option("requestTimeout", "request_timeout_s", value_of.duration, "30s",
         "How long a request or a read may make no progress, reconnects included, before it fails."),
+    Option("logLevel", "log_level", value_of.choice(*LEVELS), "",
+        "Least level of what is logged, on the driver and in tasks: `debug`, `info` (a line of"
+        " counts a batch), `warning`, `error`; without it, what Python's logging says: `warning`."),
 )  # fmt: skip
 """The options of every read and write."""
 
 METRICS_OPTIONS: Final = table(
     "stream sink",
+    Option("queryName", "query_name", str.strip, "",
+        "What metrics, operators and the log call the query or write. A streaming write takes it"
+        " from `writeStream.queryName`; a read needs it here, as Spark tells a source no name."
+        " Default of reads: their consumer's name."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
         "Subject to which a streaming query or a write reports its counters (`pyspark-jetstream"
         " metrics`); without it there are no reports."),
@@ -69,7 +77,7 @@ METRICS_OPTIONS: Final = table(
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a connection trusts a server by, and how TLS begins."""
+    """Trust in the server's certificate, and the start of TLS."""
 
     ca_file: str | None
     cert_file: str | None
@@ -79,7 +87,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How to reach and enter the servers; hashable, so that a process can pool by it."""
+    """Servers, login and time-outs of a connection; hashable, as the key of a process's pool."""
 
     servers: tuple[str, ...]
     credentials: Secret | None
@@ -92,6 +100,8 @@ class ConnectionOptions:
     inbox_prefix: str
     connect_timeout_s: float
     request_timeout_s: float
+    log_level: str | None = field(compare=False)
+    """Of the log of whoever connects; no reason for a connection of its own."""
     client_name: str = "pyspark-jetstream"
 
     @property
@@ -116,8 +126,9 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Where counters are reported, and how often."""
+    """Name of a query, subject and interval of its metrics."""
 
+    query_name: str | None
     metrics_subject: str | None
     metrics_interval_s: float
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, Protocol
 
-__all__ = ["Patience"]
+__all__ = ["Clock", "Patience"]
 
 _PAUSE_S: Final = 0.05
+
+
+class Clock(Protocol):
+    """The parts of the module `time` that who waits uses."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Does nothing for so long."""
 
 
 class Patience:
@@ -18,6 +28,7 @@ class Patience:
         seen: how far it is at the beginning.
         pause_s: how long the first pause is; each is twice as long as the one before, up to
             `longest_s`, and all are the same without that.
+        clock: the module `time` where none is given.
     """
 
     def __init__(
@@ -26,36 +37,47 @@ class Patience:
         seen: object = None,
         pause_s: float = _PAUSE_S,
         longest_s: float | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.timeout_s = timeout_s
-        self.deadline = time.monotonic() + timeout_s
-        """When it runs out, by `time.monotonic`."""
+        self._clock = clock or time
+        self.deadline = self._clock.monotonic() + timeout_s
+        """End of patience on the monotonic clock."""
         self._seen = seen
-        self._pause_s = pause_s
+        self._first_s = self._pause_s = pause_s
         self._longest_s = longest_s or pause_s
 
     def __repr__(self) -> str:
-        left_s = self.deadline - time.monotonic()
-        return f"<Patience for {left_s:.1f} of {self.timeout_s:.1f}s more, at {self._seen!r}>"
+        return f"<Patience for {self.left_s:.1f} of {self.timeout_s:.1f}s more, at {self._seen!r}>"
 
     def progress(self, seen: object) -> bool:
-        """Whether something has moved, as far as `seen` is not what was seen last."""
+        """
+        Whether something has moved, as far as `seen` is not what was seen last.
+
+        Pauses stay as long as they have become: what moves need not be looked at more often.
+        """
         if seen == self._seen:
             return False
         self._seen = seen
-        self.renew()
+        self.deadline = self._clock.monotonic() + self.timeout_s
         return True
 
     def renew(self) -> None:
-        """Gives all its time again: what nothing moved for was meant to stand still."""
-        self.deadline = time.monotonic() + self.timeout_s
+        """Gives all its time and the first pause again."""
+        self.deadline = self._clock.monotonic() + self.timeout_s
+        self._pause_s = self._first_s
+
+    @property
+    def left_s(self) -> float:
+        """Until it runs out; negative afterwards."""
+        return self.deadline - self._clock.monotonic()
 
     @property
     def over(self) -> bool:
         """Whether it has run out."""
-        return time.monotonic() >= self.deadline
+        return self.left_s <= 0
 
     def pause(self) -> None:
-        """Waits before the next try."""
-        time.sleep(self._pause_s)
+        """Waits before the next try, which is made at its end at the latest."""
+        self._clock.sleep(max(0.0, min(self._pause_s, self.left_s)))
         self._pause_s = min(2 * self._pause_s, self._longest_s)

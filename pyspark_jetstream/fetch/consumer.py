@@ -74,7 +74,7 @@ __all__ = [
 logger = get_logger(__name__)
 
 DESCRIPTION: Final = "pyspark-jetstream"
-"""Of a query's own durable consumers."""
+"""Description of a query's own durable consumers."""
 
 _FIRST_PULL_EXPIRES_S: Final = 3.0
 """
@@ -445,15 +445,15 @@ class Pinned:
             if info.pinned_id in ("", self._pin):
                 return None
             # An attempt announces its pin when its first message comes, which may be on its way.
-            deadline = time.monotonic() + ANNOUNCED_WITHIN_S
+            patience = Patience(ANNOUNCED_WITHIN_S, pause_s=_ASKS_EVERY_S)
             note = json.dumps({"partition": self._read.partition, "pin": info.pinned_id}).encode()
             while True:
                 reply = self._client.connection.request(f"{owner.inbox}.whose", note, _ANSWERS_S)
                 if reply.data != STRANGER:
                     return None  # an attempt's; or the driver cannot know, or is gone
-                if time.monotonic() >= deadline:
+                if patience.over:
                     return info
-                time.sleep(_ASKS_EVERY_S)
+                patience.pause()
         except JetStreamError as error:
             logger.info("nobody says who took the consumer over: %s", error)
             return None

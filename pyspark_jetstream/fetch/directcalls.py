@@ -34,12 +34,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from .. import subjects
+from .. import subjects, values
 from ..client import wire
 from ..client.blocks import Direct, direct
 from ..client.connection import Client, borrow
@@ -58,6 +58,8 @@ from ..errors import (
     RequestTimeoutError,
     TooManySubjectsError,
 )
+from ..option import parsed
+from ..values import stream_name
 from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
@@ -83,15 +85,15 @@ _AGAIN_AT_MOST_S: Final = 0.02
 
 
 class Page(NamedTuple):
-    """What one request for several messages brought, in the order of their sequences."""
+    """Messages of one request, in the order of their sequences."""
 
     found: list[Found]
     status: int
     """204 at a batch's end, 404 where there was nothing."""
     pending: int
-    """How many more match."""
+    """Number of further matches."""
     up_to: int | None
-    """Of `multi_last`: the sequence that the answer is as of."""
+    """`multi_last`: the sequence of the answer's point in time."""
 
 
 class Message(NamedTuple):
@@ -105,7 +107,13 @@ class Message(NamedTuple):
 
 
 class DirectCalls:
-    """The direct gets of one stream. Not safe for threads."""
+    """
+    The direct gets of one stream. Not safe for threads.
+
+    Arguments are read as the options of a read are: sequences and counts are above zero, times are
+    RFC 3339 with a zone, or relative as `-10m`. What is none of these is a `ValueError` that names
+    the request's field, before anything is sent.
+    """
 
     def __init__(self, client: Client, stream: str, leader: bool = False) -> None:
         """
@@ -132,8 +140,9 @@ class DirectCalls:
         Raises:
             OptionError: A mistake in them.
         """
+        name = parsed("stream", stream_name, stream)
         with borrow(parse_connection(options), at_start=True) as client:
-            yield cls(client, stream)
+            yield cls(client, name)
 
     def __repr__(self) -> str:
         return f"<DirectCalls of {self.stream}>"
@@ -142,7 +151,7 @@ class DirectCalls:
 
     def message(self, sequence: int) -> Message | None:
         """The message with this sequence (`seq`)."""
-        return self._one(DirectCall(seq=sequence))
+        return self._one(_call(seq=sequence))
 
     def last(self, subject: str, appended: bool = True) -> Message | None:
         """
@@ -151,17 +160,17 @@ class DirectCalls:
         By default the request's own subject names it, so that a user who may read only some
         subjects can be given just these. That form is not checked with the leader.
         """
-        return self._one(DirectCall(last_by_subj=subject, appended=appended))
+        return self._one(_call(last_by_subj=subject, appended=appended))
 
     def next(
         self, subject: str, sequence: int | None = None, start_time: str | None = None
     ) -> Message | None:
         """The first message of a subject or filter, at or after a sequence or an RFC 3339 time."""
-        return self._one(DirectCall(next_by_subj=subject, seq=sequence, start_time=start_time))
+        return self._one(_call(next_by_subj=subject, seq=sequence, start_time=start_time))
 
     def first_since(self, start_time: str) -> Message | None:
         """The first message that is not older than an RFC 3339 time (`start_time`)."""
-        return self._one(DirectCall(start_time=start_time))
+        return self._one(_call(start_time=start_time))
 
     def batch(
         self,
@@ -177,7 +186,7 @@ class DirectCalls:
         `max_bytes` ends it at the message that reaches so many.
         """
         return self.messages(
-            DirectCall(
+            _call(
                 batch=count,
                 next_by_subj=subject,
                 seq=sequence,
@@ -204,8 +213,8 @@ class DirectCalls:
         """
         return list(
             self.messages(
-                DirectCall(
-                    multi_last=tuple(subjects),
+                _call(
+                    multi_last=subjects,
                     up_to_seq=up_to_sequence,
                     up_to_time=up_to_time,
                     batch=batch,
@@ -375,7 +384,7 @@ class DirectCalls:
     def _of_leader(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> None:
-        """What the stream's leader has for these calls."""
+        """Messages for these calls from the stream's leader."""
         queries = []
         for i in which:
             query = calls[i].query()
@@ -507,6 +516,48 @@ class DirectCalls:
         patience.pause()
 
 
+def _filters(value: str | Sequence[str]) -> tuple[str, ...]:
+    given = values.filters(value) if isinstance(value, str) else tuple(value)
+    if not given:
+        raise ValueError("expected a filter")
+    return tuple(values.subject_filter(each) for each in given)
+
+
+def _time(value: str) -> str:
+    now = datetime.now(UTC)
+    return values.moment(value).rfc3339(now)
+
+
+_FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
+    "seq": lambda value: values.positive(str(value)),
+    "batch": lambda value: values.positive(str(value)),
+    "max_bytes": lambda value: values.positive(str(value)),
+    "up_to_seq": lambda value: values.positive(str(value)),
+    "last_by_subj": values.subject_filter,
+    "next_by_subj": values.subject_filter,
+    "multi_last": _filters,
+    "start_time": _time,
+    "up_to_time": _time,
+}
+"""Readers of the fields that callers give."""
+
+
+def _call(**given: Any) -> DirectCall:
+    """
+    The call of these fields; None is none.
+
+    Raises:
+        ValueError: One of them is no value of its kind, or they do not go together.
+    """
+    for name, value in given.items():
+        if value is not None and name in _FIELDS:
+            try:
+                given[name] = _FIELDS[name](value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    return DirectCall(**given)
+
+
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
     """Messages as rows of a read; the column `partition` is 0."""
     columns = Columns(
@@ -520,5 +571,5 @@ def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
 
 
 def page_of(found: list[Found], ending: Ending) -> Page:
-    """What a request brought."""
+    """The page of a request."""
     return Page(found, ending.code, ending.pending, ending.up_to)

@@ -86,11 +86,12 @@ Far away requests follow each other until so many bytes have come; then Spark ge
 nothing is under way.
 """
 
-_AGAIN_PAUSES_S: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.005, 0.02)
-"""Pauses before a request follows an answer that did not count; the last one from then on."""
+_FIRST_PAUSE_S: Final = 0.0001
+_LONGEST_PAUSE_S: Final = 0.05
+"""Before a request follows an answer that did not count: by chance a mirror's, or one that lags."""
 
 _LOOK_S: Final = 1.0
-"""What a look at the stream may take besides the way to the server and back."""
+"""Time-out of a look at the stream, beside the round trip."""
 
 _KNOWN_SUBJECTS: Final = 200_000
 
@@ -133,10 +134,12 @@ def read_direct(
     """
     builder = builder or RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
     reader = _RangeReader(client, read, classify, mine.encode(), builder)
-    patience = Patience(client.options.request_timeout_s, reader.last)
+    patience = Patience(
+        client.options.request_timeout_s, reader.last, _FIRST_PAUSE_S, _LONGEST_PAUSE_S
+    )
     while reader.last < read.end:
         try:
-            yield from reader.requests(patience.deadline)
+            yield from reader.requests(patience)
             why = "the replies end before the range"
         except ForeignAnswerError as foreign:
             why = str(foreign)
@@ -159,7 +162,7 @@ def read_direct(
 
 
 class _RangeReader:
-    """How far the range is read, and the requests that read it."""
+    """Reads a range by requests that overlap, up to the position that is proven."""
 
     def __init__(
         self,
@@ -191,30 +194,30 @@ class _RangeReader:
     def _js(self) -> JetStream:
         return JetStream(self._client)
 
-    def requests(self, deadline: float) -> Iterator[pa.RecordBatch]:
+    def requests(self, patience: Patience) -> Iterator[pa.RecordBatch]:
         """Requests and what they bring, to the range's end or to what seems the stream's."""
         self._round_trip_s = away_s(self._client.connection)
         gets = Gets(self._client, self._read.stream)
         ready: list[pa.RecordBatch] = []
-        reached, idle = self.last, 0
+        reached = self.last
         self._made = 0
         try:
             if self._unseen:
-                if not self._is_as_planned(self._look_and_ask(gets, deadline)):
+                if not self._is_as_planned(self._look_and_ask(gets, patience.deadline)):
                     self.last = self._read.end
                     return
-                deadline = time.monotonic() + self._client.options.request_timeout_s
+                patience.renew()
             else:
                 self._ask(gets, reached)
             while True:
                 try:
-                    ending = gets.gather(deadline)
+                    ending = gets.gather(patience.deadline)
                 except (ForeignAnswerError, NotConnectedError, RequestTimeoutError) as error:
-                    if isinstance(error, ForeignAnswerError) and time.monotonic() < deadline:
+                    if isinstance(error, ForeignAnswerError) and not patience.over:
                         if gets.under_way:
                             self._pace = None  # of a mirror's answers each is looked at alone
                         else:
-                            idle = _again(idle)
+                            patience.pause()
                         gets.abandon()
                         self._ask(gets, reached)
                         continue
@@ -231,9 +234,8 @@ class _RangeReader:
                 before, reached = reached, self._reached(gets, ending, reached)
                 goes_on = reached < self._read.end
                 if reached > before:
-                    idle = 0
-                    deadline = time.monotonic() + self._client.options.request_timeout_s
-                elif goes_on and time.monotonic() >= deadline:
+                    patience.renew()
+                elif goes_on and patience.over:
                     goes_on = False
                 if goes_on and reached < ending.until and gets.under_way:
                     gets.abandon()
@@ -246,7 +248,7 @@ class _RangeReader:
                         ready, self._made = [], 0
                 if goes_on:
                     if not ending.pending:  # whoever answered has less than the leader
-                        idle = _again(idle)
+                        patience.pause()
                     self._ask(gets, reached)
                 if not self._is_far and (not goes_on or gets.kept >= KEPT_BYTES):
                     ready = list(self._rows(gets, reached))
@@ -356,7 +358,7 @@ class _RangeReader:
         self.last = reached
 
     def _reached(self, gets: Gets, ending: Ending, reached: int) -> int:
-        """How far the range is read when a request beyond `reached` ends so."""
+        """Position up to which the range is read, when a request beyond `reached` ends so."""
         read = self._read
         if ending.code == 204:
             # Beyond the last row kept there may be dropped ones.
@@ -387,12 +389,6 @@ class _RangeReader:
             read.stream, seq=reached + 1, next_by_subj=read.filter or ">"
         )
         return read.end if following is None or following[0] > read.end else reached
-
-
-def _again(idle: int) -> int:
-    """Waits before the stream is asked again after `idle` answers in a row that did not count."""
-    time.sleep(_AGAIN_PAUSES_S[min(idle, len(_AGAIN_PAUSES_S) - 1)])
-    return idle + 1
 
 
 def of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:

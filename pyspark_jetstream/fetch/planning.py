@@ -19,7 +19,7 @@ from .. import subjects
 
 __all__ = [
     "ReadMode",
-    "Share",
+    "PartitionGroup",
     "Site",
     "choose_mode",
     "filter_on_server",
@@ -68,14 +68,14 @@ FEW_SUBJECTS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartitionGroup:
     """A group of partitions that shares a batch with others: its messages, and its weight."""
 
     available: int
     weight: int = 1
 
 
-def share_records(groups: Sequence[Share], limit: int) -> list[int]:
+def share_records(groups: Sequence[PartitionGroup], limit: int) -> list[int]:
     """
     Splits `limit` fairly: a small group is served whole, what it leaves goes to the larger ones.
 
@@ -114,7 +114,7 @@ def next_cut(low: int, low_count: int, high: int, high_count: int, wanted: int) 
 
 
 class Site(NamedTuple):
-    """Where the server of a stream is."""
+    """Place of a stream's server."""
 
     clustered: bool
     """Whether it is one of a cluster."""

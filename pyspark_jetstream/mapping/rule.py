@@ -57,7 +57,7 @@ from ..subjects import (
 
 __all__ = [
     "OPTION",
-    "Cut",
+    "TokenCut",
     "Partition",
     "Piece",
     "Random",
@@ -96,7 +96,7 @@ _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _COUNT: Final = range(_INT64.start, _INT32.stop)
-"""How many partitions or random numbers: the server reads 64 bits and keeps 32 of them."""
+"""Valid numbers of partitions or random values: the server reads 64 bits and keeps 32 of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Random:
     """A number drawn for the row, written as a decimal token."""
 
     count: int
-    """How many numbers the rule says there are; see `span`."""
+    """Number of random values as written in the rule; see `span`."""
 
     seed: int
     """Sets it apart from the other draws for the same row; the first is 1."""
@@ -141,7 +141,7 @@ class Random:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TokenCut:
     """One or more tokens cut out of one token of the source subject."""
 
     function: str
@@ -154,10 +154,10 @@ class Cut:
     """In bytes; 0, below, or not below the token's own: the token stays whole."""
 
     delimiter: str = ""
-    """Of `split`; an empty one is between any two characters."""
+    """Delimiter of `split`; an empty one stands between any two characters."""
 
     def of(self, token: str) -> str:
-        """What the token becomes; lone surrogates stand for the bytes of a cut character."""
+        """The token's cut; lone surrogates stand for the bytes of a cut character."""
         if self.function == "split":
             return _split(token, self.delimiter)
         raw = token.encode("utf-8", "surrogateescape")
@@ -166,8 +166,8 @@ class Cut:
         return _CUTS[self.function](raw, self.size).decode("utf-8", "surrogateescape")
 
 
-Piece = str | Wildcard | Partition | Random | Cut
-"""What one token of a destination is made of."""
+Piece = str | Wildcard | Partition | Random | TokenCut
+"""Parts of one token of a destination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Rule:
     source: str
     destination: str
     pieces: tuple[Piece, ...]
-    """What each destination token becomes, without a final `>`."""
+    """Parts of each destination token, without a final `>`."""
 
     rest: int | None
     """Index of the first source token that the final `>` carries over, if there is one."""
@@ -214,7 +214,7 @@ class Rule:
     @property
     def cuts(self) -> bool:
         """Whether tokens are cut, so that the result may be no subject."""
-        return any(isinstance(piece, Cut) for piece in self.pieces)
+        return any(isinstance(piece, TokenCut) for piece in self.pieces)
 
     def apply(self, subject: str, draw: Callable[[Random], str] | None = None) -> str:
         """
@@ -237,7 +237,7 @@ class Rule:
             elif isinstance(piece, Partition):
                 key = [source[i] for i in piece.indexes] if piece.indexes else subject
                 mapped.append(str(_hash(key) % piece.buckets))
-            elif isinstance(piece, Cut):
+            elif isinstance(piece, TokenCut):
                 cut = True
                 mapped.append(piece.of(source[piece.index]))
             elif draw is None:
@@ -333,7 +333,10 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 def _split(token: str, delimiter: str) -> str:
-    """As the server: a dot before each part with text, but not right after an empty beginning."""
+    """
+    Splits like the server: a dot before each part with text, but not right after an empty
+    beginning.
+    """
     parts = token.split(delimiter) if delimiter else list(token)
     text = parts[0]
     for n, part in enumerate(parts[1:]):
@@ -457,7 +460,7 @@ def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
     if is_literal(source):
         raise fail(f"wildcard index out of range {where}; the source has no wildcards")
     index = _token_index(wildcard, source, where, fail)
-    return Wildcard(index) if name == "wildcard" else Cut(name, index, size, delimiter)
+    return Wildcard(index) if name == "wildcard" else TokenCut(name, index, size, delimiter)
 
 
 _TAKES: Final = {

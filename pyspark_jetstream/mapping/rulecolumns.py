@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ..arrays import BINARY, INT32, REST, STRING, digits, int32, scalar
 from ..subjects import FAULTY, has_rest, is_literal, literal_beginning, tokens
 from .columns import Part, Tokens, fnv1a32_of, joined, modulo
-from .rule import Cut, Partition, Piece, Random, Rule, partition_of
+from .rule import Partition, Piece, Random, Rule, TokenCut, partition_of
 
 __all__ = ["ColumnRule", "Draw"]
 
@@ -31,7 +31,7 @@ MANY_NUMBERS: Final = 4096
 """Up to so many partitions, the texts of their numbers are kept ready."""
 
 _SAMPLES: Final = 16
-"""So many subjects tell whether their keys begin alike."""
+"""Number of subjects whose keys are compared for a common beginning."""
 
 
 Draw = Callable[[Random], pa.Array]
@@ -58,7 +58,7 @@ class _Number:
     after: str = ""
 
 
-_Element = str | _Run | _Number | Cut
+_Element = str | _Run | _Number | TokenCut
 
 
 class ColumnRule:
@@ -101,7 +101,7 @@ class ColumnRule:
         return text
 
     def _first_fault(self, subjects: pa.Array, unknown: Exception | None) -> Exception:
-        """What `Rule.apply` says about the first subject that it makes none of."""
+        """The error of `Rule.apply` for the first subject that it cannot map."""
         for subject in subjects.to_pylist():
             try:
                 self.rule.apply(subject, lambda _: "0")
@@ -118,7 +118,7 @@ class ColumnRule:
             start = tokens.start_of(part.first)
             end = tokens.end if part.last is None else tokens.end_of(part.last - 1)
             return [tokens.run(pc.subtract(start, int32(1)) if part.dotted else start, end)]
-        if isinstance(part, Cut):
+        if isinstance(part, TokenCut):
             token = tokens.text(tokens.start_of(part.index), tokens.end_of(part.index))
             return [Part(_cut(part, token), 1)]
         if isinstance(part.of, Random):
@@ -191,7 +191,7 @@ def _parts(rule: Rule) -> list[_Element]:
 
 
 def _pieces(rule: Rule) -> list[_Element]:
-    """What makes each token of the destination, tokens that stay together as one."""
+    """Parts of each destination token; tokens that stay together are one part."""
     source = tokens(rule.source)
     pieces: list[_Element] = []
     rest = [] if rule.rest is None else [_Run(rule.rest, None)]
@@ -224,7 +224,7 @@ def _element(piece: Piece, rule: Rule) -> _Element:
         if is_literal(rule.source):
             return str(partition_of(rule.source, piece.count))
         return _Number(piece, piece.buckets)
-    if isinstance(piece, Cut) and (piece.function == "split" or piece.size > 0):
+    if isinstance(piece, TokenCut) and (piece.function == "split" or piece.size > 0):
         return piece
     return _Run(piece.index, piece.index + 1)
 
@@ -233,8 +233,8 @@ def _constant(text: str) -> Part:
     return Part(pa.array([text.encode()], BINARY), 0)
 
 
-def _cut(cut: Cut, token: pa.Array) -> pa.Array:
-    """What the tokens become, binary."""
+def _cut(cut: TokenCut, token: pa.Array) -> pa.Array:
+    """The cut of each token, binary."""
     size = cut.size
     if cut.function == "left":
         return pc.binary_slice(token, 0, size)

@@ -15,9 +15,10 @@ highest `sequence` counts; the `final` one is the last. `run` is drawn anew for 
 `producer_id` may come again when a query is started again from its checkpoint. Unknown fields and
 metrics are ignored.
 
-- Writers are summed by **query**: `query_id` if it is one of Spark's, a UUID. Ids of batch writes
-  come only once, so all of them are one, "". Metrics of reads have a label for it, which is a
-  consumer's name: Spark does not tell a source its query's.
+- Writers are summed by **query**: its name (`query_name`, left out where there is none), else
+  `query_id` if it is one of Spark's, a UUID. Ids of batch writes come only once, so all of them
+  that have no name are one, "". Metrics of reads have a label for it: the option `queryName`, else
+  a consumer's name, as Spark does not tell a source its query's.
 - Of a producer that has **ended** its counts stay; its gauges go.
 - One that has **said nothing for a time** (`silent_s`) is taken for killed, or waits for Spark:
   its counts stay, its gauges go, and come back if it does.
@@ -36,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, MetricsSnapshot, Report
+from ..worker import MAX_NAME
 
 _MAX_SUBJECTS: Final = 1_000
 """Of all producers together; later ones are `UNKNOWN`."""
@@ -109,7 +111,10 @@ class Reports:
         known = self._producers.get(key)
         if key in self._ended or (known is not None and report.sequence <= known.sequence):
             return False
-        query = self._query(report.query_id) if _QUERY.fullmatch(report.query_id) else ""
+        query = report.query_name[:MAX_NAME]
+        if not query and _QUERY.fullmatch(report.query_id):
+            query = report.query_id
+        query = self._query(query) if query else ""
         snapshot = self._bounded(query, report.snapshot)
         if known is not None and not snapshot.follows(known.snapshot):
             raise ValueError(f"producer {report.producer_id}: its counts became less")

@@ -71,18 +71,21 @@ _PHASES: Final = 997
 """In so many different phases writers begin to keep a rate."""
 
 _SHARE: Final = 0.8
-"""Of a publish's time, above which the pause is what it failed for (overload.md B15)."""
+"""
+Share of a publish's time: after a longer pause, the pause is the reason of its failure (overload.md
+B15).
+"""
 
 
 class PausedBy(Enum):
-    """Who paused."""
+    """Origins of a pause."""
 
     OPERATOR = "operator"
     SERVER = "server"
 
 
 class Scope(Enum):
-    """What a refusal is about."""
+    """Extent of a refusal."""
 
     SUBJECT = "subject"
     STREAM = "stream"
@@ -99,7 +102,7 @@ REFUSALS: Final[dict[int, tuple[Reason, Scope]]] = {
     10028: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
     10047: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
 }
-"""What the server's err_codes say in the throttle's words (overload.md §4.5)."""
+"""The server's err_codes in the throttle's words (overload.md §4.5)."""
 
 
 class Pause(NamedTuple):
@@ -108,11 +111,11 @@ class Pause(NamedTuple):
     source: PausedBy
     reason: Reason
     filter: str
-    """What was paused, the subject among it."""
+    """The paused subjects, of which this is one."""
     since: float
     until: float
     request_id: int
-    """Of the command; 0 where there was none."""
+    """Number of the command; 0 where there was none."""
 
 
 class Wait(NamedTuple):
@@ -137,7 +140,8 @@ class Throttle:
     def __init__(self, producer_id: int = 0, remember_s: float = 720.0) -> None:
         self.invalid = 0
         """Messages on the control subject that said nothing defined."""
-        self._producer_id = producer_id
+        self.writer = Producer(producer_id, True, supports_rate=True)
+        """This writer, as it says who it is."""
         self._remember_s = remember_s
         self._groups: dict[tuple[PausedBy, Reason], FilterStates] = {}
         self._informed: dict[Reason, int] = {}
@@ -159,7 +163,7 @@ class Throttle:
         return f"<Throttle {groups or 'nothing paused'}>"
 
     def heir(self, producer_id: int, now: float) -> Throttle:
-        """Of the next task of this process: what operators have paused still is (B7)."""
+        """The throttle of this process's next task: pauses by operators go on (B7)."""
         heir = Throttle(producer_id, self._remember_s)
         heir.turn, heir._words = self.turn, self._words
         for (source, reason), group in self._groups.items():
@@ -191,11 +195,12 @@ class Throttle:
             if isinstance(said, Discover):
                 paused = chain.from_iterable((subjects, *lately)) if self.throttles(now) else ()
                 throttled = tuple(self.throttled(paused, now))
-                own = self._producer_id, True, tuple(subjects), throttled, True, self.kept(now)
-                return Producer(*own).encode()
+                return self.writer._replace(
+                    subjects=tuple(subjects), throttled=throttled, rates=self.kept(now)
+                ).encode()
             if not isinstance(said, ThrottleProducer):
                 raise ValueError("an answer, where a command was expected")
-            if said.producer_id not in (None, self._producer_id):
+            if said.producer_id not in (None, self.writer.producer_id):
                 return None
             self.command(said, now)
         except TooManyFiltersError as error:
@@ -210,7 +215,7 @@ class Throttle:
         except ValueError:
             self.invalid += 1
             return None
-        return Receipt(said.request_id, self._producer_id).encode()
+        return Receipt(said.request_id, self.writer.producer_id).encode()
 
     def command(self, command: ThrottleProducer, now: float) -> None:
         """
@@ -282,7 +287,7 @@ class Throttle:
             window = FilterState(filter)
         pace = None
         if command is not None and command.rates is not None and pause_s > 0:
-            phase = self._producer_id % _PHASES / _PHASES
+            phase = self.writer.producer_id % _PHASES / _PHASES
             pace = window.pace or KeptRate(filter, reason, phase, now)
             pace.keep(command.rates, now + pause_s, now)
         if pace is None or window.pace is None or window.until <= now or group.covers(window):
@@ -307,7 +312,7 @@ class Throttle:
         return any(group.is_open(now) for group in self._groups.values())
 
     def throttles(self, now: float) -> bool:
-        """Likewise, or whether rows wait for a rate."""
+        """Whether a pause is open or rows wait for a rate."""
         return self.active(now) or any(window.throttles_until > now for window in self._paced(now))
 
     def state(
@@ -340,7 +345,7 @@ class Throttle:
         )
 
     def paces(self, subjects: Iterable[str], now: float) -> list[tuple[KeptRate, ...]] | None:
-        """Of each of these the rates in force; None where there is none at all."""
+        """The rates in force for each subject; None where no subject has one."""
         groups = [group for group in self._groups.values() if group.paced(now)]
         if not groups:
             return None
@@ -381,7 +386,10 @@ class Throttle:
         return self.throttles(now) and any(self.state(subject, now) for subject in subjects)
 
     def throttled(self, subjects: Iterable[str], now: float) -> Iterator[Paused]:
-        """Which of these are throttled, by what ends last; see `Producer.isThrottled` (B16)."""
+        """
+        The throttled subjects, each with the pause that ends last; see `Producer.isThrottled`
+        (B16).
+        """
         if not self.throttles(now):
             return
         distinct = pa.array(list(dict.fromkeys(subjects)), pa.string())
@@ -401,7 +409,7 @@ class Throttle:
         return mask if pc.any(mask).as_py() else None
 
     def next_deadline(self, now: float) -> float:
-        """When the next pause ends; infinite when none is open."""
+        """End of the next pause; infinite when none is open."""
         turn, end = self._next_end
         if turn != self.turn or end <= now:
             end = min((window.until for window in self._open(now)), default=math.inf)

@@ -8,7 +8,8 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
     {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
      "feature_flags":{"supports_throttle_producer_commands":true,
                       "supports_publish_throttling_rate":true},
-     "subjects_sent":["orders.eu"],"throttled":[],"rates":[]}
+     "subjects_sent":["orders.eu"],"throttled":[],"rates":[],
+     "query":"orders","host":"worker-3","streams":["ORDERS"]}
     {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
      "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
     {"type":"throttle_producer","request_id":43,"producer_id":7,      publish no more than that
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
-"""Where operators and writers meet unless told otherwise."""
+"""Default control subject, on which operators and writers meet."""
 
 DISCOVER: Final = b'{"type":"discover"}'
 """Asks every writer to announce itself."""
@@ -66,8 +67,10 @@ _SUPPORTS_RATE: Final = "supports_publish_throttling_rate"
 _RATE_IN_MSG: Final = "publish_throttling_rate_in_msg"
 _RATE_IN_BYTE: Final = "publish_throttling_rate_in_byte"
 _MAX_SUBJECTS: Final = 32
+_MAX_TEXT: Final = 255
+"""Characters of a query's or a host's name."""
 _MAX: Final = 1 << 53
-"""What JSON readers keep exact."""
+"""Largest integer that every JSON reader keeps exact."""
 
 _MAX_PAUSE_S: Final = 86_400.0
 """For how long one command pauses; a longer pause is said again."""
@@ -89,11 +92,11 @@ class Reason(IntEnum):
 
 
 Unit = Literal["", "msg", "byte"]
-"""What rows wait for that are held to a rate; "" where they do not wait."""
+"""Unit of which rows under a rate lack tokens; "" where they do not wait."""
 
 
 class Rates(NamedTuple):
-    """What may be published in a second; None where there is no limit."""
+    """Messages and bytes a second that may be published; None where there is no limit."""
 
     msgs: float | None = None
     nbytes: float | None = None
@@ -110,9 +113,9 @@ class ThrottleProducer(NamedTuple):
     subject: str = REST
     """Filter of the destination subjects it is about."""
     producer_id: int | None = None
-    """Of whom it is for; None for all."""
+    """The writer that the command is for; None for all."""
     rates: Rates | None = None
-    """How much may be published meanwhile; None for nothing."""
+    """Rates that stay allowed meanwhile; None for a full pause."""
 
     def encode(self) -> bytes:
         """The command as JSON in UTF-8."""
@@ -135,7 +138,7 @@ class Receipt(NamedTuple):
     """None in a receipt as PIP-385 has it; then it is who the command was for."""
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The command as JSON."""
         own = {} if self.producer_id is None else {"producer_id": self.producer_id}
         return _json(type="throttle_producer_receipt", request_id=self.request_id, **own)
 
@@ -148,11 +151,11 @@ class Paused(NamedTuple):
     pause_s: float
     """For how many seconds it is still paused."""
     filter: str
-    """What was paused, the subject among it."""
+    """The paused subjects, of which this is one."""
     source: str
     """`operator` or `server`."""
     request_id: int
-    """Of the command; 0 where there was none."""
+    """Number of the command; 0 where there was none."""
 
 
 class Kept(NamedTuple):
@@ -165,7 +168,7 @@ class Kept(NamedTuple):
     """Messages that have gone out under it."""
     bytes_in_counter: int = 0
     waiting_for: Unit = ""
-    """What rows wait for."""
+    """The unit of which its rows lack tokens."""
 
 
 class Producer(NamedTuple):
@@ -180,9 +183,16 @@ class Producer(NamedTuple):
     supports_rate: bool = False
     rates: tuple[Kept, ...] = ()
     """Those that it keeps; those that rows wait for first."""
+    query: str = ""
+    """The user's name for the query or the write, else the query's id."""
+    host: str = ""
+    """The machine it runs on."""
+    streams: tuple[str, ...] = ()
+    """Streams of the subjects, as far as it knows them."""
 
     def encode(self) -> bytes:
-        """The answer as JSON in UTF-8, with the first 32 subjects and rates."""
+        """The answer as JSON in UTF-8, with the first 32 subjects, streams and rates."""
+        who = {"query": self.query, "host": self.host, "streams": self.streams[:_MAX_SUBJECTS]}
         return _json(
             type="producer",
             producer_id=self.producer_id,
@@ -210,6 +220,7 @@ class Producer(NamedTuple):
                 }
                 for kept in self.rates[:_MAX_SUBJECTS]
             ],
+            **{name: value for name, value in who.items() if value},
         )
 
 
@@ -217,10 +228,10 @@ class Active(NamedTuple):
     """A controller's answer to a writer that begins: what it has in force has been told before."""
 
     commands: int
-    """How many commands it has told the writer."""
+    """Number of commands that it has sent the writer."""
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The answer as JSON."""
         return _json(type="active", commands=self.commands)
 
 
@@ -234,7 +245,7 @@ def new_producer_id(parts: Sequence[object]) -> int:
 
 
 def active_subject(subject: str) -> str:
-    """Where a writer that begins says so: below this control subject."""
+    """The subject below this control subject on which writers announce themselves."""
     return f"{subject}.active"
 
 
@@ -266,16 +277,17 @@ def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover 
         case "throttle_producer_receipt":
             return Receipt(_integer(said, "request_id"), _producer_id(said))
         case "producer":
-            flags, sent = said.get("feature_flags"), said.get("subjects_sent")
+            flags = said.get("feature_flags")
             return Producer(
                 _integer(said, "producer_id"),
                 isinstance(flags, dict) and flags.get(_SUPPORTS) is True,
-                tuple(subject for subject in sent if isinstance(subject, str))
-                if isinstance(sent, list)
-                else (),
+                _texts(said.get("subjects_sent")),
                 tuple(_paused(said.get("throttled"))),
                 isinstance(flags, dict) and flags.get(_SUPPORTS_RATE) is True,
                 tuple(_kept(said.get("rates"))),
+                _text(said.get("query")),
+                _text(said.get("host")),
+                _texts(said.get("streams")),
             )
         case "active":
             return Active(_integer(said, "commands"))
@@ -297,6 +309,14 @@ def _producer_id(said: dict[str, Any]) -> int | None:
     return _integer(said, "producer_id") if said.get("producer_id") is not None else None
 
 
+def _text(value: object) -> str:
+    return value[:_MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(v for v in values if isinstance(v, str)) if isinstance(values, list) else ()
+
+
 def _paused(values: object) -> Iterator[Paused]:
     """Those that say something; the rest of the message counts all the same."""
     for value in values if isinstance(values, list) else ():
@@ -314,7 +334,7 @@ def _paused(values: object) -> Iterator[Paused]:
 
 
 def _kept(values: object) -> Iterator[Kept]:
-    """Likewise."""
+    """The rates that a writer reports as kept."""
     for value in values if isinstance(values, list) else ():
         try:
             waiting_for = value.get("waiting_for", "")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..client import patience
 from ..outbox.targets import Targets
 from .options import SinkOptions
 from .telemetry import Origin, Telemetry
@@ -14,17 +15,11 @@ from .telemetry import Origin, Telemetry
 __all__ = ["Clock", "RowSignals", "WriteContext"]
 
 
-class Clock(Protocol):
+class Clock(patience.Clock, Protocol):
     """The parts of the module `time` that a publisher uses."""
-
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
 
     def process_time(self) -> float:
         """Seconds of CPU that this process has used."""
-
-    def sleep(self, seconds: float, /) -> None:
-        """Does nothing for so long."""
 
 
 @dataclass(slots=True)
@@ -45,7 +40,7 @@ class RowSignals:
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """What holds for all rows of a task."""
+    """Values that are the same for all rows of a task."""
 
     options: SinkOptions
     targets: Targets | None = None

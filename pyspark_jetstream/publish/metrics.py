@@ -70,11 +70,11 @@ class Metric(NamedTuple):
     labels: Labels
     doc: str
     per_unit: int = 1
-    """So many of what is kept are one of what is shown."""
+    """Divisor from the stored unit to the displayed one."""
     buckets: tuple[float, ...] = ()
-    """Of a histogram, the upper bounds, in seconds."""
+    """Upper bounds of a histogram's buckets, in seconds."""
     alone: bool = False
-    """Of a gauge: one producer at a time says it. Of several that live the last heard counts."""
+    """Gauge of a single producer at a time: if several live, the last report counts."""
 
     @property
     def width(self) -> int:
@@ -253,6 +253,11 @@ READ_PINNED = _standing(
     _PARTITION,
     "1 while a client is pinned at the partition's consumer.",
 )
+READ_PAUSED = _standing(
+    "jetstream_read_paused",
+    _PARTITION,
+    "1 while the partition's consumer is paused.",
+)
 READ_PINS = _counter(
     "jetstream_read_pins_total",
     _PARTITION,
@@ -301,7 +306,7 @@ READ_ACK_PENDING = _standing(
 
 READ_METRICS: Final = (
     READ_ROWS, READ_BYTES, READ_LEFT_OUT, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME,
-    READ_ACTIVE, READ_PINNED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
+    READ_ACTIVE, READ_PINNED, READ_PAUSED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
     READ_REDELIVERED, READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
 )  # fmt: skip
 """The metrics of streaming reads."""
@@ -343,7 +348,7 @@ class MetricsSnapshot:
 
     @property
     def size(self) -> int:
-        """How many series."""
+        """Number of series."""
         return sum(map(len, self.values.values()))
 
     @staticmethod
@@ -357,7 +362,7 @@ class MetricsSnapshot:
 
     @staticmethod
     def of(series: Iterable[tuple[str, Labels, Sequence[int]]]) -> MetricsSnapshot:
-        """Of metrics, labels and values; the same labels are summed."""
+        """Snapshot of metrics, labels and values; values with the same labels are added."""
         total: dict[str, dict[Labels, tuple[int, ...]]] = {}
         for name, labels, values in series:
             metric = total.setdefault(name, {})
@@ -366,7 +371,7 @@ class MetricsSnapshot:
         return MetricsSnapshot(total)
 
     def ended(self) -> MetricsSnapshot:
-        """What stays of a producer that has ended: all but its gauges."""
+        """The snapshot without gauges, for a producer that has ended."""
         return MetricsSnapshot(
             {k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"}
         )
@@ -406,7 +411,7 @@ class MetricsSnapshot:
         return tuple(sums)
 
     def summary(self) -> str:
-        """What there is to say, in one line for a log."""
+        """All values in one line for a log."""
         words = []
         statuses = sorted({status for status, _ in self.values.get(OUTCOMES.name, {})})
         for status in statuses:
@@ -433,7 +438,7 @@ class MetricsSnapshot:
         return " ".join(words) or "nothing counted"
 
     def as_json(self) -> dict[str, Any]:
-        """As lists and dicts: by metric, pairs of labels and values."""
+        """The snapshot as JSON: by metric, pairs of labels and values."""
         return {
             name: [[list(labels), list(series)] for labels, series in metric.items()]
             for name, metric in self.values.items()
@@ -534,7 +539,7 @@ def _list(said: object) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one producer has counted so far."""
+    """Counts of one producer so far."""
 
     producer_id: int
     run: str
@@ -545,6 +550,8 @@ class Report:
     """Grows from report to report."""
     final: bool
     snapshot: MetricsSnapshot
+    query_name: str = ""
+    """The user's name for the query or the write; "" where it has no name."""
 
     def encode(self) -> bytes:
         """The report as JSON in UTF-8."""
@@ -557,6 +564,7 @@ class Report:
             "sequence": self.sequence,
             "final": self.final,
             "metrics": self.snapshot.as_json(),
+            **({"query_name": self.query_name} if self.query_name else {}),
         }
         return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -576,6 +584,7 @@ class Report:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
         if len(str(said.get("run"))) > _MAX_RUN:
             raise ValueError(f"run: expected {_MAX_RUN} characters at most")
+        said.setdefault("query_name", "")
         return Report(
             _typed(said, "producer_id", int),
             _typed(said, "run", str),
@@ -584,6 +593,7 @@ class Report:
             _typed(said, "sequence", int),
             _typed(said, "final", bool),
             MetricsSnapshot.of_json(said.get("metrics")),
+            _typed(said, "query_name", str),
         )
 
 

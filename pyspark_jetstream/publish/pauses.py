@@ -9,7 +9,11 @@ What is paused is in `throttle`; who takes rows back from the lanes is the publi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shlex
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -23,7 +27,7 @@ from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.operators import Operators
 from ..outbox.throttle import PausedBy
-from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from ..outbox.throttleprotocol import THROTTLE_SUBJECT, Paused, Reason
 from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.answers import Refusal
@@ -45,20 +49,30 @@ _AT_LIMIT: Final = 10077
 _REFUSALS: Final = 1000
 """Subjects whose last refusal is remembered."""
 
+_SHOWN: Final = 32
+"""Subjects of whose streams operators are shown the names."""
+
+_SAID: Final = 3
+"""Pauses that one line of the log explains."""
+
 
 class WriterPauses:
-    """What is paused for one task, and why."""
+    """Pauses of one task, and their reasons."""
 
     def __init__(self, context: WriteContext) -> None:
         options, now = context.options, context.clock.monotonic()
         subject = options.throttle_subject or THROTTLE_SUBJECT
         told = options.connection, subject
         before = _TOLD.get(told) if options.throttle else None
-        producer_id = context.origin.producer_id
-        self._operators = Operators(subject, producer_id, now, before)
+        origin = context.origin
+        self._operators = Operators(subject, origin.producer_id, now, before)
         if options.throttle:
             _TOLD[told] = self._operators
         self.throttle = self._operators.throttle
+        self.throttle.writer = self.throttle.writer._replace(
+            query=origin.query_name or origin.query_id, host=socket.gethostname()
+        )
+        self._targets = context.targets
         self._is_on = options.throttle
         self._telemetry = context.telemetry
         self._clock = context.clock
@@ -112,12 +126,22 @@ class WriterPauses:
         if frame.sid not in self._control:
             return None, False  # or a late one of a subscription that has ended
         turn = self.throttle.turn
+        lately = list(lately)
+        streams = self._streams(islice(chain(self._operators.subjects, *lately), _SHOWN))
+        self.throttle.writer = self.throttle.writer._replace(streams=streams)
         command, answer = self._operators.heard(frame.data, now, lately)
         if answer is None:
             return None, False
         if command is not None and (command.rates is None or not command.pause_s):
             self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
         return answer, self.throttle.active(now) or self.throttle.turn != turn
+
+    def _streams(self, subjects: Iterable[str]) -> tuple[str, ...]:
+        """The streams of these subjects, as far as they were looked up."""
+        if self._targets is None:
+            return ()
+        places = self._targets.known(pa.array(subjects, pa.string())).drop_null().unique()
+        return tuple(self._targets[place].name for place in places.to_pylist())
 
     def tell(self, connection: Connection, ends: bool = False) -> None:
         """
@@ -146,7 +170,9 @@ class WriterPauses:
         self._operators.sent(subjects)
 
     def next_deadline(self, now: float) -> float:
-        """When there is something to tell operators, or their answer is not awaited any more."""
+        """
+        The time of the next report to operators, or at which their answer is not awaited any more.
+        """
         return self._operators.next_deadline(now)
 
     # ── the server, and the writer's own CPU ─────────────────────────────────────────────────
@@ -204,6 +230,50 @@ class WriterPauses:
             return None
         return pc.is_in(places(len(rows)), pa.concat_arrays(later).cast(pa.int64()))
 
+    def reasons(self, rows: Counter[str], now: float) -> Iterator[str]:
+        """
+        For each pause that holds rows back, those with most rows first: who paused what and why,
+        how long it lasts, and what ends it.
+
+        Args:
+            rows: how many rows wait of each subject.
+        """
+        counts: Counter[tuple[str, Reason, str]] = Counter()
+        latest: dict[tuple[str, Reason, str], Paused] = {}
+        for paused in self.throttle.throttled(rows, now):
+            is_command = paused.source == PausedBy.OPERATOR.value
+            key = paused.source, paused.reason, paused.filter if is_command else ""
+            counts[key] += rows[paused.subject]
+            latest[key] = paused
+        for key, count in counts.most_common(_SAID):
+            yield f"{count} rows wait: {self._reason(latest[key], now)}"
+        if len(counts) > _SAID:
+            rest = sum(count for _, count in counts.most_common()[_SAID:])
+            yield f"{rest} rows wait for {len(counts) - _SAID} more pauses"
+        if not counts and self._refusals:
+            *_, last = self._refusals.values()
+            yield f"the server's last refusal: {_refused(last)}"
+
+    def _reason(self, paused: Paused, now: float) -> str:
+        subject, reason, pause_s, filter, source, request_id = paused
+        if source == PausedBy.SERVER.value:
+            refusal = self._last_refusal(subject)
+            detail = reason.name if refusal is None else _refused(refusal)
+            return f"the server refuses them ({detail}), and is asked again in {pause_s:.1f}s"
+        lift = ["--subject", shlex.quote(filter)]
+        if not reason.is_quota:
+            lift += ["--reason", reason.name]
+        control = self._operators.listens[0]
+        if control != THROTTLE_SUBJECT:
+            lift += ["--throttle-subject", shlex.quote(control)]
+        is_paused = self.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))
+        what = f"'{filter}'" if reason.is_quota else "the whole writer"
+        does = f"paused {what}" if is_paused else f"holds {what} to a rate"
+        return (
+            f"an operator {does} ({reason.name}, request {request_id}), for {pause_s:.1f}s more"
+            f" unless renewed; `pyspark-jetstream throttle lift {' '.join(lift)}` ends it"
+        )
+
     def explained(
         self, error: PublishTimeoutError | ProducerThrottledError, since: float, now: float
     ) -> PublishError:
@@ -227,6 +297,13 @@ class WriterPauses:
         return throttled.because(detail, err_code)
 
     def _last_refusal(self, subject: str) -> Refusal | None:
-        """Of this subject; or else of another one, for want of room that all subjects share."""
+        """
+        The last refusal of this subject, or of another for a lack of room that all subjects share.
+        """
         shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
         return self._refusals.get(subject) or next(shared, None)
+
+
+def _refused(refusal: Refusal) -> str:
+    """The server's refusal, with advice."""
+    return str(PublishTimeoutError(refusal.subject, refusal.detail, refusal.err_code))

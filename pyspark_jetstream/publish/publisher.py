@@ -36,7 +36,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.connection import Client
+from ..client.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Client
+from ..client.patience import Patience
 from ..errors import (
     NotConnectedError,
     ProducerThrottledError,
@@ -48,7 +49,7 @@ from ..outbox.admission import AUTO_ROWS, Admission, Shed, queue_rows
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
-from .lanes.lane import earliest
+from .lanes.lane import BROKEN, earliest
 from .laneset import LaneSet
 from .pauses import WriterPauses
 from .rowthread import Supply
@@ -67,8 +68,6 @@ _PIECE: Final = 1000
 """Rows that leave the queue at one time where each is looked up first."""
 
 _LONGEST_WAIT_S: Final = 10.0
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 1.0
 
 
 def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Counts:
@@ -118,13 +117,13 @@ class Publisher:
         self.lanes = LaneSet(options, context.targets, self._inbox, context.telemetry)
         """The ways to publish."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
-        """What carries them out."""
+        """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
-        """What keeps rows back."""
+        """Pauses that hold rows back."""
         self.admission = Admission(rules, self.pauses.throttle)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
-        """What becomes of rows that are shed or rejected."""
+        """Stores or drops rows that are shed or rejected."""
         self._left_out = 0  # rows that an earlier attempt has stored
         self._leaving: list[Leaving] = []  # shed, and not released
         self._goes_on = False  # whether rows have left the queue for this turn
@@ -135,11 +134,7 @@ class Publisher:
             if options.metrics.metrics_subject is None
             else options.metrics.metrics_interval_s,
         )
-        self._watchdog = Watchdog(
-            now,
-            options.rules.overload_window_s,
-            lambda: f"{self.admission!r}, {self.pauses!r}, lanes={self.lanes.all!r}",
-        )
+        self._watchdog = Watchdog(now, options.rules.overload_window_s, self._why_not)
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.admission!r}, {self.lanes!r}>"
@@ -193,6 +188,27 @@ class Publisher:
         lanes = self.lanes.all
         busy = (lane.busy or lane.rejected or lane.repeated for lane in lanes)
         return self.admission.waiting > 0 or any(busy)
+
+    def _why_not(self) -> str:
+        """Why nothing is stored: what waits, for what and how long, and what ends it."""
+        rules, now = self._context.options.rules, self._now()
+        by_priority = self.admission.counts().items()
+        counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
+        said = [f"rows in the queue: {counts or 'none'}"]
+        said += self.pauses.reasons(self.admission.subjects(), now)
+        for lately, lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
+            if lately.in_flight:
+                where = f" to stream '{lately.way.stream}'" if lately.way.stream else ""
+                said.append(
+                    f"{lately.in_flight} publishes{where} have no PubAck (limit {lane.limit})"
+                )
+        said.append(
+            f"the write fails when a row was tried for {self.lanes.publish_timeout_s:g}s"
+            " (publishTimeout)"
+        )
+        if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
+            said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
+        return "; ".join(said)
 
     def _now(self) -> float:
         return self._context.clock.monotonic()
@@ -357,7 +373,7 @@ class Publisher:
             connection.wait(self._deadline(held), supply.fileno() if supply.asked else -1)
 
     def _deadline(self, held: bool) -> float:
-        """When there is something to do though nothing arrives."""
+        """The time at which to act though nothing arrives."""
         now = self._now()
         deadlines = [self.pauses.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
@@ -391,7 +407,7 @@ class Publisher:
         return repeated
 
     def _apply_refusals(self, now: float) -> None:
-        """What the server refused pauses what that is about."""
+        """Pauses the subjects of the server's refusals."""
         is_busy = self.pauses.is_busy(now)
         if is_busy is not None:
             self.lanes.hold(is_busy)
@@ -437,7 +453,11 @@ class Publisher:
         connection = self.sender.connection
         report = self._reporter.report(telemetry.snapshot(), now, final)
         if len(report) > connection.max_payload:  # the server would cut the connection
-            logger.warning("metrics of %d bytes are more than max_payload", len(report))
+            logger.warning(
+                "no metrics are reported: their %d bytes are more than the server's max_payload of"
+                " %d. Rows are written all the same; raise it, or count fewer subjects apart"
+                " (priorityRules)", len(report), connection.max_payload,
+            )  # fmt: skip
             return
         try:
             if connection.tell(subject, report, SEND_TIMEOUT_S):
@@ -463,7 +483,7 @@ class Publisher:
     def _drain_acks(self) -> None:
         """Reads what came while Spark made the next batch; when it came nobody knows."""
         for lane in self.lanes.all:
-            lane.unread()
+            lane.mark_replies_late()
         try:
             while self.sender.connection.poll():
                 self._read()
@@ -476,19 +496,20 @@ class Publisher:
 
     def _reconnect(self, error: NotConnectedError) -> None:
         """Until there is a connection, or the oldest publish on its way has no time left."""
-        lanes, clock = self.lanes.all, self._context.clock
+        lanes = self.lanes.all
         for lane in lanes:
-            lane.broken()
+            lane.on_disconnect(f"{BROKEN}: {error.reason}")
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
-        deadline = min(oldest, self._now() + self._context.options.window.publish_timeout_s)
-        backoff = _FIRST_BACKOFF_S
+        patience = Patience(
+            min(oldest - self._now(), self._context.options.window.publish_timeout_s),
+            pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S, clock=self._context.clock,
+        )  # fmt: skip
         while True:
             self.sender.drop()
-            if not error.retryable or self._now() + backoff > deadline:
+            if not error.retryable or patience.over:
                 raise error
             logger.info("reconnecting lanes=%r reason=%s", lanes, error.reason)
-            clock.sleep(backoff)
-            backoff = min(backoff * 2, _MAX_BACKOFF_S)
+            patience.pause()
             try:
                 self._listen()
                 return

@@ -22,7 +22,7 @@ from .options import SinkOptions
 __all__ = ["SEND_TIMEOUT_S", "Sender"]
 
 SEND_TIMEOUT_S: Final = 30.0
-"""How long the socket may take nothing."""
+"""Upper bound of the time in which the socket takes nothing."""
 
 _CHUNK_BYTES: Final = 1 << 19
 """Sent at one time: large enough for the system call not to matter, small enough to keep
@@ -121,4 +121,4 @@ class Sender:
             status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
             place = int(number)
             for lane in lanes[place : place + 1]:  # none where nobody awaits it
-                lane.answered(token, status, description, frame.data, self._clock.monotonic())
+                lane.on_reply(token, status, description, frame.data, self._clock.monotonic())

@@ -152,6 +152,7 @@ class JetStreamBucketReader(NarrowedReader):
                 partitions=planned.partitions,
                 partition_subject=planned.partition_subject,
                 include_headers=True,
+                include_count=False,
                 fail_on_data_loss=planned.fail_on_data_loss,
                 on_invalid_subject=planned.on_invalid_subject,
                 min_partitions=planned.min_partitions,

@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -133,12 +132,10 @@ class Arrivals:
         Returns when a message has come behind `where`, one sequence a partition, and after
         `timeout_s` at the latest; False if none has, by all that can be heard.
         """
-        deadline = time.monotonic() + timeout_s
         with self._changed:
             deaf = self._woken == where
             self._came = self._came and not deaf
-            while not self._came and (left_s := deadline - time.monotonic()) > 0:
-                self._changed.wait(left_s)
+            self._changed.wait_for(lambda: self._came, timeout_s)
             if self._came and not deaf:
                 self._came, self._woken, self._quiet = False, where, None
                 return True

@@ -169,6 +169,10 @@ class ReadCounts(_Counts):
         for reason in _UNPINS:
             self._reach(metrics.READ_UNPINS, (*labels, reason), report["unpins"][reason])
 
+    def set_paused(self, partition: int, is_paused: bool) -> None:
+        """Whether the consumer of a partition is paused."""
+        self._set(metrics.READ_PAUSED, self._partitions[partition], int(is_paused))
+
     def add_claims(self, partition: int, deliveries: Iterable[int]) -> None:
         """Adds claims, of each how often its message was delivered."""
         counts = list(deliveries)

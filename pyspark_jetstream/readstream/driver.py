@@ -26,7 +26,8 @@ from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
-from ..tasks import ReadTask, WarmUp, read_task
+from ..logs import log_for
+from ..tasks import ReadTask, WarmUp, counted, read_task
 from ..values import EARLIEST
 from .counts import ReadCounts, behind_latest, query_label
 from .offsets import INITIAL
@@ -139,10 +140,11 @@ class Driver(ABC):
         which names metrics go.
         """
         options = self._options
+        label = query_label(options.query_name, consumer, query)
+        log_for(options.connection.log_level, label)
         if self._reporting is not None:
             self._reporting.end_batch()
         elif options.metrics_subject is not None:
-            label = query_label(options.query_name, consumer, query)
             self._reporting = Reporting(
                 options, label, self._layout, self._look_again, self._observe
             )
@@ -230,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         assert isinstance(partition, ReadTask)  # a stream's plan has no task of nothing
-        return read_task(partition)
+        return counted(read_task(partition), self._options.include_count)
 
     def stop(self) -> None:
         """Closes the connections. Spark often ends the process without this call."""

@@ -20,7 +20,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..client.inboxes import new_inbox
 from ..client.info import ConsumerInfo, StreamInfo
@@ -30,6 +30,7 @@ from ..fetch.assumptions import Assumption, Change, Made, changed_fields, consum
 from ..fetch.consumer import ConsumerRead, consumer_config, edited
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.owner import Owner
+from ..fetch.pace import seldom_s
 from ..sanitize import get_logger
 from .arrivals import Arrivals, pull
 from .neighbours import Neighbours
@@ -40,6 +41,9 @@ from .pinwatch import PinWatch
 __all__ = ["Durables"]
 
 logger = get_logger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+"""Interval of looks at all consumers when a batch is planned; far away it is longer."""
 
 
 class Durables:
@@ -65,6 +69,8 @@ class Durables:
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
         self._pauses: dict[int, str] = {}
         """By partition until when its consumer is paused, as the log says."""
+        self._seen_all = 0.0
+        """When all consumers were seen last."""
 
     def close(self) -> None:
         """Ends what listens for pins."""
@@ -136,6 +142,7 @@ class Durables:
             if info is not None:
                 _check(read, info)
         self._neighbours.check_owners(reads, consumers)
+        self.changes(start, infos, {r.partition: i for r, i in zip(reads, consumers, strict=True)})
         self._know(start, resumed, reads, consumers, lost)
         missing = [read for read, info in zip(reads, consumers, strict=True) if info is None]
         made = iter(self._made(missing))
@@ -200,12 +207,14 @@ class Durables:
     def watched(self) -> dict[int, tuple[str, str]]:
         """
         By partition stream and consumer of those that are looked at with each plan: where a stream
-        keeps messages for them alone, and where they are paused.
+        keeps messages for them alone, and where they are paused; now and then all, as any may be.
         """
+        every_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
+        is_due = self._prepared and time.monotonic() - self._seen_all >= every_s
         return {
             p.index: (p.stream, f"{self._prefix}-{p.index}")
             for p in self._layout
-            if p.index in self.made or p.index in self._pauses
+            if is_due or p.index in self.made or p.index in self._pauses
         }
 
     def expect(self, start: Offset) -> None:
@@ -219,7 +228,12 @@ class Durables:
         infos: Mapping[str, StreamInfo],
         seen: Mapping[int, ConsumerInfo | None],
     ) -> dict[int, list[Change]]:
-        """What is not so any more of consumers that were seen now, by partition."""
+        """
+        What is not so any more of consumers that were seen now, by partition; notes which of them
+        are paused.
+        """
+        if len(seen) == len(self._layout):
+            self._seen_all = time.monotonic()
         changes = {}
         for index, info in seen.items():
             partition = self._layout.partitions[index]
@@ -251,7 +265,8 @@ class Durables:
         if self._pauses.get(read.partition) != until:
             self._pauses[read.partition] = until
             logger.warning(
-                "stream=%s partition=%d waits: %s (nats consumer resume %s %s ends it)",
+                "stream=%s partition=%d waits: %s (pyspark-jetstream resume --stream %s --consumer"
+                " %s ends it)",
                 read.stream, read.partition, paused.text, read.stream, read.consumer,
             )  # fmt: skip
 
@@ -283,13 +298,13 @@ class Durables:
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
         asked = [read for read in reads if read.partition not in seen]
         answers = self._js.consumer_infos([(read.stream, read.consumer) for read in asked])
-        now = {read.partition: info for read, info in zip(asked, answers, strict=True)}
+        now = dict(seen) | {r.partition: info for r, info in zip(asked, answers, strict=True)}
         changes = self.changes(start, infos, now)
-        consumers = [seen[r.partition] if r.partition in seen else now[r.partition] for r in reads]
+        consumers = [now[read.partition] for read in reads]
         for read, info in zip(reads, consumers, strict=True):
             if info is None:
                 continue  # the attempt makes it again, or says that it cannot
-            for change in changes.get(read.partition, ()):
+            for change in changes[read.partition]:
                 if change.of is Assumption.CONSUMER_AS_MADE:
                     raise edited(read, change)
             self._neighbours.check(read, info, self._inbox, gap_s)

@@ -90,9 +90,6 @@ _OWN: Final = table(
         "Wait for so many messages before a batch."),
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
         "But no longer than this."),
-    Option("queryName", "query_name", str.strip, "",
-        "What its metrics and its consumers' metadata call the query, as Spark tells a source no"
-        " name; default, of metrics: its consumer's name."),
 )  # fmt: skip
 
 STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)

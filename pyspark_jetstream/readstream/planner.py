@@ -138,7 +138,7 @@ class BatchPlanner:
         groups: list[list[SubjectPartition]] = (
             [list(layout)] if together else [[partition] for partition in layout]
         )
-        shares = [planning.Share(sum(counts[p.index] for p in g), len(g)) for g in groups]
+        shares = [planning.PartitionGroup(sum(counts[p.index] for p in g), len(g)) for g in groups]
         ends = list(upto)
         wanted: list[tuple[Span, int, int]] = []
         cut_groups: list[list[SubjectPartition]] = []

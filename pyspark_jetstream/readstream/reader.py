@@ -260,6 +260,7 @@ class RangeDriver(Driver):
             self._durables.look(offset, self._infos, self._watched.seen.consumers)
         if plan is None:
             plan = self._replanned(offset, upto, is_past)
+        self._await_parts(plan)
         self._count_batch(plan)
         return self._tasks.of(plan, self._is_deep)
 
@@ -441,9 +442,25 @@ class RangeDriver(Driver):
             ]
             if max(left) <= 0:
                 return
-            time.sleep(_IDLE_WAIT_S)
-            self._watched.look(_LOOK_EVERY_S)
-            self._watched.check_consumers(offset)
+            self._wait_paused(offset)
+
+    def _await_parts(self, plan: Plan) -> None:
+        """
+        Returns when no partition is paused of which the batch has messages that no consumer would
+        bring: what was planned before the pause, and what a restart runs again.
+        """
+        moved = zip(plan.start.sequences, plan.end.sequences, plan.modes, strict=True)
+        around = {
+            i for i, (start, end, mode) in enumerate(moved) if start < end and mode != "consumer"
+        }
+        while around & self._durables.paused:
+            self._wait_paused(plan.start)
+
+    def _wait_paused(self, offset: Offset) -> None:
+        """Waits a moment, and looks again which consumers are paused."""
+        time.sleep(_IDLE_WAIT_S)
+        self._watched.look(_LOOK_EVERY_S)
+        self._watched.check_consumers(offset)
 
     def _is_held_back(
         self, offset: Offset, upto: Sequence[int], available: Sequence[int | None]
@@ -512,6 +529,7 @@ class RangeDriver(Driver):
         counts.set_active(self._turn.holds)
         for partition in self._layout:
             report = self._durables.report(partition.index)
+            counts.set_paused(partition.index, "pausedUntil" in report)
             if "pinned" in report:
                 counts.set_pins(partition.index, report)
 

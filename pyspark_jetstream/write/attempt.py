@@ -39,6 +39,7 @@ from ..publish.publisher import Publisher
 from ..publish.rowthread import Supply
 from ..publish.telemetry import Counts, Origin, Telemetry
 from ..sanitize import get_logger
+from ..worker import MAX_NAME, query_name
 from .changes import FoundStream
 from .ledger import Ledger
 from .records import LedgerLook, TaskName, TaskRecord
@@ -96,7 +97,8 @@ class Task:
     def origin(self) -> Origin:
         """As operators see it."""
         producer_id = new_producer_id((self.name, self.number))
-        return Origin(producer_id, self.name.write, self.name.batch)
+        query = (self.options.metrics.query_name or query_name())[:MAX_NAME]
+        return Origin(producer_id, self.name.write, self.name.batch, query)
 
     def counts_duplicates(self, builder: MessageBuilder, is_first: bool) -> bool:
         """
@@ -370,7 +372,11 @@ class TaskAttempt:
             try:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:
-                logger.warning("task=%s: stream %s is gone", self._task.name, name)
+                logger.warning(
+                    "task=%s: stream %s, into which an earlier attempt wrote, is gone; rows that it"
+                    " had are written again, into the stream that takes them now",
+                    self._task.name, name,
+                )  # fmt: skip
         name, prefix = str(self._task.name), self._task.id_prefix
         self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
 

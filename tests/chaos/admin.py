@@ -58,7 +58,7 @@ class Admin:
         return answer
 
     async def insist(
-        self, api: str, body: dict[str, Any] | None = None, within_s: float = 60.0
+        self, api: str, body: dict[str, Any] | None = None, within_s: float = 300.0
     ) -> Any:
         """Likewise, again and again while it is refused."""
         deadline = time.monotonic() + within_s
@@ -97,7 +97,7 @@ class Admin:
         sub = await self.nc.jetstream().subscribe(">", stream=stream, ordered_consumer=True)
         sequence = 0
         while sequence < last:
-            message = await sub.next_msg(timeout=20)
+            message = await sub.next_msg(timeout=60)
             sequence = message.metadata.sequence.stream
             found.append((message.subject, message.data))
         await sub.unsubscribe()

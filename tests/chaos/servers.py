@@ -44,6 +44,7 @@ class _Cluster(DevCluster):
         config = (
             f"cluster {{ name: {self.name}, listen: 127.0.0.1:{self._ports[number]},"
             f' no_advertise: true, advertise: "127.0.0.1:1", routes: [{urls}] }}\n'
+            f"server_tags: [n{number + 1}]\n{ACCOUNT}"
         )
         name = f"{self.name}-n{number + 1}"
         return DevServer(config, name=name, store_dir=self._home / f"store-{name}")
@@ -95,10 +96,10 @@ class Servers:
         """Where a server keeps its streams."""
         return self._home / f"store-{server.name}"
 
-    def around(self, server: DevServer) -> list[Link]:
-        """The ways between a member and the others."""
-        number = self.all.index(server)
-        return [link for ends, link in self.routes.items() if number in ends]
+    def between(self, *pairs: tuple[DevServer, DevServer]) -> list[Link]:
+        """The ways between the two members of each pair."""
+        numbers = [{self.all.index(each) for each in pair} for pair in pairs]
+        return [link for ends, link in self.routes.items() if {*ends} in numbers]
 
     async def back(self, server: DevServer) -> None:
         """Starts it again, and waits until it says that it is well."""

@@ -107,7 +107,7 @@ class World:
         """Its configuration is as it was made."""
         configs = (*self.case.sources(), self.case.target(self.settings.window_s))
         (made,) = [config for config in configs if config["name"] == stream]
-        limits = {"max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1}
+        limits = {"max_msgs": -1, "max_bytes": -1, "max_msgs_per_subject": -1, "placement": None}
         await self.admin.change(stream, insist=True, **(made | limits))
 
     async def close(self) -> None:

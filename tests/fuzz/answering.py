@@ -37,12 +37,12 @@ class _Lane(AsyncLane):
         super().__init__(prefix, FixedLimit(1), 1, 1.0, 1.0)
         self.heard: list[tuple[int, Meaning]] = []
 
-    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """PubAcks."""
         said = Meaning("duplicate" if duplicates else "stored")
         self.heard += [(ordinal, said) for ordinal in ordinals]
 
-    def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
+    def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """Any other answer, or one PubAck alone."""
         self.heard.append((ordinal, _meaning(outcome)))
 

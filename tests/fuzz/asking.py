@@ -68,6 +68,7 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "consumer_list": lambda js: js.consumer_list("S"),
     "create_consumer": lambda js: js.create_consumer("S", {"durable_name": "c"}),
     "create_consumers": lambda js: js.create_consumers([("S", {"durable_name": "c"})]),
+    "pause": lambda js: js.pause("S", "pinned", None),
     "unpin": lambda js: js.unpin("S", "pinned", "spark"),
     "reset": lambda js: js.reset("S", "pinned", 2),
     "resets": lambda js: js.resets([("S", "pinned", 3)]),

@@ -186,12 +186,12 @@ class _Walk:
             if rng.random() < self._hostility / 8:
                 self._server.forget()
             if rng.random() < self._hostility / 8:
-                lane.broken()
+                lane.on_disconnect()
             replies = self._spoilt(replies)
         for token, status, data in replies:
             self.steps += 1
             self._allowed.heard(token, status, data)
-            lane.answered(token, status, "", data, self._now)
+            lane.on_reply(token, status, "", data, self._now)
             self._account()
         self._late = (self._late + replies)[-50:]
         self._now += rng.choice([0.0, 0.01, 0.3, 2.5 if frames is None else 0.1])

@@ -376,7 +376,9 @@ def _answer(
     return Answer(rows, code, "whole")
 
 
-_TIME: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
+_TIME: Final = re.compile(
+    rb"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?Z", re.ASCII
+)
 
 
 def micros(time: int | bytes) -> datetime | None:

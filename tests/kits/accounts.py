@@ -24,7 +24,7 @@ no_auth_user: a
 """Configuration of a server on which `switch` works."""
 
 
-_SETTING = re.compile(r"A \{ jetstream: [^,]+, users")
+_SETTING = re.compile(r"A \{ jetstream: .+, users")
 
 
 def switch(server: DevServer, on: bool) -> None:
@@ -37,9 +37,18 @@ def switch(server: DevServer, on: bool) -> None:
         client.close()
 
 
-def limit(server: DevServer, max_file: int | None) -> None:
-    """How many bytes the account may store; None for as many as there is room."""
-    _reload(server, "enabled" if max_file is None else f"{{max_file: {max_file}}}")
+def limit(server: DevServer, **limits: int) -> None:
+    """How much of JetStream the account may have, as `max_file`; without one: no limit."""
+    _reload(server, _braces(limits) if limits else "enabled")
+
+
+def bound(server: DevServer, **limits: int) -> None:
+    """How much of anything else it may have, as `max_conn`; without one: no limit."""
+    _reload(server, f"enabled, limits: {_braces(limits)}")
+
+
+def _braces(limits: dict[str, int]) -> str:
+    return "{" + ", ".join(f"{name}: {value}" for name, value in limits.items()) + "}"
 
 
 def _reload(server: DevServer, jetstream: str) -> None:

@@ -169,14 +169,14 @@ class Producer(threading.Thread):
         self._rates: dict[tuple[int, str], Rate] = {}
         self._worded = 0.0
         self._turns = itertools.count()
-        self._ending = threading.Event()
+        self.ending = threading.Event()
 
     def __enter__(self) -> Producer:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
+        self.ending.set()
         self.join(20)
         self._nats.close()
 
@@ -187,7 +187,7 @@ class Producer(threading.Thread):
         nats.publish(f"{self._control}.active", self._word(), f"{nats.inbox}.active")
         may_at = began + self._patience_s
         tick = 0.0
-        while not self._ending.is_set():
+        while not self.ending.is_set():
             message = nats.next(0.002)
             now = time.monotonic()
             if message is not None:
@@ -198,7 +198,7 @@ class Producer(threading.Thread):
                     self.ended_by, may_at = "active", min(may_at, now + (now - began))
                     self.commands_first = len(self.commands)
                 else:
-                    self._heard(message, said, now)
+                    self.hear(message, said, now)
             if now < may_at or now < tick:
                 continue
             self.ended_by = self.ended_by or "time"
@@ -275,7 +275,8 @@ class Producer(threading.Thread):
                 found.append((max(words)[0][1], reason))
         return max(found)[::-1] if found else None
 
-    def _heard(self, message: Message, said: dict[str, Any], now: float) -> None:
+    def hear(self, message: Message, said: dict[str, Any], now: float) -> None:
+        """What it does on an operator's message."""
         if said.get("type") == "discover":
             self._nats.publish(message.reply, self._word())
         if said.get("type") != "throttle_producer" or not self._supports:
@@ -347,7 +348,7 @@ class Controller(threading.Thread):
         self._nats, self._filters, self._control = Nats(url), filters, control
         self._asked: dict[int, int] = {}
         self._requests = itertools.count(1)
-        self._ready, self._ending = threading.Event(), threading.Event()
+        self._ready, self.ending = threading.Event(), threading.Event()
 
     def __enter__(self) -> Controller:
         self.start()
@@ -355,7 +356,7 @@ class Controller(threading.Thread):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
+        self.ending.set()
         self.join(20)
         self._nats.close()
 
@@ -364,20 +365,20 @@ class Controller(threading.Thread):
         nats.subscribe(f"{self._control}.active")
         nats.ping()
         second = 0.0
-        while not self._ending.is_set():
+        while not self.ending.is_set():
             now = time.monotonic()
             if now >= second:
                 second = now + 1.0
                 nats.publish(self._control, {"type": "discover"}, f"{nats.inbox}.who")
                 for producer in self.producers:
                     self._tell(producer, 1500)
-            self._heard(nats.next(0.02))
+            self.hear(nats.next(0.02))
             if nats.is_answered:
                 self._ready.set()
         for producer in self.producers if self.lifts else ():
             self._tell(producer, 0)
         for _ in range(50):
-            self._heard(nats.next(0.01))
+            self.hear(nats.next(0.01))
 
     def _tell(self, producer: int, millis: int) -> int:
         able = self.producers[producer].get("feature_flags", {})
@@ -399,7 +400,8 @@ class Controller(threading.Thread):
             )
         return len(self._filters)
 
-    def _heard(self, message: Message | None) -> None:
+    def hear(self, message: Message | None) -> None:
+        """What it does on a producer's message."""
         if message is None:
             return
         said = message.said()

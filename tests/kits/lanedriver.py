@@ -71,11 +71,11 @@ class Driver:
         token = frame.subject[len(self.inbox) + 3 :]
         status, description = wire.status_of(frame.headers) if frame.headers else (0, "")
         self.replies.append((token, frame.data))
-        self.lane.answered(token, status, description, frame.data, time.monotonic())
+        self.lane.on_reply(token, status, description, frame.data, time.monotonic())
 
     def reconnect(self) -> None:
         """Like the publisher: until there is a connection."""
-        self.lane.broken()
+        self.lane.on_disconnect()
         self.client.drop()
         while True:
             try:

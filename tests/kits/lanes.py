@@ -277,7 +277,7 @@ def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
 
 def hear(one: Lane, replies: list[Reply], now: float = 0.0) -> None:
     for token, status, data in replies:
-        one.answered(token, status, "", data, now)
+        one.on_reply(token, status, "", data, now)
 
 
 def exchange(one: Lane, server: ModelServer, now: float = 0.0) -> list[Sent]:

@@ -1,10 +1,15 @@
 """
-The tables of docs/reference/options.md, made of the table of options in the code: those that people
-set, and those that are for when a symptom asks for them. Written by
+The tables of docs/reference/options.md, made of the table of options in the code and of
+docs/reference/options.toml, which has their examples, what their words mean, and since when they
+are there: options that people set, and those that are for when a symptom asks for them. Written by
 `python -m tests.kits.optiontables`.
 """
 
 from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from typing import Any
 
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, METRICS_OPTIONS
 from pyspark_jetstream.fetch.options import READ_OPTIONS
@@ -15,9 +20,13 @@ from pyspark_jetstream.readstream.options import STREAM_OPTIONS
 
 from .places import ROOT
 
-__all__ = ["COMMON", "PAGE", "TABLES", "written"]
+__all__ = ["COMMON", "FIRST", "NOTES", "PAGE", "SAID", "TABLES", "examples", "words", "written"]
 
 PAGE = ROOT / "docs" / "reference" / "options.md"
+NOTES = ROOT / "docs" / "reference" / "options.toml"
+SAID: dict[str, Any] = tomllib.loads(NOTES.read_text())
+FIRST = "0.1.0"
+"""Since when what `NOTES` says nothing of is there."""
 
 TABLES = {
     "Connections": CONNECTION_OPTIONS,
@@ -38,34 +47,120 @@ COMMON = frozenset(
 """Names of the options that people set; the others wait for a symptom."""
 
 
+TYPES = {
+    "text": "text",
+    "strip": "text",
+    "secret": "text, secret",
+    "secret_file": "path",
+    "existing_file": "path",
+    "boolean": "true or false",
+    "positive": "number from 1",
+    "_priority": "0 to 9",
+    "duration": "duration",
+    "interval": "duration",
+    "_max_wait": "duration or 0",
+    "size": "size",
+    "moment": "time",
+    "offsets": "offsets",
+    "servers": "URLs",
+    "domain": "name",
+    "stream_pattern": "name with `*`",
+    "bucket_name": "name",
+    "consumer_name": "name",
+    "priority_group": "name",
+    "api_prefix": "subject",
+    "inbox_prefix": "subject",
+    "publish_subject": "subject",
+    "dead_letter_subject": "subject",
+    "_throttle_subject": "subject or none",
+    "partition_subject": "filter",
+    "one_filter": "filter",
+    "filters": "filters",
+    "disjoint_filters": "filters",
+    "stream_subjects": "filters",
+    "_mapping": "JSON or path",
+    "_stream_config": "JSON or path",
+    "_queue_size": "number or a word",
+    "_resolver": "module:function",
+    "subject_rules": "filter=priority list",
+    "claim_values": "value=priority list",
+    "strategies": "list of words",
+    "_shed": "list of words",
+}
+"""What each parser takes; docs/reference/options.md says how each is written."""
+
+
+def words(option: Option) -> list[str]:
+    """The words of an option that takes one of a few; none of another."""
+    if option.parse.__name__ != "parse":
+        return []
+    try:
+        option.parse("?")
+    except ValueError as error:
+        return str(error).removeprefix("expected ").removesuffix(", got '?'").split(" or ")
+    raise AssertionError(f"{option.name}: takes '?'")
+
+
+def examples(title: str, option: Option) -> list[str]:
+    """What may be given: the example, or the words that have a line."""
+    said = _said(title, option)
+    if isinstance(said, str):
+        return [said]
+    return [said[word] if word == "example" else word for word in said]
+
+
+def _said(title: str, option: Option) -> Any:
+    """The example, or a table of words; of an option that is on or off, the other of the two."""
+    said = SAID[title].get(option.name)
+    if said is None and option.parse.__name__ == "boolean":
+        return "false" if option.default == "true" else "true"
+    assert said is not None, f"{NOTES.name}: [{title}] has no {option.name}"
+    return said
+
+
 def written(page: str) -> str:
     """The page with its tables as they should be now; what stands before the first one stays."""
-    head = page.partition("\n## ")[0]
-    common = [
-        (title, [o for o in options if o.name in COMMON]) for title, options in TABLES.items()
+    head = page.partition("\n## The options that people set\n")[0]
+    tiers = [
+        [(title, [o for o in options if (o.name in COMMON) is common]) for title, options in _ALL]
+        for common in (True, False)
     ]
-    others = [
-        (title, [o for o in options if o.name not in COMMON]) for title, options in TABLES.items()
-    ]
+    common, others = ([group for group in tier if group[1]] for tier in tiers)
     return (
         head
-        + "\n## The options that people set\n\n| option | default | |\n|---|---|---|\n"
-        + "".join(_group(title, options) for title, options in common if options)
+        + f"\n## The options that people set\n\n{_HEAD}"
+        + "".join(f"| **{title}** | | | | |\n{_rows(title, rows)}" for title, rows in common)
         + "\n## When a symptom asks for it\n"
-        + "".join(_table(title, options) for title, options in others if options)
+        + "".join(f"\n### {title}\n\n{_HEAD}{_rows(title, rows)}" for title, rows in others)
     )
 
 
-def _group(title: str, options: list[Option]) -> str:
-    return f"| **{title}** | | |\n" + _rows(options)
+_ALL = list(TABLES.items())
+_HEAD = "| option | type | default | | since |\n|---|---|---|---|---|\n"
 
 
-def _table(title: str, options: list[Option]) -> str:
-    return f"\n### {title}\n\n| option | default | |\n|---|---|---|\n{_rows(options)}"
+def _rows(title: str, options: Iterable[Option]) -> str:
+    return "".join(_row(title, option) for option in options)
 
 
-def _rows(options: list[Option]) -> str:
-    return "".join(f"| `{o.name}` | {_code(o.default)} | {o.doc} |\n" for o in options)
+def _row(title: str, option: Option) -> str:
+    kind = "one of" if words(option) else TYPES[option.parse.__name__]
+    said = _said(title, option)
+    lines = said if isinstance(said, dict) else {"example": said}
+    meaning = [option.doc]
+    meaning += [f"`{word}`: {line}" for word, line in lines.items() if word != "example"]
+    if "example" in lines:
+        meaning.append(f"Example: {_code(lines['example'])}")
+    since = next(
+        (
+            version
+            for version, groups in SAID["since"].items()
+            if option.name in groups.get(title, ())
+        ),
+        FIRST,
+    )
+    cells = f"`{option.name}`", kind, _code(option.default), "<br>".join(meaning), since
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _code(text: str) -> str:

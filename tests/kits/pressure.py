@@ -83,10 +83,10 @@ class Client:
         self.answers = deque(answer for answer in self.answers if answer[0] > now)
         for _, first, end, stored in due:
             if stored:
-                window.stored(list(range(first, end)), now)
+                window.on_pubacks(list(range(first, end)), now)
             else:
                 for ordinal in range(first, end):
-                    window.settled(ordinal, Outcome(Kind.OVERLOADED, "full", 10167), now)
+                    window.on_answer(ordinal, Outcome(Kind.OVERLOADED, "full", 10167), now)
         window.expire(now)
         if window.wants_rows:
             window.append(_block(self._offered))

@@ -61,7 +61,7 @@ def as_dict(found) -> dict[str, tuple[int, bytes]]:
 
 def delete(js, stream, *seqs) -> None:
     for seq in seqs:
-        js._call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+        js.call(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
 
 
 def fill(js, stream, names, payload=b"x") -> None:

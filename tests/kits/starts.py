@@ -35,7 +35,9 @@ _WARM_UP: Final = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from pyspark_jetstream.client import Client, JetStream, parse_connection
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 
 home = Path(sys.argv[1])
@@ -95,7 +97,12 @@ def write_home() -> None:
 
 
 def write_archive(scratch: Path) -> None:
-    """Writes the archive of the JVM's classes, unless it is there."""
+    """
+    Writes the archive of the JVM's classes, unless it is there.
+
+    Raises:
+        RuntimeError: The program whose classes it holds failed: a name in it is an old one.
+    """
     where = _archive()
     if where is None or where.exists():
         return
@@ -107,8 +114,10 @@ def write_archive(scratch: Path) -> None:
     }
     words = [sys.executable, "-c", _WARM_UP, str(scratch)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
-    if done.returncode or not draft.exists():
-        sys.stderr.write(f"no archive, JVMs start as ever: {done.stderr[-500:]}\n")
+    if done.returncode:
+        raise RuntimeError(f"the program that warms a JVM up failed: {done.stderr[-500:]}")
+    if not draft.exists():
+        sys.stderr.write(f"this Java keeps no classes, JVMs start as ever: {done.stderr[-500:]}\n")
         return
     draft.rename(where)
 

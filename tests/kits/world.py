@@ -71,21 +71,23 @@ class Supply:
     def __init__(self, clock: Clock, rng: random.Random, blocks: list[Messages]) -> None:
         self.asked = self.ended = False
         self.due = math.inf
-        self._clock, self._rng, self._blocks = clock, rng, list(blocks)
+        self._clock, self.rng = clock, rng
+        self.blocks = list(blocks)
+        """Those that were not yet taken."""
 
     def fileno(self) -> int:
         return -1
 
     def ask(self) -> None:
         self.asked = True
-        self.due = self._clock.now + self._rng.choice([0.0, 0.0, 0.05, 2.0])
+        self.due = self._clock.now + self.rng.choice([0.0, 0.0, 0.05, 2.0])
 
     def get(self) -> Messages | None:
         if not self.asked or self._clock.now < self.due:
             return None
         self.asked, self.due = False, math.inf
-        self.ended = not self._blocks
-        return self._blocks.pop(0) if self._blocks else None
+        self.ended = not self.blocks
+        return self.blocks.pop(0) if self.blocks else None
 
 
 class Net:
@@ -118,11 +120,11 @@ class Net:
         self._up: list[Sent] = []
         self._down: list[tuple[str, Reply]] = []  # to which lane
         self._frames: list[bytes] = []
-        self._subscriptions: dict[str, int] = {}
+        self.subscriptions: dict[str, int] = {}
         self._sid = 0
         self._said: dict[str, ThrottleProducer] = {}
         self._staged: dict[str, list[int]] = {}
-        self._dead = False
+        self.is_cut = False
         self._idle = 0
 
     # ── the connection ───────────────────────────────────────────────────────────────────────
@@ -130,16 +132,16 @@ class Net:
     def drop(self) -> None:
         self.buffer, self.pos = b"", 0
         self._frames.clear()
-        self._subscriptions.clear()
-        self._dead = False
+        self.subscriptions.clear()
+        self.is_cut = False
 
     def new_inbox(self) -> str:
         return INBOX
 
     def subscribe(self, subject: str, needed: bool = True) -> int:
-        self._check()
+        self.check_up()
         self._sid += 1
-        self._subscriptions[subject] = self._sid
+        self.subscriptions[subject] = self._sid
         return self._sid
 
     def unsubscribe(self, sid: int) -> None:
@@ -149,15 +151,15 @@ class Net:
         """It is there, even where it answers nothing."""
 
     def send(self, data: bytes | memoryview, timeout_s: float = 30.0) -> None:
-        self._check()
+        self.check_up()
         for each in parse(bytes(data)):
             if each.subject.startswith("operator."):
-                self._receipt(each)
+                self.receipt(each)
                 continue
             if each.subject == f"{CONTROL}.active":
                 self.words.append(understand(each.data))
                 continue
-            self._note(each)
+            self.note(each)
             if self.on_sent(each):
                 self._up.append(each)
 
@@ -170,7 +172,7 @@ class Net:
 
     def ask(self, subject: str, reply: str, data: bytes) -> None:
         """No controller runs, says the server in time."""
-        self._check()
+        self.check_up()
         assert (subject, reply) == (f"{CONTROL}.active", f"{INBOX}.active")
         self._down.append(("active", Reply(b"", wire.NO_RESPONDERS, b"")))
 
@@ -178,7 +180,7 @@ class Net:
         return True
 
     def poll(self) -> bool:
-        self._check()
+        self.check_up()
         self._step()
         if not self._frames:
             return False
@@ -188,7 +190,7 @@ class Net:
         return True
 
     def next_frame(self, deadline: float) -> wire.Frame | None:
-        self._check()
+        self.check_up()
         found, where = wire.next_frame(self.buffer, self.pos)
         if found is None:
             return None
@@ -208,8 +210,9 @@ class Net:
         at = min([deadline, self._supply.due, *(at for at, _ in self.commands[:1])])
         self._clock.now = max(now, at)
 
-    def _check(self) -> None:
-        if self._dead:
+    def check_up(self) -> None:
+        """Raises where the connection is cut."""
+        if self.is_cut:
             raise NotConnectedError("model", "cut")
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────
@@ -224,13 +227,13 @@ class Net:
         if event < 0.004:
             del self._up[rng.randrange(len(self._up) + 1) :]
             for each in self._up:
-                self._server(each).publish(each)
-            self._up, self._down, self._dead = [], [], True
+                self.server_of(each).publish(each)
+            self.cut()
             if event < 0.002:
-                self._forget()
+                self.forget()
             return
         if event < 0.006:
-            self._forget()
+            self.forget()
         elif event < 0.007:
             self._down = []
         for _ in range(rng.choice([0, 3, 40, 400])):
@@ -239,20 +242,26 @@ class Net:
             sent = self._up.pop(0)
             self._down += [(sent.reply.split(".")[2], each) for each in self._take(sent)]
         count = rng.choice([0, 3, 40, 400])
-        sid = self._subscriptions.get(f"{INBOX}.>")
+        sid = self.subscriptions.get(f"{INBOX}.>")
         if sid is not None:
             self._frames += [_frame(lane, each, sid) for lane, each in self._down[:count]]
         del self._down[:count]
 
-    def _server(self, each: Sent) -> ModelServer:
+    def server_of(self, each: Sent) -> ModelServer:
+        """That of the stream that takes it."""
         return self.servers[each.subject in SECOND]
 
-    def _forget(self) -> None:
+    def cut(self) -> None:
+        """The connection breaks; what is on its way is lost."""
+        self._up, self._down, self.is_cut = [], [], True
+
+    def forget(self) -> None:
+        """The servers restart, and know nothing of batches that were open."""
         for server in self.servers:
             server.forget()
 
     def _take(self, each: Sent) -> list[Reply]:
-        server = self._server(each)
+        server = self.server_of(each)
         batched = each.reply.endswith("$FI") or "Nats-Batch-Id" in each.headers
         found: list[Reply] | None = None
         if self.chaos and (self.drops_plain or batched):
@@ -273,15 +282,17 @@ class Net:
         reply = f"operator.{len(self._said)}"
         self._said[reply] = command
         data = command.encode()
-        sid = self._subscriptions.get(CONTROL)
+        sid = self.subscriptions.get(CONTROL)
         if sid is not None:
             head = f"MSG {CONTROL} {sid} {reply} {len(data)}\r\n"
             self._frames.append(head.encode() + data + b"\r\n")
 
-    def _receipt(self, each: Sent) -> None:
+    def receipt(self, each: Sent) -> None:
+        """The writer says that it has heard a command."""
         self.oracle.command(self._said[each.subject], self._clock.now)
 
-    def _note(self, each: Sent) -> None:
+    def note(self, each: Sent) -> None:
+        """Of what is sent, which row may be stored from now on."""
         if each.reply.endswith((".3.$FI", ".4.$FI")):
             return  # no row
         now, row = self._clock.now, int(each.data.split(b".")[0])
@@ -319,7 +330,7 @@ class World:
         **options: object,
     ) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(laneset, "_LIMITS", Limits())
+        monkeypatch.setattr(laneset, "LIMITS", Limits())
         monkeypatch.setattr(pauses, "_TOLD", {})
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)

@@ -25,7 +25,7 @@ def cluster():
 
 def leader(js: JetStream, stream: str, consumer: str = "") -> str:
     api = f"CONSUMER.INFO.{stream}.{consumer}" if consumer else f"STREAM.INFO.{stream}"
-    return js._call(api).get("cluster", {}).get("leader") or ""
+    return js.call(api).get("cluster", {}).get("leader") or ""
 
 
 def replicated(js: JetStream, name: str, count: int) -> None:
@@ -75,9 +75,9 @@ def test_a_leader_steps_down(cluster, what):
     batches = start(js, client, name, "direct" if what == "direct" else "consumer")
     found = numbers([next(batches)])
     subject = f"CONSUMER.LEADER.STEPDOWN.{name}.{name}-c"
-    js._call(subject if what == "consumer" else f"STREAM.LEADER.STEPDOWN.{name}")
+    js.call(subject if what == "consumer" else f"STREAM.LEADER.STEPDOWN.{name}")
     found += numbers(batches)
-    js._call(f"STREAM.DELETE.{name}")
+    js.call(f"STREAM.DELETE.{name}")
     admin.close()
     client.close()
 
@@ -120,7 +120,7 @@ def test_a_server_dies(cluster, victim, way):
     finally:
         dead.restart()
         cluster.await_leader()
-        js._call(f"STREAM.DELETE.{name}")
+        js.call(f"STREAM.DELETE.{name}")
         admin.close()
         client.close()
 

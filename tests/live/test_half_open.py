@@ -119,7 +119,7 @@ def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode,
             while b'"duplicate"' in client.request(f"{name}.probe", b"-1", PROBE).data:
                 if time.monotonic() > cut + 3:  # it looked while the old window held
                     change = config | {"duplicate_window": next(widths)}
-                    JetStream(client)._call(f"STREAM.UPDATE.{name}", change)
+                    JetStream(client).call(f"STREAM.UPDATE.{name}", change)
                     cut = time.monotonic()
             client.close()
         return line
@@ -138,7 +138,7 @@ def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode,
                     while js.stream_info(name).messages < 100:
                         pass
                     proxy.hush(both=False)
-                    js._call(f"STREAM.UPDATE.{name}", config | {"duplicate_window": 10**9})
+                    js.call(f"STREAM.UPDATE.{name}", config | {"duplicate_window": 10**9})
                     js.client.request(f"{name}.probe", b"-1", PROBE)
                     stored_at_cut.set()
                 yield pa.record_batch({

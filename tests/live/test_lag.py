@@ -207,7 +207,7 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         old = write(js, 1, 1, random.Random(1))
         write(js, 2, 1, random.Random(1))
-        client = Client(connection_of(server.url, request_timeout_s=5.0))
+        client = Client(connection_of(server.url, request_timeout_s=2.0))
         with LaggingReplica(patient.options, "S", old, True):
             lookup = subjectindex.Lookups(JetStream(client), DirectCalls(client, "S"))
             for pin in (3, 2):
@@ -232,7 +232,7 @@ def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish
         while js.stream_info(mirror).last_seq < 60:
             time.sleep(0.01)
         # A mirror that takes no more, because it is full, has what it had.
-        js._call(f"STREAM.UPDATE.{mirror}", js.stream_info(mirror).config | {"sealed": True})
+        js.call(f"STREAM.UPDATE.{mirror}", js.stream_info(mirror).config | {"sealed": True})
         publish([(f"{stream}.{i % 40}", b"new%d" % i) for i in range(40)])
         there = stored(js, stream)
         assert js.stream_info(mirror).last_seq == 60

@@ -65,9 +65,9 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
     for number in range(5 * ROUNDS):
         if number >= ROUNDS and any(lagged):
             break  # a busy machine asks too late in many of them
-        js._call(f"STREAM.PURGE.{name}")
+        js.call(f"STREAM.PURGE.{name}")
         history.clear()
-        leader = js._call(f"STREAM.INFO.{name}")["cluster"]["leader"]
+        leader = js.call(f"STREAM.INFO.{name}")["cluster"]["leader"]
         follower = rng.choice([each for each in others if each.name != leader])
         os.kill(follower.pid, signal.SIGSTOP)
         try:
@@ -89,7 +89,7 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
             asking.join()
         for up_to, found in taken:
             assert found == reduced(history, [">"], up_to), f"seed {seed}, up to {up_to} of {end}"
-    js._call(f"STREAM.DELETE.{name}")
+    js.call(f"STREAM.DELETE.{name}")
     admin.close()
     probe.close()
 

@@ -31,7 +31,7 @@ def cluster():
 
 
 def leader(js: JetStream, stream: str) -> str:
-    return js._call(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") or ""
+    return js.call(f"STREAM.INFO.{stream}").get("cluster", {}).get("leader") or ""
 
 
 def replicated(js: JetStream, name: str) -> None:
@@ -79,7 +79,7 @@ def test_a_leader_steps_down(cluster, kind):
 
     def down():
         with suppress(JetStreamError):  # another election
-            js._call(f"STREAM.LEADER.STEPDOWN.{name}")
+            js.call(f"STREAM.LEADER.STEPDOWN.{name}")
             return True
         return False
 
@@ -88,7 +88,7 @@ def test_a_leader_steps_down(cluster, kind):
     driver.run(offers(name, 60_000, 3000))
     step.join()
     found = settled(js, name, 60_000)
-    js._call(f"STREAM.DELETE.{name}")
+    js.call(f"STREAM.DELETE.{name}")
     admin.close()
     client.close()
 
@@ -114,22 +114,22 @@ def test_leaders_step_down_again_and_again(cluster, kind, ids):
     def unsettle():
         while not done.wait(0.3):
             with suppress(JetStreamError):  # between two leaders there is none to step down
-                js._call(f"STREAM.LEADER.STEPDOWN.{name}")
+                js.call(f"STREAM.LEADER.STEPDOWN.{name}")
 
     unrest = threading.Thread(target=unsettle)
     unrest.start()
     try:
-        driver.run(offers(name, 60_000, 3000, ids=ids))
+        driver.run(offers(name, 30_000, 1500, ids=ids))
     finally:
         done.set()
         unrest.join()
-    found = [int(data) for _, data in settled(js, name, 60_000)]
-    js._call(f"STREAM.DELETE.{name}")
+    found = [int(data) for _, data in settled(js, name, 30_000)]
+    js.call(f"STREAM.DELETE.{name}")
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
-    assert sorted(found if ids else set(found)) == list(range(60_000))
+    assert driver.lane.acked == 30_000
+    assert sorted(found if ids else set(found)) == list(range(30_000))
 
 
 def test_a_fast_batch_counts_a_row_that_another_is_storing(cluster):
@@ -222,7 +222,7 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
             dead.restart()
             cluster.await_leader()
     found = settled(js, name, 60_000)
-    js._call(f"STREAM.DELETE.{name}")
+    js.call(f"STREAM.DELETE.{name}")
     admin.close()
     client.close()
 

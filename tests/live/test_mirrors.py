@@ -52,7 +52,7 @@ def answering(js, stream, query=b'{"seq":150}') -> set[str]:
 
 
 def update(js, name, **config) -> None:
-    js._call(f"STREAM.UPDATE.{name}", js.stream_info(name).config | config)
+    js.call(f"STREAM.UPDATE.{name}", js.stream_info(name).config | config)
 
 
 def plain(js, stream, names):

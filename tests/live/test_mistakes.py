@@ -30,7 +30,7 @@ SOON = {"requestTimeout": "10m"}
 AT_ONCE = SOON | {"publishTimeout": "10m"}
 """Of reads and writes: nobody waits for so long, so what is not told at once hangs."""
 
-BRIEFLY = {"requestTimeout": "3s", "connectTimeout": "3s"}
+BRIEFLY = {"requestTimeout": "1500ms", "connectTimeout": "1500ms"}
 """What bounds a wait for something that may yet come."""
 
 ANYWHERE = {"exactlyOnce": "false", "requireStream": "false"}

@@ -202,7 +202,8 @@ def test_a_stream_that_is_made_anew_amid_a_read(own, store, query, layout, mode,
     """
     place = Place(own, layout, "A")
     place.publish(60_000, size=100)
-    reader = query(store.server, readMode=mode, failOnDataLoss=fails, **place.options)
+    options = {"requestTimeout": "8s"} | place.options
+    reader = query(store.server, readMode=mode, failOnDataLoss=fails, **options)
     reader.plan()
     tasks = reader.tasks()
 

@@ -514,7 +514,7 @@ def test_in_a_cluster(monkeypatch, how):
         if how == "dies":
             at.kill()
         else:
-            js._call("STREAM.LEADER.STEPDOWN.S")
+            js.call("STREAM.LEADER.STEPDOWN.S")
         found += sequences(batches)
         reader.close()
 

@@ -17,6 +17,7 @@ from pyspark_jetstream.readstream import neighbours, reader
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.proxy import Proxy
+from ..kits.reading import hang_up
 
 _SENT = re.compile(rb"(?:^|\r\n)(?:H?PUB \$JS\.API\.([A-Z.]+[A-Z])\.|(PING)\r)")
 
@@ -30,8 +31,7 @@ def wire(nats_server, monkeypatch):
     monkeypatch.setattr(reader, "_LOOK_EVERY_S", math.inf)
     with Proxy(nats_server.port) as proxy:
         yield proxy
-        while connection._idle.clients:
-            connection._idle.clients.popitem()[1].close()
+        hang_up()
 
 
 class Heard:

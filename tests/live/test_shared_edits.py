@@ -41,7 +41,7 @@ def test_what_a_filter_passes_over_is_read_after_a_reset(js, new_stream, publish
     assert 14 < len(one.rows) < 70, "nothing was passed over"
     one.die()
     js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs", b"", [("KV-Operation", "DEL")])
-    js._call(f"CONSUMER.RESET.{name}.jobs-0", {"seq": 1})
+    js.call(f"CONSUMER.RESET.{name}.jobs-0", {"seq": 1})
     one.restart()
     eventually(lambda: is_at_its_end(js, name, one))
 

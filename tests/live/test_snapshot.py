@@ -275,7 +275,7 @@ def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
     stream = new_stream()
     publish([(f"{stream}.{i % 5}", b"%d" % i) for i in range(20)])
     times = {
-        seq: js._call(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"]
+        seq: js.call(f"STREAM.MSG.GET.{stream}", {"seq": seq})["message"]["time"]
         for seq in range(1, 21)
     }
     for seq in (2, 7, 20):

@@ -59,6 +59,8 @@ COMMANDS = {
     "inspect": ("inspect", "--stream", "S"),
     "inspect --watch": ("inspect", "--stream", "S", "--watch", "1"),
     "unpin": ("unpin", "--stream", "S", "--consumer", "q"),
+    "pause": ("pause", "--stream", "S", "--consumer", "q", "--for", "1s"),
+    "resume": ("resume", "--stream", "S", "--consumer", "q"),
     "rewind": ("rewind", "--checkpoint", "checkpoint", "--batch", "0"),
     "rewind --accept": ("rewind", "--checkpoint", "checkpoint", "--accept"),
     "partition": ("partition", *PLAN),

@@ -431,7 +431,7 @@ def test_a_target_that_is_taken_back_amid_a_batch(place, monkeypatch, mode, stre
     """
     monkeypatch.setattr(changes, "SETTLES_S", 0.1)
     config = place.js.stream_info("T").config
-    place.js._call("STREAM.UPDATE.T", config | {"allow_batched": True, "allow_atomic": True})
+    place.js.call("STREAM.UPDATE.T", config | {"allow_batched": True, "allow_atomic": True})
     query = Query(place.server.url, publish_mode=mode)
     query.run(2)
     place.copy()

@@ -53,7 +53,7 @@ def rows_on(meanwhile, subject):
 
 
 def anew(js, name, config):
-    js._call(f"STREAM.DELETE.{name}")
+    js.call(f"STREAM.DELETE.{name}")
     js.create_stream(config)
 
 
@@ -70,7 +70,7 @@ def purged_and_filled(js, name, config):
 
 
 def limited(js, name, config):
-    js._call(f"STREAM.UPDATE.{name}", config | {"max_msgs": 100})
+    js.call(f"STREAM.UPDATE.{name}", config | {"max_msgs": 100})
 
 
 def purged(js, name, config):
@@ -82,7 +82,7 @@ def purged_in_part(js, name, config):
 
 
 def to_interest(js, name, config):
-    js._call(f"STREAM.UPDATE.{name}", config | {"retention": "interest"})
+    js.call(f"STREAM.UPDATE.{name}", config | {"retention": "interest"})
 
 
 def nothing(js, name, config):
@@ -161,7 +161,7 @@ def test_rows_that_are_gone_from_one_of_two_targets(
 def move(js, name, config):
     """Later rows' subjects go to another stream."""
     kept = [f"{name}.before.>", f"{name}.0"]
-    js._call(f"STREAM.UPDATE.{name}", config | {"subjects": kept})
+    js.call(f"STREAM.UPDATE.{name}", config | {"subjects": kept})
     js.create_stream({"name": f"{name}-2", "subjects": [f"{name}.{i}" for i in range(1, 9)]})
 
 
@@ -178,7 +178,7 @@ def test_rows_that_go_to_a_stream_nobody_looked_up(js, nats_server, new_stream):
         run(js, nats_server, once, move, ledger=False, publish_mode="async")
     finally:
         for stream in (name, once):
-            js._call(f"STREAM.DELETE.{stream}-2")
+            js.call(f"STREAM.DELETE.{stream}-2")
 
 
 @pytest.mark.parametrize("where", ["{}.dlq", "{}.{{subject}}"])
@@ -227,7 +227,7 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
         client, options, rows(name, lambda: None), TaskName("w", 0, 0), None, report=report
     )
     client.close()
-    js._call(f"STREAM.DELETE.{name}")
+    js.call(f"STREAM.DELETE.{name}")
 
     with pytest.raises(TargetChangedError, match="it was deleted"):
         JetStreamBatchWriter(options, ROWS).commit(
@@ -254,6 +254,45 @@ def test_messages_that_leave_as_they_should_are_no_alarm(js, nats_server, new_st
     run(js, nats_server, name, nothing, ledger=False)
 
     assert js.stream_info(name).last_seq == COUNT + 10
+
+
+def edited(js, name, config):
+    """All that an operator may change, and that takes no row."""
+    config |= {
+        "description": "edited", "metadata": {"by": "an operator"}, "compression": "s2",
+        "max_msgs": 10 * COUNT, "max_bytes": 10**8, "max_age": 3600 * 10**9, "max_consumers": 1,
+        "max_msgs_per_subject": COUNT, "duplicate_window": 600 * 10**9, "discard": "new",
+        "republish": {"src": f"{name}.>", "dest": f"copies.{name}.>"}, "allow_direct": False,
+        "deny_delete": True, "deny_purge": True, "subjects": [*config["subjects"], f"{name}-more"],
+        "subject_transform": {"src": f"{name}.>", "dest": f"{name}.t.>"},
+    }  # fmt: skip
+    js._call(f"STREAM.UPDATE.{name}", config)
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream, mode):
+    """
+    Whoever edits a stream under a write ends it no sooner than an edit takes rows.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    run(js, nats_server, name, edited, publish_mode=mode)
+
+    assert js.stream_info(name).messages == COUNT + 10
+
+
+def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_stream):
+    """
+    A stream is turned from `interest` to `limits`: what it was given since is there. What nobody
+    waited for before is not, as it should be.
+    """
+    name = new_stream(retention="interest")
+
+    def keep(js, name, config):
+        js.call(f"STREAM.UPDATE.{name}", config | {"retention": "limits"})
+
+    run(js, nats_server, name, keep, ledger=False)
+
+    assert js.stream_info(name).messages == COUNT - 200
 
 
 def test_a_purge_of_what_was_there_before_is_no_alarm(js, nats_server, new_stream):
@@ -419,7 +458,7 @@ def test_a_limit_of_subjects_that_changes_between_attempts(
     with pytest.raises(Killed):
         attempt(js, nats_server, name, dies_after=3)
     config = js.stream_info(name).config
-    js._call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": then})
+    js.call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": then})
     time.sleep(0.4)
     written = attempt(js, nats_server, name)
 
@@ -455,9 +494,9 @@ def test_rows_in_a_stream_that_took_a_subject_over(
         for block, batch in enumerate(batches):
             if block == 1:
                 eventually(lambda: js.stream_info(name).last_seq == 200)
-                js._call(f"STREAM.UPDATE.{name}", config | {"subjects": kept})
+                js.call(f"STREAM.UPDATE.{name}", config | {"subjects": kept})
                 more = config | other | {"subjects": [f"{name}-2", *gone]}
-                js._call(f"STREAM.UPDATE.{name}-2", more)
+                js.call(f"STREAM.UPDATE.{name}-2", more)
             if block == 4:
                 eventually(
                     lambda: (
@@ -483,7 +522,7 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     finally:
         client.close()
         ends = [js.stream_info(stream).last_seq for stream in (name, f"{name}-2")]
-        js._call(f"STREAM.DELETE.{name}-2")
+        js.call(f"STREAM.DELETE.{name}-2")
 
     assert sum(ends) == COUNT + before
     assert looked == ([0] if clocks_s else [before])
@@ -538,12 +577,12 @@ def purge_subject(js, name, config):
 
 
 def delete_one(js, name, config):
-    js._call(f"STREAM.MSG.DELETE.{name}", {"seq": 40})
+    js.call(f"STREAM.MSG.DELETE.{name}", {"seq": 40})
 
 
 def limit_for_a_moment(js, name, config):
     for limit in (1, -1):
-        js._call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": limit})
+        js.call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": limit})
         eventually(lambda limit=limit: js.stream_info(name).messages < 150)
 
 
@@ -624,10 +663,10 @@ def test_older_messages_that_are_removed_are_no_alarm(js, nats_server, new_strea
     name = new_stream()
     for i in range(5):
         js.publish(f"{name}.older.{i}", b"", [])
-    js._call(f"STREAM.MSG.DELETE.{name}", {"seq": 2})
+    js.call(f"STREAM.MSG.DELETE.{name}", {"seq": 2})
 
     def remove(js, name, config):
-        js._call(f"STREAM.MSG.DELETE.{name}", {"seq": 4})
+        js.call(f"STREAM.MSG.DELETE.{name}", {"seq": 4})
 
     run(js, nats_server, name, remove, stored=205)
 
@@ -649,10 +688,10 @@ def test_a_subject_that_moves_to_another_stream_and_back(js, nats_server, new_st
         there = js.stream_info(other)
         assert 0 < there.messages < COUNT
         if is_there:
-            js._call(f"STREAM.UPDATE.{other}", there.config | {"subjects": [f"{other}.x"]})
+            js.call(f"STREAM.UPDATE.{other}", there.config | {"subjects": [f"{other}.x"]})
         else:
-            js._call(f"STREAM.DELETE.{other}")
-        js._call(f"STREAM.UPDATE.{name}", config)
+            js.call(f"STREAM.DELETE.{other}")
+        js.call(f"STREAM.UPDATE.{name}", config)
         again(js, nats_server, name, "async")
         assert js.stream_info(name).messages == 10 + COUNT - there.messages * is_there
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -41,6 +42,7 @@ from ..kits.targets import targets_of
 from .test_publisher import stored
 
 CONTROL = "spark.jetstream.throttle"
+ORIGIN = Origin(7, "5f0c", 3, "orders")
 
 
 class Operator:
@@ -109,7 +111,7 @@ class Task(threading.Thread):
         client = Client(self.options.connection)
         try:
             self.counts = publisher.publish(
-                client, WriteContext(self.options, self._targets, Origin(7)), self.blocks()
+                client, WriteContext(self.options, self._targets, ORIGIN), self.blocks()
             )
         except Exception as error:
             self.error = error
@@ -135,6 +137,19 @@ def times(js, stream) -> list[tuple[str, float, bytes]]:
     for seq, (subject, data) in enumerate(stored(js, stream), 1):
         found.append((subject, seq, data))
     return found
+
+
+def test_a_writer_says_whose_it_is(js, nats_server, new_stream, operator):
+    """Asked who is there, a writer says its query, its machine, and the streams it writes into."""
+    name = new_stream()
+    task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"])
+    task.start()
+    while js.stream_info(name).messages < 400:
+        time.sleep(0.01)
+    said, _ = operator.ask(DISCOVER)
+    task.finish()
+
+    assert (said.query, said.host, said.streams) == ("orders", socket.gethostname(), (name,))
 
 
 def check_order(found, subjects) -> None:

@@ -88,7 +88,7 @@ def test_b7_our_short_tasks_under_their_controller(
             until(lambda: js.stream_info(name).messages >= 120)
             amid = count(js, name)
             waits = not ended
-            controller._ending.set()
+            controller.ending.set()
     assert amid == {b: 120}
     assert waits
     assert count(js, name) == {a: 20, b: 120}
@@ -266,7 +266,7 @@ def test_b26_a_rate_lapses_with_their_controller(js, nats_server, new_stream, co
             until(lambda: controller.waited.get(7))
             controller.lifts = False
             held = js.stream_info(name).messages
-            controller._ending.set()
+            controller.ending.set()
 
     assert held == 0
     assert ended[0].acked == 20
@@ -319,11 +319,11 @@ def test_b26_a_producer_that_does_not_keep_its_word(js, nats_server, new_stream,
     how = ("--limit", f"{name}.>=100/s", "--throttle-subject", control, *PATIENT)
 
     class Deaf(bare.Producer):
-        def _heard(self, message, said, now):
+        def hear(self, message, said, now):
             if said.get("type") == "throttle_producer":
                 self.commands.append(said)
             else:
-                super()._heard(message, said, now)
+                super().hear(message, said, now)
 
     with Deaf(nats_server.url, 1, [f"{name}.a"], control, keeps_rates=True) as deaf:
         until(lambda: deaf.published)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream.client import connection as client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
 from ..kits.places import ROOT
+from ..kits.reading import hang_up
 from ..live.test_strangers import hpub
 from .backfilled import check_manifest, parquet_rows
 
@@ -48,8 +48,7 @@ def backfill() -> Iterator[SimpleNamespace]:
     """The modules of backfills; what they leave connected is closed."""
     names = ("copying", "faults", "journal", "parquet", "ranges", "relay", "snapshots", "storage")
     yield SimpleNamespace(**{name: importlib.import_module(f"{PLACE}.{name}") for name in names})
-    while client._idle.clients:
-        client._idle.clients.popitem()[1].close()
+    hang_up()
 
 
 class Backfill:

@@ -55,9 +55,9 @@ class Writer:
 
 
 def procedure() -> tuple[list[list[str]], str]:
-    """The commands of the guide's section "Changing N", and what it does with cut.json."""
+    """The commands of the guide's section "Increase partitions", and what it does with cut.json."""
     guide = (ROOT / "docs" / "guides" / "partitions.md").read_text()
-    section = guide.split("## Changing N")[1].split("\n## ")[0]
+    section = guide.split("## Increase partitions")[1].split("\n## ")[0]
     blocks = section.split("```")[1::2]
     lines = blocks[0].removeprefix("bash\n").replace("\\\n", "").strip().splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.deadletters import DeadLetters
@@ -23,6 +22,7 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import connection_of, sink_of
+from ..kits.reading import hang_up
 from .backfilled import chunks_done, manifest_of
 from .test_backfill import Job, job  # noqa: F401
 
@@ -66,8 +66,7 @@ def modules() -> Iterator[SimpleNamespace]:
         job=importlib.import_module("pyspark_jetstream.operations.console.replay"),
         **{name: importlib.import_module(f"{PLACE}.{name}") for name in names},
     )
-    while connection._idle.clients:
-        connection._idle.clients.popitem()[1].close()
+    hang_up()
 
 
 class Replay:

@@ -110,7 +110,7 @@ def test_the_nearer_query_is_served_while_it_pulls(
 
         def idle(readers: int) -> bool:
             try:
-                info = js._call(f"CONSUMER.INFO.{name}.two-0")
+                info = js.call(f"CONSUMER.INFO.{name}.two-0")
             except ConsumerNotFoundError:
                 return False
             return int(info["num_waiting"]) == readers and info["num_ack_pending"] == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,10 @@ CITED = re.compile(r"(?<![\w`/:-])([ABI]\d{1,2}|§\d+(?:\.\d+)*)\b")
 PAGES = re.compile(r"(?<![\w*./])[\w./-]+\.md\b")
 
 
-def sources() -> Iterator[tuple[Path, str]]:
+@cache
+def sources() -> list[tuple[Path, str]]:
     """Each file's comments and docstrings; of a page of docs all of it."""
+    found = []
     for folder in ("pyspark_jetstream", "jobs", "bench", "tests"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             tokens = tokenize.generate_tokens(io.StringIO(file.read_text()).readline)
@@ -41,9 +43,8 @@ def sources() -> Iterator[tuple[Path, str]]:
                 for each in tokens
                 if each.type == tokenize.COMMENT or each.string.startswith('"""')
             )
-            yield file, "\n".join(words)
-    for file in sorted((ROOT / "docs").glob("*.md")):
-        yield file, file.read_text()
+            found.append((file, "\n".join(words)))
+    return found + [(file, file.read_text()) for file in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_every_item_is_named():

@@ -8,7 +8,7 @@ imported from the module that defines it. `jobs/` and `bench/` stand on top.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ PACKAGE = "pyspark_jetstream"
 
 GROUND = [
     "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
-    "othernames", "option", "worker",
+    "othernames", "option", "worker", "logs",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
 
@@ -130,27 +130,33 @@ HOUSE = modules(PACKAGE)
 JOBS, BENCH = modules("jobs"), modules("bench")
 
 
-def imports(path: Path) -> Iterator[Import]:
-    """All imports of a file, also those inside functions; not those for type checkers alone."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    package = path.relative_to(ROOT).parts[:-1]
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """A file's tree, without what is for type checkers alone."""
+    found: list[ast.AST] = []
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
+        found.append(node)
+        todo += ast.iter_child_nodes(node)
+    return tuple(found)
+
+
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    """All imports of a file, also those inside functions."""
+    package = path.relative_to(ROOT).parts[:-1]
+    found: list[Import] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, ""
+            found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join((*above, *([node.module] if node.module else [])))
-            for alias in node.names:
-                yield base, alias.name
+            found += [(base, alias.name) for alias in node.names]
+    return tuple(found)
 
 
 def ours(path: Path) -> set[str]:

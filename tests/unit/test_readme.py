@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from pyspark_jetstream.options import all_options
 from pyspark_jetstream.publish.metrics import METRICS
 from pyspark_jetstream.serverheaders import (
@@ -40,6 +42,48 @@ def test_option_tables():
     assert page == optiontables.written(page)
     shown = [option for options in optiontables.TABLES.values() for option in options]
     assert sorted((o.name, o.doc) for o in shown) == sorted((o.name, o.doc) for o in all_options())
+    for option in shown:
+        assert len(re.findall(rf"^\| `{option.name}` \| \S", page, re.MULTILINE)) == sum(
+            other.name == option.name for other in shown
+        )
+
+
+@pytest.mark.parametrize(
+    ("title", "option"),
+    [(title, option) for title, options in optiontables.TABLES.items() for option in options],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_what_the_options_page_shows_may_be_given(title, option):
+    """
+    The option's parser reads its example, and each of its words; of an option that takes one of a
+    few words each has its line.
+    """
+    shown = optiontables.examples(title, option)
+    words = optiontables.words(option)
+
+    assert shown
+    assert set(words) <= set(shown)
+    for text in shown:
+        try:
+            option.parse(text)
+        except ValueError as error:
+            assert str(error).startswith(f"no such file: '{text}'")
+
+
+def test_what_the_options_page_says_is_of_options_that_are_there():
+    """
+    docs/reference/options.toml speaks of no other option; the versions in it are the changelog's.
+    """
+    versions = re.findall(r"^## \[(.+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    names = {t: {o.name for o in options} for t, options in optiontables.TABLES.items()}
+
+    assert {*optiontables.SAID} == {*names, "since"}
+    assert {*optiontables.SAID["since"], optiontables.FIRST} <= {v.lower() for v in versions}
+    for title, known in names.items():
+        assert optiontables.SAID[title].keys() <= known
+    for groups in optiontables.SAID["since"].values():
+        for title, since in groups.items():
+            assert set(since) <= names[title]
 
 
 def test_few_options_are_for_everybody():
@@ -113,7 +157,8 @@ def test_the_test_command_is_ci_s():
 
 def test_figures_of_the_first_pages_are_measured():
     """
-    What README and the landing page say in figures stands in the pages that were measured.
+    What README, the landing page and the guide to layouts say in figures stands in the pages that
+    were measured.
     """
     first = (DOCS / "index.md").read_text()
     bench, reliability = (DOCS / "bench.md").read_text(), (DOCS / "reliability.md").read_text()
@@ -124,5 +169,9 @@ def test_figures_of_the_first_pages_are_measured():
     for page in (first, README):
         assert f"{cells[0]} rows" in page
         assert f"{faults} random faults" in page
+    figures = re.findall(r"([\d,]+) rows/s", (DOCS / "guides" / "layout.md").read_text())
+    assert len(figures) > 5
+    for figure in figures:
+        assert f" {figure} |" in bench
     assert "ten times a loop of nats-py" in first
     assert 9.5 <= float(cells[cells.index(cells[6]) + 1]) < 10.5

@@ -26,8 +26,8 @@ def made(page) -> Iterator[tuple[str, str]]:
             continue
         if snippet.language == "bash":
             for line in snippet.text.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                if words[:3] == ["nats", "stream", "add"]:
+                if line.startswith("nats stream add "):
+                    words = shlex.split(line, comments=True)
                     yield words[3], words[words.index("--subjects") + 1]
         else:
             for name, subjects in _MADE.findall(snippet.text):

@@ -7,6 +7,7 @@ Spark or the packages of extras.
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
@@ -35,6 +36,9 @@ class Command(NamedTuple):
     does: str
     """The first sentence of its help."""
 
+    words: tuple[str, ...] = ()
+    """What the name says, and stands before the words that are given."""
+
 
 COMMANDS: Final = {
     "inspect": Command(
@@ -45,6 +49,15 @@ COMMANDS: Final = {
     "unpin": Command(
         "unpinning",
         "Takes the pin from whoever holds it at consumers of a priority group, and says from whom.",
+    ),
+    "pause": Command(
+        "pausing",
+        "Pauses all consumers of a query for a time (`pause`), or ends that (`resume`).",
+    ),
+    "resume": Command(
+        "pausing",
+        "Pauses all consumers of a query for a time (`pause`), or ends that (`resume`).",
+        ("--resume",),
     ),
     "rewind": Command(
         "rewinding",
@@ -84,12 +97,12 @@ COMMANDS: Final = {
     ),
 }
 
-_EXTRAS: Final = {"rich": "cli", "prometheus_client": "metrics"}
-"""Packages that an installation may lack, and the extra that brings each."""
+_OPTIONAL: Final = {"rich": "rich", "prometheus_client": "prometheus-client"}
+"""Modules that an installation may lack, and the package of each, as pip knows it."""
 
 
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
-    """The exit status of the command; 1: an extra is missing; 2: no such command; 130: Ctrl-C."""
+    """The exit status of the command; 1: a package is missing; 2: no such command; 130: Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for length in (2, 1):
         name = " ".join(words[:length])
@@ -117,15 +130,17 @@ def _run(name: str, called: str, words: Sequence[str]) -> int:
     program = import_module(".program", __package__)
     try:
         module = import_module(f".{COMMANDS[name].module}", __package__)
-        status: int = program.run(module, called, f"{PROGRAM} {name}", words)
+        said = [*COMMANDS[name].words, *words]
+        status: int = program.run(module, called, f"{PROGRAM} {name}", said)
         return status
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in _OPTIONAL:
             raise
-        complain(f"{called}: needs {package}: pip install '{PROGRAM}[{_EXTRAS[package]}]'")
+        pip = shlex.join([sys.executable, "-m", "pip", "install", _OPTIONAL[package]])
+        complain(f"{called}: needs {_OPTIONAL[package]}: {pip}")
         return FAILED
 
 
@@ -133,9 +148,46 @@ def _completion(words: Sequence[str], program: str) -> int:
     if list(words) not in (["bash"], ["zsh"]):
         complain(f"{program} completion: expected bash or zsh. See {program} --help")
         return USAGE
-    completion = import_module(".completion", __package__)
-    say(*completion.script(words[0], PROGRAM, {n: c.module for n, c in COMMANDS.items()}))
+    say(*_script(words[0]))
     return 0
+
+
+def _script(shell: str) -> list[str]:
+    """The lines of a script that bash sources; zsh takes it by its emulation of `complete`."""
+    function = "_" + re.sub(r"\W", "_", PROGRAM)
+    return [
+        *(["autoload -U +X bashcompinit && bashcompinit"] * (shell == "zsh")),
+        f"{function}() {{",
+        '  local said="${COMP_WORDS[*]:1:COMP_CWORD-1}" word="${COMP_WORDS[COMP_CWORD]}" words=""',
+        '  case "$said " in',
+        *(
+            f"    {shlex.quote(f'{command} ') if command else ''}*) words={shlex.quote(known)} ;;"
+            for command, known in _followers().items()
+        ),
+        "  esac",
+        '  COMPREPLY=($(compgen -W "$words" -- "$word"))',
+        "}",
+        f"complete -o default -F {function} {PROGRAM}",
+    ]
+
+
+def _followers() -> dict[str, str]:
+    """What may follow a command: its own commands, and flags; the longest commands come first."""
+    program = import_module(".program", __package__)
+    found = {"": ["completion", "--help", "--version"], "completion": ["bash", "zsh"]}
+    for name, made in COMMANDS.items():
+        parser = program.Parser(prog=name)
+        import_module(f".{made.module}", __package__).arguments(parser)
+        *group, last = name.split()
+        for known in ("", *group):
+            first = (group or [last])[0] if not known else last
+            found.setdefault(known, ["--help"] if known else [])
+            if first not in found[known]:
+                found[known].append(first)
+        for command, each in {"": parser, **parser.commands()}.items():
+            flags = [flag for flag, _ in each.flags() if flag.startswith("--")]
+            found[f"{name} {command}".strip()] = [*each.commands(), *flags]
+    return {name: " ".join(found[name]) for name in sorted(found, key=lambda each: -len(each))}
 
 
 def _mistake(words: list[str], group: list[str]) -> str:

@@ -17,8 +17,8 @@ With another N, beside the old layout, which queries may go on reading:
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
 and then with --hand-over, once the query that reads the old one is stopped: it prints, as JSON, the
-options for the end of the old layout and the beginning of the new one. All steps are in
-docs/guides/partitions.md.
+options for the end of the old layout and the beginning of the new one. All steps are in the guide
+about partitions.
 
 --undo, with the arguments the streams were made with, removes them.
 

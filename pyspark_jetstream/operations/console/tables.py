@@ -175,6 +175,7 @@ def _consumer(consumer: ConsumerState) -> Row:
         "redelivered": progress.redelivered or None,
         "waiting": progress.waiting,
         "last active": _moment(progress.last_active),
+        "paused until": _moment(consumer.paused_until),
         "query": consumer.owner.name or consumer.owner.query,
         "host": consumer.owner.host,
         "read/s": consumer.read_rate,

@@ -36,6 +36,7 @@ from typing import Any, Final, NamedTuple
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
+from pyspark_jetstream.errors import further
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Member, Pauses, Response
 from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
@@ -194,12 +195,20 @@ def quota(given: argparse.Namespace) -> int:
 
 def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
     if pauses.silent:
+        silent = ", ".join(_called(pauses, number) for number in pauses.silent)
         complain(
-            f"not acknowledged by {', '.join(map(str, pauses.silent))}: they may go on publishing;"
-            " only limits of the server stop them (docs/guides/throttle.md)"
+            f"not acknowledged by {silent}: they may go on publishing;"
+            f" only limits of the server stop them{further('guides/throttle')}"
         )
         return SILENT
     return 0 if pauses.told else _nobody(given)
+
+
+def _called(pauses: Pauses, number: int) -> str:
+    """A producer, with its query as far as it is there and has said so."""
+    member = pauses.members.get(number)
+    query = _shown(member.producer.query) if member is not None else ""
+    return f"{number} ({query})" if query else str(number)
 
 
 def _nobody(given: argparse.Namespace) -> int:
@@ -216,9 +225,12 @@ def _nobody(given: argparse.Namespace) -> int:
 def _found(pauses: Pauses) -> list[Row]:
     return [
         {
+            "query": _shown(member.producer.query),
+            "host": _shown(member.producer.host),
             "producer": str(number),
-            "supports throttle": "yes" if member.producer.supports_throttle else "no",
+            "streams": ", ".join(map(_shown, member.producer.streams)),
             "subjects sent": _sent(member),
+            "supports throttle": "yes" if member.producer.supports_throttle else "no",
             "paused": "; ".join(map(_paused, throttled_of(member))),
         }
         for number, member in sorted(pauses.members.items())
@@ -230,6 +242,9 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
     return [
         {
             "producer": str(number),
+            "query": member.producer.query,
+            "host": member.producer.host,
+            "streams": list(member.producer.streams),
             "supports_throttle": member.producer.supports_throttle,
             "supports_rate": member.producer.supports_rate,
             "subjects": list(member.producer.subjects),
@@ -259,19 +274,29 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
 
 def _told(pauses: Pauses) -> list[Row]:
     rows: list[Row] = [
-        _row(str(number), _sent(member), member.receipts, member.missed, member.response.value)
+        _row(
+            str(number),
+            _shown(member.producer.query),
+            _sent(member),
+            member.receipts,
+            member.missed,
+            member.response.value,
+        )
         for number, member in sorted(pauses.members.items())
     ]
     for response, (count, receipts, missed) in pauses.ended.items():
         state = f"{response.value}, ended meanwhile"
-        rows.append(_row(f"{count:,} more", "", receipts, missed, state))
+        rows.append(_row(f"{count:,} more", "", "", receipts, missed, state))
     if not rows and pauses.nobody:
-        rows.append(_row("nobody so far", "", None, None, "who comes is told"))
+        rows.append(_row("nobody so far", "", "", None, None, "who comes is told"))
     return rows
 
 
-def _row(producer: str, subjects: str, receipts: int | None, missed: int | None, state: str) -> Row:
+def _row(
+    producer: str, query: str, subjects: str, receipts: int | None, missed: int | None, state: str
+) -> Row:
     return {
+        "query": query,
         "producer": producer,
         "subjects sent": subjects,
         "receipts": receipts,
@@ -295,7 +320,7 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
 
         figures = (limit.rate, quota_.rate, quota_.total)
         rows.append(row(limit.name, figures, _state(quota_, writers, usage, pauses)))
-        rows += [row(f"  {w.name}", w.figures, w.state) for w in writers[:_WRITERS]]
+        rows += [row(f"  {w.query} {w.name}", w.figures, w.state) for w in writers[:_WRITERS]]
         if rest := writers[_WRITERS:]:
             sums = [sum(column) for column in zip(*(w.figures for w in rest), strict=True)]
             rows.append(row(f"  {len(rest):,} more", sums, ""))
@@ -315,7 +340,11 @@ def _kept(quota_: Quota, usage: Usage, pauses: Pauses) -> dict[str, Any]:
         **dict(zip(names, (limit.rate, quota_.rate, quota_.total), strict=True)),
         "state": _state(quota_, writers, usage, pauses),
         "writers": [
-            {"producer": each.name, **dict(zip(names, each.figures, strict=True))}
+            {
+                "producer": each.name,
+                "query": each.query,
+                **dict(zip(names, each.figures, strict=True)),
+            }
             | {"waits": each.waits}
             for each in writers
         ],
@@ -334,6 +363,7 @@ class _Writer(NamedTuple):
     """A writer under a limit."""
 
     name: str
+    query: str
     figures: tuple[float, float, float]
     """Its share and its rate, in a second, and what it has published."""
     waits: bool
@@ -353,7 +383,8 @@ def _writers(limit: QuotaLimit, pauses: Pauses) -> list[_Writer]:
         if share or total:
             state = "" if member.response is Response.ACKNOWLEDGED else member.response.value
             waits = any(use.waiting_for for use in own)
-            found.append(_Writer(str(number), (share, rate, total), waits, state))
+            query, figures = _shown(member.producer.query), (share, rate, total)
+            found.append(_Writer(str(number), query, figures, waits, state))
     return sorted(found, key=lambda writer: -writer.figures[1])
 
 

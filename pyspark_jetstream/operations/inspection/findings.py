@@ -142,6 +142,8 @@ class ConsumerState:
     pin: PinState = PinState()
     owner: OwnerState = OwnerState()
     progress: ProgressState = ProgressState()
+    paused_until: str = ""
+    """Until when it delivers nothing (`nats consumer pause`), "" where it is not paused."""
     problems: tuple[str, ...] = ()
     read_rate: float | None = None
     lag_rate: float | None = None
@@ -344,6 +346,7 @@ def consumer_state(
             waiting=int(answer.get("num_waiting") or 0),
             last_active=str(delivered.get("last_active") or ""),
         ),
+        paused_until=str(config.get("pause_until") or "") if answer.get("paused") else "",
         problems=_edited(stream, answer, retention) if owner is not None else (),
     )
 
@@ -351,8 +354,9 @@ def consumer_state(
 def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str, ...]:
     """What of a query's own consumer is not as the query made it, or holds it."""
     info = consumer_info_of(dict(answer))
-    if info.name.startswith(NAMES) or info.config.get("description") != DESCRIPTION:
-        return ()  # an attempt's, which ends with it; or one that is shared with others
+    if info.name.startswith(NAMES):
+        return ()  # an attempt's, which ends with it
+    is_shared = info.config.get("description") != DESCRIPTION  # and made otherwise
     (group, *_) = info.config.get("priority_groups") or ("",)
     # Which filter it should have, only the query knows.
     read = ConsumerRead(
@@ -368,7 +372,11 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
         group=group,
         retention=retention,
     )
-    return tuple(change.text for change in consumer_changes(consumer_config(read), info))
+    return tuple(
+        change.text
+        for change in consumer_changes(consumer_config(read), info)
+        if not is_shared or change.of is Assumption.NOT_PAUSED
+    )
 
 
 # ── what the checkpoint says ─────────────────────────────────────────────────────────────────

@@ -54,11 +54,11 @@ class Alike(NamedTuple):
     """PubAcks that have all but their numbers in common."""
 
     head: bytes
-    """How their payloads begin, through the name of the sequence."""
+    """First bytes of their payloads, through the field name of the sequence."""
     parts: tuple[str, int, bytes, bytes, int, bytes]
-    """What `alike_pattern` makes the pattern of their frames of."""
+    """Parts of which `alike_pattern` makes the pattern of their frames."""
     size: int
-    """Of a frame, without the ordinal."""
+    """Bytes of a frame without the ordinal."""
     duplicate: bool
 
     @property
@@ -91,9 +91,12 @@ class AsyncLane(Window):
     ) -> None:
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self.rejected: list[Rejected] = []
-        """What left the lane as the server will never store it; who takes them clears them."""
+        """Rows that the server will never store; the caller who takes them clears the list."""
         self.repeated: list[Messages] = []
-        """What the stream had already, though it was sent once; who takes them clears them."""
+        """
+        Rows that the stream had already, though sent once; the caller who takes them clears the
+        list.
+        """
         self.stored_in: dict[str, int] = {}
         """The streams that have messages of the lane, and the sequence of the first."""
         self._rejects = rejects
@@ -104,7 +107,7 @@ class AsyncLane(Window):
 
     @property
     def inbox(self) -> str:
-        """Where replies to all lanes of the task come."""
+        """Inbox of the replies to all lanes of the task."""
         return self._prefix.rpartition(".")[0]
 
     @property
@@ -187,7 +190,7 @@ class AsyncLane(Window):
             parts.append(part.slice(len(part) - count, count))
         return any(is_paused(subject) for part in parts for subject in part.subjects)
 
-    def answered(
+    def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         """The answer to one publish."""
@@ -195,9 +198,9 @@ class AsyncLane(Window):
             outcome = classify(status, description, data)
             if outcome.kind is Kind.STORED:
                 self.stored_in.setdefault(outcome.stream, outcome.sequence)
-            self.settled(int(token), outcome, now)
+            self.on_answer(int(token), outcome, now)
 
-    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         if duplicates:
             once = sorted(ordinal for ordinal in set(ordinals) if self.was_sent_once(ordinal))
@@ -205,7 +208,7 @@ class AsyncLane(Window):
                 own = [ordinal - first for ordinal in once if 0 <= ordinal - first < len(part)]
                 if own:
                     self.repeated.append(part.take(pa.array(own, pa.int64())))
-        super().stored(ordinals, now, duplicates)
+        super().on_pubacks(ordinals, now, duplicates)
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
@@ -238,7 +241,7 @@ class AsyncLane(Window):
             self.stored_in[stream] = classify(0, "", payload).sequence
 
     def alike(self, sid: int, buffer: bytes, start: int, end: int) -> Alike | None:
-        """What the PubAcks are like that are as this lane's first plain one, but for numbers."""
+        """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""
         for duplicate in (False, True):
             first = puback_pattern(self._prefix, sid, duplicate).search(buffer, start, end)
             if first is not None and int(first[2]) == len(first[3]):
@@ -275,7 +278,7 @@ def absorb(
         if size == end - start:
             for lane, each, own in zip(async_lanes, alike, found, strict=True):
                 if each is not None and own:
-                    lane.stored(list(map(int, own)), now, each.duplicate)
+                    lane.on_pubacks(list(map(int, own)), now, each.duplicate)
             return True
     others = []
     if async_lanes and len(async_lanes) < len(lanes):
@@ -288,9 +291,9 @@ def absorb(
         if 2 * (sum(map(len, by_lane)) + len(others)) == lines:
             for lane, ordinals in zip(async_lanes, by_lane, strict=True):
                 if ordinals:
-                    lane.stored(ordinals, now, duplicate)
+                    lane.on_pubacks(ordinals, now, duplicate)
             for number, token, _, payload in others:
                 for other in lanes[int(number) : int(number) + 1]:
-                    other.answered(token, 0, "", payload, now)
+                    other.on_reply(token, 0, "", payload, now)
             return True
     return False

@@ -57,6 +57,7 @@ from . import window
 from .answers import Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
+from .lane import BROKEN
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 
@@ -64,7 +65,10 @@ MAX_ROWS: Final = 1000
 """The server's default limit."""
 
 HEADER_BYTES: Final = 192
-"""What a batch adds to a row's headers, at most; `max_payload` has to leave room for it."""
+"""
+Upper bound of the bytes that a batch adds to a row's headers; `max_payload` has to leave room for
+it.
+"""
 
 _DISABLED: Final = 10174
 _INCOMPLETE: Final = 10176
@@ -73,7 +77,7 @@ _DUPLICATE: Final = 10201
 _QUEUE_FULL: Final = 10167
 _AT_LIMIT: Final = 10077
 
-_SILENCE: Final = "no answer within ackTimeout"
+_SILENCE: Final = "no answer within ackTimeout (is the stream's no_ack set?)"
 
 
 @dataclass(slots=True)
@@ -82,14 +86,14 @@ class _Past:
 
     attempt: int = 0
     oldest: float = math.inf
-    """When the first was sent."""
+    """Time of the first attempt's sending."""
     unsure: float = math.inf
     """Since when the rows may be stored."""
     refusals: int = 0
     cause: Outcome = Outcome(Kind.REJECTED, "")
-    """Of the last one."""
+    """Outcome of the last attempt."""
     resume_at: float = -math.inf
-    """When the next one may begin."""
+    """Earliest start of the next attempt."""
 
 
 class AtomicBatch:
@@ -99,7 +103,7 @@ class AtomicBatch:
         self.messages = messages
         self.name = batch_name(prefix, number)
         self.past = _Past()
-        """What became of its attempts, and of those of batches that had these rows."""
+        """Its earlier attempts, and those of earlier batches with these rows."""
         self.sent = 0
         self.waiting = True
         """Whether it is to be sent (again)."""
@@ -127,7 +131,7 @@ class AtomicBatch:
 
     @property
     def oldest(self) -> float:
-        """When the first attempt was sent; infinite before."""
+        """Time of the first attempt's sending; infinite before."""
         return self.past.oldest
 
     @property
@@ -195,7 +199,7 @@ class AtomicBatch:
         self.past = other.past
 
     def where(self, row: int | None) -> str:
-        """How an error calls this row, or the batch."""
+        """Name of this row, or of the batch, in errors."""
         rows = self.messages.rows
         if row is not None or self.size == 1:
             return f"row {rows[row or 0].as_py()}"
@@ -245,7 +249,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def _heard(
+    def _on_batch_reply(
         self, batch: AtomicBatch, token: bytes, said: tuple[int, str, bytes], now: float
     ) -> None:
         id, _, row = token.partition(b".")
@@ -345,12 +349,12 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._retries += self._batch.sent
             self._batch.again(cause, now)
 
-    def broken(self) -> None:
-        super().broken()
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        super().on_disconnect(why)
         if self._batch is not None and not self._batch.waiting:
             self._retries += self._batch.sent
             self._ignored += self._batch.sent
-            self._batch.lost("the connection broke")
+            self._batch.lost(why)
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """
@@ -397,8 +401,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
             return math.inf
         return batch.last_sent + self._deadlines.ack_timeout_s
 
-    def unread(self) -> None:
-        super().unread()
+    def mark_replies_late(self) -> None:
+        super().mark_replies_late()
         if self._batch is not None:
             self._batch.unread = True
 
@@ -427,7 +431,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
 
 
 def _understand(status: int, description: str, data: bytes, size: int) -> Outcome:
-    """What a reply to a message of a batch of this size means for the batch."""
+    """Outcome of a batch of this size, by the reply to one of its messages."""
     outcome = classify(status, description, data)
     if outcome.kind is not Kind.STORED:
         return outcome

@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ from ...outbox.messages import Messages, sizes
 from .answers import Outcome, Refusal
 from .asynclane import AsyncLane
 from .frames import Frames
-from .lane import Lane, Rejected, earliest
+from .lane import BROKEN, Lane, Rejected, earliest
 
 __all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
 
@@ -114,29 +114,13 @@ class OneByOne(AsyncLane):
 
     Args:
         prefix: the lane's; replies come on `<prefix>.<OneByOne.TOKEN>.<ordinal>`.
+        arguments: `AsyncLane`'s.
     """
 
     TOKEN: Final = b"one"
 
-    def __init__(
-        self,
-        prefix: str,
-        limit: Limit,
-        max_bytes: int,
-        ack_timeout_s: float,
-        publish_timeout_s: float,
-        strict: bool = False,
-        rejects: bool = False,
-    ) -> None:
-        super().__init__(
-            f"{prefix}.{self.TOKEN.decode()}",
-            limit,
-            max_bytes,
-            ack_timeout_s,
-            publish_timeout_s,
-            strict,
-            rejects,
-        )
+    def __init__(self, prefix: str, *arguments: Any) -> None:
+        super().__init__(f"{prefix}.{self.TOKEN.decode()}", *arguments)
         self._careful = 1  # no more on the wire than this
         self._is_of_a_batch = False  # whether what it has was in a batch that failed
 
@@ -181,13 +165,13 @@ class OneByOne(AsyncLane):
 
     @property
     def limit(self) -> int:
-        """How many publishes may be on the wire now."""
+        """Upper bound of the publishes on the wire now."""
         return min(self._careful, super().limit)
 
-    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; each lets one more go."""
         before = self.acked
-        super().stored(ordinals, now, duplicates)
+        super().on_pubacks(ordinals, now, duplicates)
         self._careful += self.acked - before
 
     def _pushed_back(self, now: float) -> None:
@@ -226,7 +210,7 @@ class Batch(Protocol):
 
     @property
     def oldest(self) -> float:
-        """When `publishTimeout` began to count; infinite when it did not."""
+        """Start of `publishTimeout`; infinite when it has none."""
 
 
 B = TypeVar("B", bound=Batch)
@@ -286,7 +270,9 @@ class BatchLane(Lane, Generic[B]):
         """The next bytes of this batch that may be sent; None where there are none."""
 
     @abstractmethod
-    def _heard(self, batch: B, token: bytes, said: tuple[int, str, bytes], now: float) -> None:
+    def _on_batch_reply(
+        self, batch: B, token: bytes, said: tuple[int, str, bytes], now: float
+    ) -> None:
         """A reply came to this batch, or to one before: status, description and data."""
 
     @property
@@ -384,17 +370,17 @@ class BatchLane(Lane, Generic[B]):
             return self._detour.ready(now, max_bytes)
         return self._ready(self._batch, now, max_bytes)
 
-    def answered(
+    def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         kind, _, rest = token.partition(b".")
         if kind == OneByOne.TOKEN:
-            self._detour.answered(rest, status, description, data, now)
+            self._detour.on_reply(rest, status, description, data, now)
         elif self._batch is not None:
-            self._heard(self._batch, token, (status, description, data), now)
+            self._on_batch_reply(self._batch, token, (status, description, data), now)
 
-    def broken(self) -> None:
-        self._detour.broken()
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        self._detour.on_disconnect(why)
 
     def holds(self, is_paused: Callable[[str], bool]) -> bool:
         return self.busy
@@ -405,14 +391,14 @@ class BatchLane(Lane, Generic[B]):
     def next_deadline(self, now: float) -> float:
         return self._detour.next_deadline(now)
 
-    def narrow(self, publish_timeout_s: float) -> None:
-        self._detour.narrow(publish_timeout_s)
+    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
+        self._detour.lower_publish_timeout(publish_timeout_s)
 
-    def forget(self, after_s: float) -> None:
-        self._detour.forget(after_s)
+    def lower_id_memory(self, after_s: float) -> None:
+        self._detour.lower_id_memory(after_s)
 
-    def unread(self) -> None:
-        self._detour.unread()
+    def mark_replies_late(self) -> None:
+        self._detour.mark_replies_late()
 
 
 def batch_name(prefix: str, number: int) -> str:

@@ -69,6 +69,7 @@ from .answers import Says, is_ordinal, understand
 from .detour import BatchLane, unfit
 from .fastbatch import OUTSTANDING, BatchTerms, FastBatch
 from .frames import Frames
+from .lane import BROKEN
 
 __all__ = ["FastLane"]
 
@@ -167,7 +168,7 @@ class FastLane(BatchLane[FastBatch]):
             self._go_on(batch, now)
         return batch.ready(now, max_bytes)
 
-    def _heard(
+    def _on_batch_reply(
         self, batch: FastBatch, token: bytes, said: tuple[int, str, bytes], now: float
     ) -> None:
         name, *words = token.split(b".")
@@ -176,17 +177,17 @@ class FastLane(BatchLane[FastBatch]):
         sequence, operation = words[2:4]
         is_ping, answer = operation == b"4", understand(*said)
         self._ignored += answer.outcome.is_ignored
-        batch.answered(int(sequence), is_ping, answer, now)
+        batch.on_answer(int(sequence), is_ping, answer, now)
         if answer.says is Says.END and answer.outcome.kind is Kind.STORED:
             self._ended(answer.outcome, answer.sequence)
         if answer.says is Says.UNKNOWN:
             self._ignored += batch.sent - batch.acked
         self._settle(batch, now)
 
-    def broken(self) -> None:
-        super().broken()
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        super().on_disconnect(why)
         if self._batch is not None:
-            self._batch.broken()
+            self._batch.on_disconnect()
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """Gives back what was not sent; a batch that is open is committed as it is."""
@@ -213,13 +214,13 @@ class FastLane(BatchLane[FastBatch]):
             return super().next_deadline(now)
         return min(self._batch.next_deadline(), self._close_at(self._batch))
 
-    def unread(self) -> None:
-        super().unread()
+    def mark_replies_late(self) -> None:
+        super().mark_replies_late()
         if self._batch is not None:
             self._batch.unread = True
 
     def _settle(self, batch: FastBatch, now: float) -> None:
-        """Of a batch that has ended, what is stored is done and what is not goes one by one."""
+        """Ends a batch: its stored rows are done, the others go one by one."""
         if batch.pushed_back:
             batch.pushed_back = False
             self.push_backs[batch.subject] = now

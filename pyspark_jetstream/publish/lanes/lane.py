@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
 
-__all__ = ["Lane", "Rejected", "earliest"]
+__all__ = ["BROKEN", "Lane", "Rejected", "earliest"]
+
+BROKEN: Final = "the connection broke"
 
 
 class Rejected(NamedTuple):
@@ -17,11 +19,11 @@ class Rejected(NamedTuple):
 
     message: Messages
     outcome: Outcome
-    """What the server answered."""
+    """The server's answer."""
 
 
 class Lane(Protocol):
-    """What the publisher needs of a lane."""
+    """A lane as the publisher uses it."""
 
     @property
     def acked(self) -> int:
@@ -122,13 +124,18 @@ class Lane(Protocol):
         answer.
         """
 
-    def answered(
+    def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         """Handles the reply with this token."""
 
-    def broken(self) -> None:
-        """Handles a broken connection: each publish in flight may or may not be stored."""
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        """
+        Handles a broken connection: each publish in flight may or may not be stored.
+
+        Args:
+            why: it broke, for the error of publishes whose time ends before they are stored.
+        """
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """
@@ -146,12 +153,12 @@ class Lane(Protocol):
         """Applies deadlines. Call it after all replies that have arrived were handed in."""
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if no reply comes; infinite when never."""
+        """The time for the next `ready` and `expire` if no reply comes; infinite when never."""
 
-    def narrow(self, publish_timeout_s: float) -> None:
+    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
         """Lowers the publish timeout of all messages to this, if it is lower."""
 
-    def forget(self, after_s: float) -> None:
+    def lower_id_memory(self, after_s: float) -> None:
         """Lowers the time after which streams are taken to forget message ids to this."""
 
     def set_round_trip(self, round_trip_s: float) -> None:
@@ -160,7 +167,7 @@ class Lane(Protocol):
     def expect(self, more: bool) -> None:
         """Sets whether more rows may come while the caller goes on driving the lane."""
 
-    def unread(self) -> None:
+    def mark_replies_late(self) -> None:
         """Marks replies handed in before the next `ready` as late: they measure no round trip."""
 
 

@@ -42,12 +42,16 @@ from ...outbox.limits import Kind, Limit
 from .answers import Outcome, Refusal
 from .flight import Flight
 from .frames import Frames, Publishes
+from .lane import BROKEN
 from .retries import Deadlines, Retries, Trouble
 
 __all__ = ["Window"]
 
 NO_STREAM_GRACE_S: Final = 10.0
-"""How long a subject on which this task has stored nothing yet may be without any stream."""
+"""
+Upper bound of the time in which a subject that this task has not stored to yet may be without a
+stream.
+"""
 
 
 class _Earlier(NamedTuple):
@@ -84,11 +88,11 @@ class Window:
         self.ignored = 0
         """Sendings that failed for a cause that says nothing of the load."""
         self.refusals: set[Refusal] = set()
-        """What the server refused; who looks at the refusals clears them."""
+        """The server's refusals; the caller who reads them clears the set."""
         self.push_backs: dict[str, float] = {}
         """See `Lane.push_backs`."""
         self.deadlines = Deadlines(ack_timeout_s, publish_timeout_s)
-        """How long publishes may take."""
+        """Time-outs of publishes."""
         self._limit = limit
         self._max_bytes = max_bytes
         self._flight = Flight()
@@ -119,7 +123,7 @@ class Window:
 
     @property
     def limit(self) -> int:
-        """How many publishes may be on the wire now."""
+        """Upper bound of the publishes on the wire now."""
         return self._limit.value
 
     @property
@@ -152,15 +156,15 @@ class Window:
         """Whether everything offered is on its way, so that the next block may come."""
         return not self.unsent and not len(self._again)
 
-    def narrow(self, publish_timeout_s: float) -> None:
+    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
         """Gives publishes less time, if that is less than they have."""
         if publish_timeout_s < self.deadlines.publish_timeout_s:
             self._again.check_soon()
-        self.deadlines.narrow(publish_timeout_s)
+        self.deadlines.lower_publish_timeout(publish_timeout_s)
 
-    def forget(self, after_s: float) -> None:
+    def lower_id_memory(self, after_s: float) -> None:
         """A stream of these publishes knows their message ids for so long."""
-        self.deadlines.forget(after_s)
+        self.deadlines.lower_id_memory(after_s)
 
     def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
@@ -268,13 +272,13 @@ class Window:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def unread(self) -> None:
+    def mark_replies_late(self) -> None:
         """
         What is handed in before the next sending may have come long ago: it tells no round trip.
         """
         self._unread = True
 
-    def stored(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
         if not len(self._again) and flight.follows(ordinals):
@@ -305,7 +309,7 @@ class Window:
         self._flight.finish(places)
         return len(places)
 
-    def settled(self, ordinal: int, outcome: Outcome, now: float) -> None:
+    def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
         """
         Any other answer came.
 
@@ -314,7 +318,7 @@ class Window:
             PublishTimeoutError: No stream has its subject.
         """
         if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
-            self.stored([ordinal], now, outcome.kind is Kind.DUPLICATE)
+            self.on_pubacks([ordinal], now, outcome.kind is Kind.DUPLICATE)
             return
         if not self._flight.is_outstanding(ordinal):
             return
@@ -352,12 +356,12 @@ class Window:
     def _pushed_back(self, now: float) -> None:
         self._limit.dropped(now)
 
-    def broken(self) -> None:
+    def on_disconnect(self, why: str = BROKEN) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
         for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
             if ordinal not in self._again:
                 self._begin_again(ordinal, at)
-        self.ignored += self._again.lose_all("the connection broke")
+        self.ignored += self._again.lose_all(why)
 
     def _begin_again(self, ordinal: int, first_sent: float) -> Trouble:
         return self._again.begin(ordinal, first_sent, self._earlier.get(ordinal, _NEW).unsure)
@@ -389,7 +393,7 @@ class Window:
             self.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        """The time for the next `ready` and `expire` if nothing happens; infinite when never."""
         deadline = min(self._again.next_deadline(now), self._earlier_until)
         oldest = self._flight.oldest_at
         if oldest is not None:
@@ -398,7 +402,7 @@ class Window:
 
     @property
     def give_up_at(self) -> float:
-        """When the oldest publish on its way has to be stored; infinite when there is none."""
+        """Deadline of the oldest publish on its way; infinite when there is none."""
         self._drop_earlier()
         oldest = [self._again.oldest, *(each.first_sent for each in self._earlier.values())]
         at = self._flight.oldest_at
@@ -408,7 +412,9 @@ class Window:
 
     @property
     def _earlier_until(self) -> float:
-        """When the oldest that was here before has to be stored, or to be found stored."""
+        """
+        Deadline of the oldest publish of an earlier attempt, which is to be stored or found stored.
+        """
         oldest = min(self._earlier.values(), default=_NEW).first_sent
         return oldest + self.deadlines.publish_timeout_s
 

@@ -20,6 +20,7 @@ from ...client import wire
 from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
+from ...client.patience import Patience
 from ...errors import JetStreamError, RequestTimeoutError
 from ...sanitize import get_logger
 from .claimant import Claimant
@@ -71,14 +72,14 @@ def ack(
     """
     left = sorted(sequences)
     timeout_s = client.options.request_timeout_s
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(timeout_s, pause_s=_PAUSE_S)
     send, most = (_each, _EACH) if consumer.replicated else (_burst, _BURST)
     while left:
         chunk = left[:most]
         try:
             missed = send(client, consumer, chunk, kind)
             if missed:  # the consumer was deleted, or its leader is being elected
-                time.sleep(_PAUSE_S)
+                patience.pause()
                 raise RequestTimeoutError(consumer.acks, timeout_s)
         except RequestTimeoutError:
             info = JetStream(client).consumer_info(consumer.stream, consumer.name)
@@ -92,7 +93,7 @@ def ack(
                 left = left[:known]
             elif most > _EACH:  # they may have been longer on their way than the answer was awaited
                 most = _EACH
-            elif time.monotonic() >= deadline:
+            elif patience.over:
                 raise
             continue
         left = left[most:]
@@ -240,7 +241,7 @@ class Heartbeats:
             self._held.get(consumer, set()).difference_update(sequences)
 
     def held(self) -> dict[SharedConsumer, Set[int]]:
-        """What is held at present."""
+        """The sequences held at present."""
         with self._lock:
             return {consumer: frozenset(numbers) for consumer, numbers in self._held.items()}
 

@@ -12,6 +12,7 @@ from ..admin import RefusedError
 from ..cases import Case
 from ..world import World
 from .registry import MissedError, fault
+from .streams import call
 
 
 def _alone(case: Case) -> bool:
@@ -89,19 +90,27 @@ async def freeze_leader_long(world: World, rng: random.Random) -> str:
     return server.name
 
 
-@fault("network: a server cut off from the others", 1.0, _clustered)
-async def partition(world: World, rng: random.Random) -> str:
-    """Clients reach both sides."""
-    server, seconds = rng.choice(world.servers.all), rng.uniform(1.0, 12.0)
-    silently = rng.random() < 0.5
-    async with _free(world):
-        for link in world.servers.around(server):
-            link.sever(silently)
-        await asyncio.sleep(seconds)
-        for link in world.servers.around(server):
-            link.heal()
-        await world.servers.back(server)
-    return f"{'silent' if silently else 'broken'} for {seconds:.1f}s"
+def _partitions(name: str, cut: slice) -> None:
+    @fault(f"network: {name}", 1.0, _clustered)
+    async def partition(world: World, rng: random.Random) -> str:
+        """Clients reach all sides."""
+        one, other, third = rng.sample(world.servers.all, 3)
+        links = world.servers.between(*[(one, other), (one, third), (other, third)][cut])
+        seconds, silently = rng.uniform(1.0, 12.0), rng.random() < 0.5
+        async with _free(world):
+            for link in links:
+                link.sever(silently)
+            await asyncio.sleep(seconds)
+            for link in links:
+                link.heal()
+            for server in world.servers.all:
+                await world.servers.back(server)
+        return f"{'silent' if silently else 'broken'} for {seconds:.1f}s"
+
+
+_partitions("two servers cut off from each other", slice(1))
+_partitions("a server cut off from the others", slice(2))
+_partitions("all servers cut off from each other", slice(3))
 
 
 @fault("server stopped and started", 0.7)
@@ -128,14 +137,30 @@ async def off(world: World, rng: random.Random) -> str:
     return f"for {seconds:.1f}s"
 
 
-@fault("storage of the account lowered", 1.0, _alone)
-async def less_storage(world: World, rng: random.Random) -> str:
-    """A reload allows less than is stored, or a bit more; another one takes the limit off."""
-    seconds, room = rng.uniform(0.5, 4.0), rng.choice([-1_000_000, 0, 30_000])
-    server = world.servers.all[0]
+async def _limited(world: World, seconds: float, **limits: int) -> None:
+    """All servers allow the account no more for a while, by reloads."""
     async with _free(world):
-        stored = sum([(await world.admin.state(stream))["bytes"] for stream in world.streams])
-        await asyncio.to_thread(limit, server, max(1, stored + room))
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(limit, server, None)
+        try:
+            for server in world.servers.all:
+                await asyncio.to_thread(limit, server, **limits)
+            await asyncio.sleep(seconds)
+        finally:
+            for server in world.servers.all:
+                await asyncio.to_thread(limit, server)
+
+
+@fault("storage of the account lowered")
+async def less_storage(world: World, rng: random.Random) -> str:
+    """Beneath what is stored, or a bit more."""
+    seconds, room = rng.uniform(0.5, 4.0), rng.choice([-1_000_000, 0, 30_000])
+    stored = int((await call(world, "INFO"))["storage"])
+    await _limited(world, seconds, max_file=max(1, stored + room))
     return f"by {room} bytes for {seconds:.1f}s"
+
+
+@fault("consumers of the account limited", 0.7)
+async def fewer_consumers(world: World, rng: random.Random) -> str:
+    """To one a stream: those that are there stay, and none comes to them."""
+    seconds = rng.uniform(0.5, 4.0)
+    await _limited(world, seconds, max_consumers=1)
+    return f"for {seconds:.1f}s"

@@ -117,6 +117,15 @@ async def remove_peer(world: World, rng: random.Random) -> str:
     return f"{stream} for {seconds:.1f}s"
 
 
+@fault("target placed elsewhere", 1.0, lambda case: case.servers > case.target_replicas)
+async def elsewhere(world: World, rng: random.Random) -> str:
+    """On the server with a tag: a copy is made there, then it leads."""
+    tag, seconds = f"n{rng.randint(1, 3)}", rng.uniform(0.1, 5.0)
+    async with changed(world, TARGET, placement={"tags": [tag]}):
+        await asyncio.sleep(seconds)
+    return f"{tag}, its place for {seconds:.1f}s"
+
+
 @fault("target's limit hit", 1.5)
 async def limit(world: World, rng: random.Random) -> str:
     """It is full, and refuses what is new; then there is room again."""

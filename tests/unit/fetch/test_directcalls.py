@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
+from types import SimpleNamespace
 
 import pytest
 
+from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.pace import appetite_of
@@ -141,3 +144,50 @@ def test_one_message_may_be_of_any_size():
     found = DirectCalls(server, "S").each([DirectCall(seq=1), DirectCall(seq=2)])
 
     assert [len(one.data) for one in found if one] == [50 << 20] * 2
+
+
+@pytest.mark.parametrize(
+    ("ask", "blamed"),
+    [
+        (lambda calls: calls.message(0), "seq: expected a positive integer, got '0'"),
+        (lambda calls: calls.message(-1), "seq: expected a positive integer, got '-1'"),
+        (lambda calls: calls.message(True), "seq: expected a positive integer, got 'True'"),
+        (lambda calls: calls.message(None), "names no message"),
+        (lambda calls: calls.last(""), "last_by_subj: expected a value"),
+        (lambda calls: calls.last("a..b"), "last_by_subj: invalid subject filter 'a..b'"),
+        (lambda calls: calls.last("a b", appended=False), "last_by_subj: invalid subject filter"),
+        (lambda calls: calls.last("a.>.b"), "last_by_subj: invalid subject filter 'a.>.b'"),
+        (lambda calls: calls.next("a", 0), "seq: expected a positive integer, got '0'"),
+        (lambda calls: calls.next(" "), "next_by_subj: expected a value"),
+        (lambda calls: calls.next("a", start_time="8 o'clock"), "start_time: expected RFC 3339"),
+        (lambda calls: calls.first_since("2026-01-31T08:00:00"), "start_time: expected RFC 3339"),
+        (lambda calls: calls.batch(0, sequence=1), "batch: expected a positive integer, got '0'"),
+        (lambda calls: calls.batch(1.5, "a"), "batch: expected a positive integer, got '1.5'"),
+        (lambda calls: calls.batch(1, "a", max_bytes=0), "max_bytes: expected a positive integer"),
+        (lambda calls: calls.batch(1), "names no message"),
+        (lambda calls: calls.multi_last([]), "multi_last: expected a filter"),
+        (lambda calls: calls.multi_last(""), "multi_last: expected a subject, a comma list"),
+        (lambda calls: calls.multi_last(["a", ""]), "multi_last: expected a value"),
+        (lambda calls: calls.multi_last(["a."]), "multi_last: invalid subject filter 'a.'"),
+        (lambda calls: calls.multi_last(["a"], 0), "up_to_seq: expected a positive integer"),
+        (lambda calls: calls.multi_last(["a"], batch=-2), "batch: expected a positive integer"),
+        (lambda calls: calls.multi_last(["a"], up_to_time=""), "up_to_time: expected RFC 3339"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_sent(ask, blamed):
+    """
+    What is no value of its kind is an error that names the request's field; nothing is asked, which
+    a client without a connection could not.
+    """
+    client = SimpleNamespace(options=connection_of("nats://nowhere"))
+    with pytest.raises(ValueError, match=re.escape(blamed)):
+        ask(DirectCalls(client, "S"))
+
+
+def test_the_name_of_the_stream_is_checked():
+    """
+    No wildcard gets into the subject of a request.
+    """
+    for name in ("", "KV_*", "a.b", "a b"):
+        with pytest.raises(OptionError, match="'stream'"), DirectCalls.open({}, name):
+            pass

@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.fetch.planning import (
     FEW_SUBJECTS,
     NEAR_END,
-    Share,
+    PartitionGroup,
     Site,
     choose_mode,
     filter_on_server,
@@ -47,7 +47,7 @@ def test_shares(available, limit, granted):
     """
     Small partitions are served whole, the rest is shared evenly.
     """
-    assert share_records([Share(each) for each in available], limit) == granted
+    assert share_records([PartitionGroup(each) for each in available], limit) == granted
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -61,7 +61,7 @@ def test_shares_are_fair(seed):
     for _ in range(400):
         n = rng.randint(1, 20)
         groups = [
-            Share(
+            PartitionGroup(
                 rng.choice([0, 1, rng.randint(0, 20), rng.randint(0, 10**6)]),
                 rng.choice([1, 1, 1, rng.randint(1, 64)]),
             )

@@ -13,6 +13,7 @@ from pyspark_jetstream.operations.console import exporter
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
 from pyspark_jetstream.publish.metrics import EXPORTED, UNKNOWN, ZEROS, MetricsSnapshot, Report
 
+from ...kits.metrics import QUERY
 from ...kits.metrics import reports as reports_of_task
 from ...kits.pressure import SEED
 
@@ -64,6 +65,26 @@ def test_a_report_comes_back_from_the_wire():
             "jetstream_publish_queue_limit_total": [[[], [100]]],
         },
     }
+
+
+def test_a_query_has_the_name_that_its_user_gave_it():
+    """
+    Writers are summed by the name of their query or write, else by the query's id, whatever the
+    run; batch writes without a name are one.
+    """
+    reports, named = Reports(), {"query_name": "orders"}
+    sent = [
+        replace(report(1, 1, 5, query=QUERY), **named),
+        replace(report(2, 1, 7, query="0123456789abcdef"), **named),
+        report(3, 1, 11, query=QUERY),
+        report(4, 1, 13, query="0123456789abcdef"),
+    ]
+    for each in sent:
+        reports.take(Report.decode(each.encode()), 0.0)
+
+    assert {name: total.total(ACKED)[0] for name, total in reports.totals(0.0).items()} == {
+        "orders": 12, QUERY: 11, "": 13
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

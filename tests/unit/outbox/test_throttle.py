@@ -66,6 +66,7 @@ def test_b1_reasons():
         Receipt(42, 7),
         Producer(7, True, ("orders.eu",)),
         Producer(7, False),
+        Producer(7, True, query="orders", host="worker-3", streams=("ORDERS", "US")),
         Producer(
             7,
             True,

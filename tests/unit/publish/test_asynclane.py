@@ -9,6 +9,7 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, absorb
 from pyspark_jetstream.publish.lanes.lane import Lane
 
+from ...kits.atomic import lane as atomic_lane
 from ...kits.fast import lane as fast_lane
 from ...kits.lanes import INBOX, PREFIX, ModelServer, hear, messages, parse, sent
 
@@ -57,7 +58,7 @@ def test_rows_that_are_not_framed_wait_for_room():
         pass
     before = lane.in_flight
     refused = (lane.wants_rows, lane.busy)
-    lane.stored([0, 1], 0.2)
+    lane.on_pubacks([0, 1], 0.2)
 
     assert before == 3  # a fourth would be more than four MiB with its header
     assert refused == (False, True)
@@ -75,7 +76,7 @@ def test_rows_of_later_offers_follow():
     sent = []
     while not lane.wants_rows:
         sent += parse(bytes(lane.ready(0.0, 1 << 17)))
-    lane.stored(list(range(5)), 0.2)
+    lane.on_pubacks(list(range(5)), 0.2)
 
     assert [(each.reply.rpartition(".")[2], each.subject) for each in sent] == [
         ("0", "a"), ("1", "a"), ("2", "a"), ("3", "b"), ("4", "b"),
@@ -256,11 +257,11 @@ def test_strict_has_one_of_a_subject_on_the_wire():
     lane.offer(messages(["a", "b", "a", "a"]))
     first = parse(bytes(lane.ready(0.0, 1 << 20)))
     again = lane.ready(0.0, 1 << 20)
-    lane.answered(b"1", 0, "", b'{"stream":"S","seq":1}', 0.1)
-    lane.answered(b"0", 0, "", b'{"error":{"code":429,"err_code":10167}}', 0.1)
+    lane.on_reply(b"1", 0, "", b'{"stream":"S","seq":1}', 0.1)
+    lane.on_reply(b"0", 0, "", b'{"error":{"code":429,"err_code":10167}}', 0.1)
     refused = parse(bytes(lane.ready(1.0, 1 << 20)))
     held = lane.ready(1.0, 1 << 20)
-    lane.answered(b"0", 0, "", b'{"stream":"S","seq":2}', 1.1)
+    lane.on_reply(b"0", 0, "", b'{"stream":"S","seq":2}', 1.1)
     then = parse(bytes(lane.ready(1.1, 1 << 20)))
 
     assert [each.data for each in first] == [b"0", b"1"]
@@ -287,7 +288,7 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
             found += parse(bytes(frames))
         assert len({each.subject for each in found}) == len(found) > 0
         rows += len(found)
-        lane.stored([int(each.reply.rpartition(".")[2]) for each in found], 0.0)
+        lane.on_pubacks([int(each.reply.rpartition(".")[2]) for each in found], 0.0)
 
     assert rows == 10
 
@@ -300,11 +301,27 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
     lane = new_lane()
     lane.offer(messages(["a", "b"]))
     lane.ready(0.0, 1 << 20)
-    lane.broken()
-    lane.narrow(0.6)
+    lane.on_disconnect()
+    lane.lower_publish_timeout(0.6)
 
     with pytest.raises(PublishTimeoutError):
         lane.expire(1.0)
+
+
+@pytest.mark.parametrize("make", [new_lane, atomic_lane], ids=["async", "atomic"])
+def test_rows_whose_connection_broke_say_why(make):
+    """
+    Rows that a server cuts off each time they are sent tell, once their time is over, what it said.
+    """
+    lane = make()
+    lane.offer(messages(["a", "b"]))
+    lane.ready(0.0, 1 << 20)
+    lane.on_disconnect("the connection broke: Maximum Payload Violation")
+
+    with pytest.raises(
+        PublishTimeoutError, match="the connection broke: Maximum Payload Violation"
+    ):
+        lane.expire(200.0)
 
 
 def test_a_duplicate_of_what_was_sent_once_is_told():
@@ -315,12 +332,12 @@ def test_a_duplicate_of_what_was_sent_once_is_told():
     one = new_lane()
     one.offer(messages(["a"] * 4))
     sent(one)
-    one.stored([1, 2], 0.1, duplicates=True)
-    one.stored([1], 0.2, duplicates=True)
+    one.on_pubacks([1, 2], 0.1, duplicates=True)
+    one.on_pubacks([1], 0.2, duplicates=True)
     told = [row for part in one.repeated for row in part.rows.to_pylist()]
-    one.broken()
+    one.on_disconnect()
     sent(one, 0.3)
-    one.stored([0, 3], 0.4, duplicates=True)
+    one.on_pubacks([0, 3], 0.4, duplicates=True)
 
     assert told == [1, 2]
     assert sum(len(part) for part in one.repeated) == 2

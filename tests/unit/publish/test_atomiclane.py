@@ -135,7 +135,7 @@ def test_what_a_batch_adds_to_a_row_is_known():
     one.offer(messages(["a"] * MAX_ROWS, ids=False))
     for _ in range(99):
         one.ready(0.0, 1)
-        one.broken()
+        one.on_disconnect()
     last = parse(bytes(one.ready(0.0, MANY) or b""))[-1]
 
     added = last.size - len(last.data) - len(f"HPUB a {last.reply} 111 11111\r\n\r\n")
@@ -164,7 +164,7 @@ def test_replies_that_nobody_awaits(data):
     name, _, row = found[-1].reply.removeprefix(f"{PREFIX}.").rpartition(".")
     for token in ("", "x", name, f"{name}.x", f"{name}.", f"{name}-x.{row}", f"x{name}.{row}",
                   f"{name}.-1", f"{name}.{'9' * 5000}", f"{name}.{row}.9"):  # fmt: skip
-        one.answered(token.encode(), 0, "", data, 0.0)
+        one.on_reply(token.encode(), 0, "", data, 0.0)
     assert (one.acked, one.busy) == (0, True)
     for each in found:
         hear(one, server.publish(each))

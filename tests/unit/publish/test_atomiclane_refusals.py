@@ -77,7 +77,7 @@ def test_what_may_pass_is_tried_again(code, err_code, again_at, place):
     assert sent(one, again_at - 0.001) == []
     assert one.next_deadline(0.0) == pytest.approx(again_at)
     assert len(sent(one, again_at)) == (2 if err_code == 10167 else 5)
-    one.broken()
+    one.on_disconnect()
     exchange(one, server, again_at)
     assert server.data == [b"%d" % row for row in range(5)]
 
@@ -326,7 +326,7 @@ def test_the_limit_is_told_of_round_trips(unread, again):
         one.expire(5.0)
         rows = sent(one, 6.0)
     if unread:
-        one.unread()
+        one.mark_replies_late()
     for each in rows:
         hear(one, server.publish(each), 6.5)
 
@@ -370,7 +370,7 @@ def test_an_id_that_is_there_is_told_unless_the_batch_may_be(is_lost):
     if is_lost:
         for each in sent(one):
             server.publish(each)
-        one.broken()
+        one.on_disconnect()
     else:
         server.ids.add("t-1")
     exchange(one, server, 1.0)

@@ -35,7 +35,7 @@ def test_a_commit_whose_answer_was_lost_is_not_stored_twice():
     one.offer(messages(["a"] * 4))
     for each in sent(one):
         server.publish(each)
-    one.broken()
+    one.on_disconnect()
     log = exchange(one, server)
 
     assert len({each.headers.get("Nats-Batch-Id") for each in server.stored + log}) == 3
@@ -51,7 +51,7 @@ def test_a_lost_refusal_is_not_taken_for_a_commit():
     one.offer(messages(["a"] * 4))
     for each in sent(one):
         server.publish(each)
-    one.broken()
+    one.on_disconnect()
     exchange(one, server)
 
     assert server.data == [b"0", b"2", b"3"]
@@ -105,7 +105,7 @@ def test_late_answers_of_settled_batches_are_ignored():
     one, server = lane(), ModelServer()
     one.offer(messages(["a"] * 3))
     first = sent(one)
-    one.broken()
+    one.on_disconnect()
     second = sent(one)
     hear(one, server.refused(first[-1], 400, 10054))
     for each in second:
@@ -124,8 +124,8 @@ def test_no_more_time_than_narrowed_to():
     `narrow` shortens what a batch may take, and never lengthens it.
     """
     one = lane()
-    one.narrow(2.0)
-    one.narrow(30.0)
+    one.lower_publish_timeout(2.0)
+    one.lower_publish_timeout(30.0)
     one.offer(messages(["a"] * 3))
     sent(one)
 
@@ -140,7 +140,7 @@ def test_rows_one_by_one_have_no_more_time_than_narrowed_to():
     """
     one, server = lane(), ModelServer()
     server.ids.add("t-1")
-    one.narrow(2.0)
+    one.lower_publish_timeout(2.0)
     one.offer(messages(["a"] * 3))
     for each in sent(one):
         hear(one, server.publish(each))
@@ -176,7 +176,7 @@ def test_rows_one_by_one_are_watched_like_the_others():
         hear(one, server.publish(each))
     found = sent(one)
     before = one.bytes_in_flight, one.next_deadline(0.0), one.give_up_at
-    one.broken()
+    one.on_disconnect()
 
     assert before == (found[0].size, 6.0, 10.0)
     assert one.bytes_in_flight == before[0]

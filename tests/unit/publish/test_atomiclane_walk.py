@@ -47,7 +47,7 @@ def test_random_walk(seed):
             for each in up:
                 server.publish(each)
             up, down = [], []
-            one.broken()
+            one.on_disconnect()
         elif event < 0.03:
             server.forget()
         elif event < 0.035:

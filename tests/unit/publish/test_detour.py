@@ -73,7 +73,7 @@ def test_a_detour_knows_that_the_subjects_have_a_stream():
         while now <= NO_STREAM_GRACE_S + 2 and not failed:
             if detour.ready(now, 1 << 20):
                 try:
-                    detour.answered(b"0", 503, "", b"", now)
+                    detour.on_reply(b"0", 503, "", b"", now)
                 except PublishTimeoutError:
                     failed = True
             now += 0.5
@@ -94,12 +94,12 @@ def test_rows_that_were_in_a_batch_have_no_more_time_than_others():
 
     with pytest.raises(PublishTimeoutError, match=r"row 0: not stored 100\.0s .*no PubAck yet"):
         detour.expire(110.0)
-    detour.stored([0], 106.0)
+    detour.on_pubacks([0], 106.0)
     detour.ready(105.0, 1 << 20)
-    detour.settled(1, Outcome(Kind.LIMITED, "full", 10077), 106.0)
+    detour.on_answer(1, Outcome(Kind.LIMITED, "full", 10077), 106.0)
     with pytest.raises(PublishTimeoutError, match=r"row 1: .*a limit is reached: full.*10077"):
         detour.expire(110.0)
-    detour.stored([1], 106.0)
+    detour.on_pubacks([1], 106.0)
     detour.expire(110.0)
     assert before == (110.0, 110.0)
     assert detour.give_up_at == 205.0

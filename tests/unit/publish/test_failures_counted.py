@@ -29,7 +29,7 @@ MODES = list(KINDS)
 def lane_of(mode: str, forgets_s: float = math.inf) -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
     lane: Lane = KINDS[mode](PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6)
-    lane.forget(forgets_s)
+    lane.lower_id_memory(forgets_s)
     return lane
 
 
@@ -100,7 +100,7 @@ def test_what_a_broken_connection_loses_is_ignored(mode, ignored):
     lane, server = lane_of(mode), ModelServer()
     lane.offer(messages(["a"] * 7))
     sent(lane)
-    lane.broken()
+    lane.on_disconnect()
     exchange(lane, server, 1.0)
     exchange(lane, server, 2.0)
 
@@ -204,7 +204,7 @@ def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch, mode):
     world = world_of(
         monkeypatch, publish_mode=mode, ack_timeout_s=2.0, rules=rules_of(queue_size=20)
     )
-    world.supply._blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
+    world.supply.blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
     world.net.on_sent = lambda each: world.clock.now >= START_S + 10
     counts = world.run()
 
@@ -223,7 +223,7 @@ def test_a_lane_is_frozen_until_it_is_settled(mode):
     frozen = [lane.is_frozen]
     sent(lane)
     frozen.append(lane.is_frozen)
-    lane.broken()
+    lane.on_disconnect()
     frozen.append(lane.is_frozen)
     log = exchange(lane, server, 1.0)
     assert log and lane.acked == 7
@@ -239,7 +239,7 @@ def test_what_a_batch_left_undecided_freezes_its_lane():
     lane, server = lane_of("fast"), ModelServer()
     lane.offer(messages(["a"] * 7))
     sent(lane)
-    lane.broken()
+    lane.on_disconnect()
     for each in sent(lane):  # a ping
         hear(lane, server.publish(each))
     (row,) = sent(lane)
@@ -355,7 +355,7 @@ def test_an_atomic_batch_without_its_commit_is_never_late():
     lane = lane_of("atomic", forgets_s=1.0)
     lane.offer(messages(["a"] * 3))
     assert lane.ready(0.0, 1) and lane.ready(0.0, 1)
-    lane.broken()
+    lane.on_disconnect()
     exchange(lane, ModelServer(), 100.0)
 
     assert (lane.acked, lane.late_retries) == (3, 0)
@@ -383,7 +383,7 @@ def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
     answered before that may be stored since its first commit.
     """
     lane: Lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6, False, True)
-    lane.forget(10.0)
+    lane.lower_id_memory(10.0)
     server, now = ModelServer(), 0.0
     server.refuse = {b"1": error(400, 10060)}
     lane.offer(messages(["a"] * 3))

@@ -237,7 +237,7 @@ def test_rows_are_wanted_when_all_are_on_their_way():
     wanting.append(one.wants_rows)  # the first offer is sent, the second waits
     sent(one)
     server.forget()
-    one.broken()
+    one.on_disconnect()
     wanting.append(one.wants_rows)  # who knows what arrived
     hear(one, server.publish(sent(one)[0]))
     wanting.append(one.wants_rows)  # one by one, not sent
@@ -323,7 +323,7 @@ def test_replies_that_nobody_awaits(data):
     name = first.reply.split(".")[1]
     for token in ("", "x", f"{name}", f"{name}.1", f"{name}.9.fail.x.1.$FI", f"{name}.......",
                   f"{name}.9.fail.-1.1.$FI", f"{name}.9.fail.{'9' * 5000}.1.$FI"):  # fmt: skip
-        one.answered(token.encode(), 0, "", data, 0.0)
+        one.on_reply(token.encode(), 0, "", data, 0.0)
     hear(one, server.publish(first))
     exchange(one, server)
 

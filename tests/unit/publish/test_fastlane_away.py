@@ -233,7 +233,7 @@ def test_what_an_open_batch_lost_goes_one_by_one():
     one.offer(messages(["a"] * 100, first=700))
     lost = sent(one)
     server.forget()
-    one.broken()
+    one.on_disconnect()
     again = exchange(one, server)
 
     assert steps(lost) == [f"{row}.1" for row in range(701, 801)]
@@ -249,7 +249,7 @@ def test_an_open_batch_goes_on_after_a_reconnect():
     one, server = away(), ModelServer()
     one.offer(messages(["a"] * 3))
     exchange(one, server)
-    one.broken()
+    one.on_disconnect()
     pinged = steps(exchange(one, server))
     one.offer(messages(["a"] * 2, first=3))
     one.expect(False)
@@ -269,7 +269,7 @@ def test_a_commit_that_was_lost_is_sent_again():
     exchange(one, server)
     one.expect(False)
     lost = steps(sent(one))
-    one.broken()
+    one.on_disconnect()
 
     assert lost == ["4.3"]
     assert steps(exchange(one, server)) == ["3.4", "4.3"]

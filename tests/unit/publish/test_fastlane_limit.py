@@ -49,7 +49,7 @@ def test_acks_that_nobody_waited_for_are_no_samples():
     (start,) = sent(one, 0.0)
     hear(one, reply(start, type="ack", seq=0, msgs=4), now=0.1)
     rows = sent(one, 0.2)
-    one.unread()
+    one.mark_replies_late()
     hear(one, reply(rows[-1], stream="S", seq=4, batch="b", count=4), now=60.0)
 
     assert one.acked == 4

@@ -37,7 +37,7 @@ def test_rows_one_by_one_start_slowly():
     hear(one, server.publish(sent(one)[0]))
     sent(one)
     server.forget()
-    one.broken()
+    one.on_disconnect()
     hear(one, server.publish(sent(one)[0]))
     counts = []
     for _ in range(5):

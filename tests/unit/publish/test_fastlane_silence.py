@@ -19,7 +19,7 @@ def test_a_lost_connection_is_followed_by_a_ping():
     hear(one, server.publish(sent(one)[0]))
     for each in sent(one):
         server.publish(each)  # all arrived, no ack did
-    one.broken()
+    one.on_disconnect()
     ping = sent(one, 1.0)
     for each in ping:
         hear(one, server.publish(each), 1.0)
@@ -40,7 +40,7 @@ def test_nothing_comes_before_the_ping_on_a_new_connection():
     one.offer(messages(["a"] * 2000))
     hear(one, server.publish(sent(one)[0]))
     one.ready(0.0, 1000)
-    one.broken()
+    one.on_disconnect()
     one.expire(60.0)
     ping = sent(one, 60.0)
     one.expire(64.9)
@@ -61,7 +61,7 @@ def test_a_lost_connection_that_lost_rows_ends_the_batch():
     hear(one, server.publish(sent(one)[0]))
     for each in sent(one)[:4]:
         server.publish(each)
-    one.broken()
+    one.on_disconnect()
     log = exchange(one, server, 1.0)
 
     assert steps(log) == ["10.4", *["one"] * 5]
@@ -77,7 +77,7 @@ def test_a_lost_commit_is_found_out_one_by_one():
     hear(one, server.publish(sent(one)[0]))
     for each in sent(one):
         server.publish(each)
-    one.broken()
+    one.on_disconnect()
     log = exchange(one, server, 1.0)
 
     assert steps(log) == ["10.4", *["one"] * 10]
@@ -92,7 +92,7 @@ def test_a_lost_first_row_is_sent_again():
     one, server = lane(), ModelServer()
     one.offer(messages(["a"] * 3))
     sent(one)
-    one.broken()
+    one.on_disconnect()
     log = exchange(one, server, 1.0)
 
     assert steps(log) == ["1.4", "one", "1.0", "2.2"]
@@ -194,8 +194,8 @@ def test_no_more_time_than_narrowed_to():
     `narrow` shortens what a row may take, in a batch and one by one, and never lengthens it.
     """
     one = lane(ack=5.0, publish=60.0)
-    one.narrow(2.0)
-    one.narrow(30.0)
+    one.lower_publish_timeout(2.0)
+    one.lower_publish_timeout(30.0)
     one.offer(messages(["a"] * 3))
     sent(one)
     assert one.give_up_at == 2.0
@@ -257,7 +257,7 @@ def test_rows_one_by_one_are_watched_like_the_others():
     hear(one, server.refused(sent(one)[0], 429, 10211))
     plain = sent(one)
     before = one.bytes_in_flight, one.next_deadline(0.0), one.give_up_at
-    one.broken()
+    one.on_disconnect()
 
     assert before == (plain[0].size, 6.0, 10.0)
     assert one.bytes_in_flight == before[0]

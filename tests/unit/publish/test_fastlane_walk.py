@@ -55,7 +55,7 @@ def test_random_walk(monkeypatch, seed, far):
             for each in up:
                 server.publish(each)
             up, down = [], []
-            one.broken()
+            one.on_disconnect()
         elif event < 0.03:
             server.forget()
         elif event < 0.035:

@@ -85,8 +85,8 @@ def test_a_large_payload_that_goes_again_is_the_same_bytes():
     lane = AsyncLane(PREFIX, FixedLimit(64), 32 << 20, 5.0, 120.0)
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
     sent = parse(joined(lane.ready(0.0, 1 << 20)))
-    lane.stored([0, 2], 0.1)
-    lane.broken()
+    lane.on_pubacks([0, 2], 0.1)
+    lane.on_disconnect()
     again = []
     while frames := lane.ready(1.0, 250_000):
         again.append(parse(joined(frames)))

@@ -40,7 +40,7 @@ def test_what_may_be_lost_goes_again(kind):
     """
     one = lane(kind)
     before = parse(bytes(one.ready(0.0, ONE_ROW)))
-    one.broken()
+    one.on_disconnect()
     again = parse(bytes(one.ready(2.0, 0)))
 
     assert len(again) == 1
@@ -68,7 +68,7 @@ def test_midway_is_what_is_answered_only_when_more_goes_out(kind, answered, rows
         (row,) = parse(bytes(one.ready(0.0, ONE_ROW)))
         if count < answered:
             for token, status, data in server.publish(row):
-                one.answered(token, status, "", data, 0.0)
+                one.on_reply(token, status, "", data, 0.0)
         assert one.ready(0.0, 0) is None
 
     assert one.is_midway == midway

@@ -37,7 +37,7 @@ def refuse(lanes: LaneSet, rows: list[int], err_code: int, detail: str, now: flo
             pass
         for row in rows:
             data = json.dumps({"stream": "S", "seq": 0, "error": error(503, err_code, detail)})
-            lane.answered(b"%d" % row, 503, "", data.encode(), now)
+            lane.on_reply(b"%d" % row, 503, "", data.encode(), now)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_each_lane_is_told_how_far_away_the_server_is():
         (start,) = parse(bytes(lane.ready(0.0, 1 << 20)))
         ack = {"type": "ack", "seq": 0, "msgs": 500}
         token = start.reply[len(f"{INBOX}.0.") :].encode()
-        lane.answered(token, 0, "", json.dumps(ack).encode(), 0.0)
+        lane.on_reply(token, 0, "", json.dumps(ack).encode(), 0.0)
         while lane.ready(0.0, 1 << 20) is not None:
             pass
         out.append(lane.unanswered)
@@ -262,7 +262,7 @@ def test_a_batch_stays_open_only_while_its_lane_is_driven(throttle):
         first = lane.ready(1.0, 1 << 20)
         (row,) = parse(bytes(first))
         name = row.reply.removeprefix(f"{INBOX}.").partition(".")[2].encode()
-        lane.answered(name, 0, "", b'{"type":"ack","seq":0,"msgs":500}', 1.04)
+        lane.on_reply(name, 0, "", b'{"type":"ack","seq":0,"msgs":500}', 1.04)
         ends += [each.reply.rsplit(".", 2)[1] for each in parse(bytes(lane.ready(1.04, 1 << 20)))]
 
     assert ends == ["1" if throttle else "2"] * 2

@@ -109,7 +109,7 @@ def test_a_commit_without_a_row_that_is_lost_goes_again(how):
     """
     one, server, commit = cut_fast_batch()
     if how == "cut":
-        one.broken()
+        one.on_disconnect()
     elif how == "429":
         hear(one, server.refused(commit, 429, 10167))
     for tick in range(100):
@@ -133,7 +133,7 @@ def test_rows_of_a_lost_fast_batch_wait_while_paused():
     sent(one)
     one.recall(only_a)
     server.forget()
-    one.broken()
+    one.on_disconnect()
     hear(one, server.publish(sent(one)[0]))  # the ping
     back = one.recall(only_a, unsent=False)
 
@@ -212,7 +212,7 @@ def test_a_row_that_is_stored_has_no_deadline():
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
     one.ready(100.0, 1 << 20)
     before = one.give_up_at
-    one.stored([0], 100.1)
+    one.on_pubacks([0], 100.1)
 
     assert (before, one.give_up_at) == (120.0, math.inf)
 

@@ -262,7 +262,7 @@ def test_a_rejected_row_outlives_its_connection(monkeypatch):
             return False
         if not cuts and any(lane.rejected for lane in world.publisher.lanes.main):
             cuts.append(net)
-            net._dead = True
+            net.is_cut = True
         return poll()
 
     monkeypatch.setattr(net, "poll", cut)

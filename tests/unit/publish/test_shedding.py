@@ -46,9 +46,9 @@ def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
 def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
     """A third stream, for what does not go to a row's own subject."""
     found, net = Elsewhere(), world.net
-    note, servers = net._note, net.servers
-    net._server = lambda each: servers[each.subject in SECOND] if is_row(each) else found
-    net._note = lambda each: note(each) if is_row(each) else None
+    note, servers = net.note, net.servers
+    net.server_of = lambda each: servers[each.subject in SECOND] if is_row(each) else found
+    net.note = lambda each: note(each) if is_row(each) else None
     return found
 
 
@@ -56,8 +56,10 @@ def is_row(each: Sent) -> bool:
     return each.subject in SUBJECTS
 
 
-def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World, Elsewhere]:
-    """A server that has pushed back, and rows that may all be shed."""
+def shedding(
+    monkeypatch: pytest.MonkeyPatch, pushed_back: bool = True, **options: object
+) -> tuple[World, Elsewhere]:
+    """A server that may have pushed back, and rows that may all be shed."""
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
     settings: dict[str, object] = {
@@ -70,7 +72,7 @@ def shedding(monkeypatch: pytest.MonkeyPatch, **options: object) -> tuple[World,
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
     world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
-    for place in (0, 1):
+    for place in (0, 1) if pushed_back else ():
         world.publisher.admission.pushed_back(place, 100.0)
     return world, found
 
@@ -170,9 +172,9 @@ def test_a_full_wire_that_breaks_is_filled_again(monkeypatch, mode, chunk, seed)
         nonlocal sent
         sent += 1
         if sent == 10:
-            net._up, net._down, net._dead = [], [], True
-            net._forget()
-        return not net._dead
+            net.cut()
+            net.forget()
+        return not net.is_cut
 
     net.on_sent = breaks
     counts = world.run()
@@ -204,8 +206,9 @@ def test_a26_too_much_cpu_sheds(monkeypatch, max_percent):
     """
     A26: a writer that uses a whole core, where it may use half of one, has too much to do.
     """
-    world, dead = shedding(monkeypatch, dead_letter_subject="dlq", max_cpu_percent=max_percent)
-    world.publisher.admission._overload._streams.clear()
+    world, dead = shedding(
+        monkeypatch, False, dead_letter_subject="dlq", max_cpu_percent=max_percent
+    )
     monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
     monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
     counts = world.run()
@@ -300,7 +303,7 @@ def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
     world.net.chaos = 0.0
     limit = limits.GradientLimit(1, 64, 4096)
     limit.held = True
-    monkeypatch.setattr(laneset._LIMITS, "of", lambda key, make: limit)
+    monkeypatch.setattr(laneset.LIMITS, "of", lambda key, make: limit)
     world.run()
 
     assert not limit.held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -71,7 +72,7 @@ def gone(world: World) -> None:
         if world.clock.now > START_S:
             raise NotConnectedError("model", "gone")
 
-    world.net._check = check  # type: ignore[method-assign]
+    world.net.check_up = check  # type: ignore[method-assign]
     world.net.on_sent = lambda each: False
 
 
@@ -113,7 +114,7 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
     """
     rules = rules_of(queue_timeout_s=5.0, sheddable=SHEDDABLE if policy == "drop" else frozenset())
     world = world_of(monkeypatch, **FIXED, max_in_flight=2, rules=rules)
-    world.supply._blocks.pop()
+    world.supply.blocks.pop()
     silent(world)
 
     with pytest.raises(QueueTimeoutError, match="not sent within queueTimeout"):
@@ -165,7 +166,7 @@ def test_i7_dead_letters_that_wait_are_few(monkeypatch):
     """
     world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
     blocks = [urgent("abcd" * 25, n * 100, [Priority.NON_CRITICAL] * 100) for n in range(3, 30)]
-    world.supply._blocks += blocks
+    world.supply.blocks += blocks
     dead.is_full = True
     net, poll, maximum = world.net, world.net.poll, 0
 
@@ -193,7 +194,7 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
         monkeypatch, **FIXED, max_in_flight=1, metrics_subject="m", metrics_interval_s=0.5
     )
     heard = elsewhere(monkeypatch, world)
-    net, receipts, receipt = world.net, [], world.net._receipt
+    net, receipts, receipt = world.net, [], world.net.receipt
     net.on_sent = lambda each: not is_row(each) or world.clock.now >= START_S + 10
     net.commands += [(START_S + 3, command(1, "b", 1.0)), (START_S + 7, command(2, "a", 1.0))]
     reports = []
@@ -202,7 +203,7 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
         receipts.append(world.clock.now)
         receipt(each)
 
-    net._receipt = noted  # type: ignore[method-assign]
+    net.receipt = noted  # type: ignore[method-assign]
     publish = heard.publish
     heard.publish = lambda sent: (reports.append(world.clock.now), publish(sent))[1]  # type: ignore[method-assign]
     counts = world.run()
@@ -214,8 +215,8 @@ def test_a27_reports_and_receipts_pass_a_full_window(monkeypatch):
 
 def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     """
-    A28: one warning in ten seconds, with the queue by priority, the pauses, and what is on the wire
-    of how many.
+    A28: one warning in ten seconds: what waits by priority, for which pause, for how long, what
+    ends it, what is on the wire of how many, and when the write fails.
     """
     caplog.set_level(logging.WARNING, "pyspark_jetstream")
     world = world_of(monkeypatch, **FIXED, max_in_flight=7, publish_timeout_s=45.0)
@@ -226,9 +227,48 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
         world.run()
     said = [each.message for each in caplog.records if "nothing stored" in each.message]
     assert len(said) == 4
-    assert "normal" in said[0] and "parked" in said[0]
-    assert "operator TopicProduceQuotaExceeded: b" in said[0]
-    assert "/7 in flight" in said[0]
+    assert not re.search("[<>]", "".join(said)), "no repr"
+    assert re.search(
+        r"rows in the queue: \d+ normal; (\d+) rows wait: an operator paused 'b'", said[0]
+    )
+    assert "(TopicProduceQuotaExceeded, request 1), for 55.0s more unless renewed" in said[0]
+    assert "`pyspark-jetstream throttle lift --subject b` ends it" in said[0]
+    assert "4 publishes to stream 'ab' have no PubAck (limit 7)" in said[0]
+    assert "tried for 45s (publishTimeout), or paused for" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        (
+            lambda world: world.net.commands.append((START_S, command(9, ">", 60.0, reason=4))),
+            r"80 rows wait: an operator paused the whole writer \(BrokerProduceQuotaExceeded,"
+            r" request 9\), .* lift --subject '>' --reason BrokerProduceQuotaExceeded` ends it",
+        ),
+        (
+            lambda world: world.net.commands.append((START_S, command(9, "a", 60.0, msgs=0.01))),
+            r"\d+ rows wait: an operator holds 'a' to a rate \(TopicProduceQuotaExceeded,"
+            r" request 9\).* throttle lift --subject a` ends it",
+        ),
+        (
+            refusing(0, 503, 10077),
+            r"(the server refuses them \(|last refusal: )publish to '[ab]': .*\(err_code 10077\);"
+            r" the stream is full: raise its limit",
+        ),
+    ],
+    ids=["a whole writer", "a rate", "a full stream"],
+)
+def test_what_holds_rows_back_is_said_with_what_ends_it(monkeypatch, caplog, happens, says):
+    """A28: each of an operator's pause of the writer, an operator's rate, and a full stream."""
+    caplog.set_level(logging.WARNING, "pyspark_jetstream")
+    rules = rules_of(throttle_max_wait_s=15.0)
+    world = world_of(monkeypatch, **FIXED, max_in_flight=7, rules=rules)
+    happens(world)
+
+    with pytest.raises(JetStreamError):
+        world.run()
+    said = [each.message for each in caplog.records if "nothing stored" in each.message]
+    assert re.search(says, said[0]), said
 
 
 @pytest.mark.parametrize("minimum", [4096, 1])
@@ -287,7 +327,7 @@ def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
         blocks = [block("ab" * 200, first) for first in range(0, 4000, 400)]
         world = World(monkeypatch, blocks, rng, publish_mode=mode, **FIXED, max_in_flight=100)
         world.net.chaos = 0.0
-        world.supply._rng = random.Random(2)
+        world.supply.rng = random.Random(2)
         world.net.commands.append((START_S, command(1, "a", pause_s)))
         counts = world.run()
         sent = world.net.first_sent
@@ -324,7 +364,7 @@ def test_i10_a_write_leaves_no_subscription(monkeypatch):
     monkeypatch.setattr(world.net, "unsubscribe", ended.append)
     world.run()
 
-    assert sorted(ended) == sorted(world.net._subscriptions.values())
+    assert sorted(ended) == sorted(world.net.subscriptions.values())
     assert len(ended) == 3
 
 
@@ -337,7 +377,7 @@ def test_i9_what_the_rows_raise_ends_the_write(monkeypatch, error):
     get = world.supply.get
 
     def failing():
-        if world.supply.asked and len(world.supply._blocks) == 1:
+        if world.supply.asked and len(world.supply.blocks) == 1:
             raise error
         return get()
 

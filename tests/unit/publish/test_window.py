@@ -77,7 +77,7 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
     w = Window(limit, MANY, 5.0, 120.0)
     w.append(block(0, ["a"]))
     w.ready(0.0, MANY)
-    w.settled(0, outcome, 0.1)
+    w.on_answer(0, outcome, 0.1)
 
     assert outcome.is_push_back == is_push_back
     assert limit.drops == is_push_back
@@ -91,7 +91,7 @@ def test_no_more_publishes_than_allowed_are_in_flight():
     w = window(4)
     w.append(block(0, ["a"] * 10))
     first = sent(w, 0.0)
-    w.stored([0, 1], 0.2)
+    w.on_pubacks([0, 1], 0.2)
     second = sent(w, 0.1)
 
     assert first == [0, 1, 2, 3]
@@ -118,7 +118,7 @@ def test_a_publish_larger_than_the_byte_limit_goes_alone():
     w.append(block(0, ["a"], size=10))
     w.append(block(1, ["a"], size=40))
     first = sent(w, 0.0)
-    w.stored([0], 0.2)
+    w.on_pubacks([0], 0.2)
 
     assert first == [0]
     assert sent(w, 0.1) == [1]
@@ -141,9 +141,9 @@ def test_a_full_window_waits_for_an_eighth():
     w = window(16)
     w.append(block(0, ["a"] * 100))
     sent(w, 0.0)
-    w.stored([0], 0.2)
+    w.on_pubacks([0], 0.2)
     after_one = sent(w, 0.1)
-    w.stored([1], 0.2)
+    w.on_pubacks([1], 0.2)
 
     assert after_one == []
     assert sent(w, 0.1) == [16, 17]
@@ -157,7 +157,7 @@ def test_pubacks_may_come_in_any_order_and_twice():
     w.append(block(0, ["a", "b"] * 3))
     sent(w, 0.0)
     for ordinals in ([3], [1, 0], [3], [5], [99], [2, 4], [0]):
-        w.stored(ordinals, 0.2)
+        w.on_pubacks(ordinals, 0.2)
 
     assert w.acked == 6
     assert not w.busy
@@ -177,10 +177,10 @@ def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
     sent(w, 0.0)
     left, refused = set(range(300)), set(rng.sample(range(300), 3 if seed % 2 else 0))
     for ordinal in refused:
-        w.settled(ordinal, OVERLOADED, 0.1)
+        w.on_answer(ordinal, OVERLOADED, 0.1)
     while left:
         run = rng.choices(range(310), k=30) + rng.sample(sorted(left), min(len(left), 9))
-        w.stored(run, 0.2)
+        w.on_pubacks(run, 0.2)
         left.difference_update(run)
 
         assert w.acked == 300 - len(left)
@@ -198,8 +198,8 @@ def test_duplicates_are_counted():
     w = window()
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
-    w.settled(0, Outcome(Kind.DUPLICATE), 0.1)
-    w.stored([1, 2], 0.2, duplicates=True)
+    w.on_answer(0, Outcome(Kind.DUPLICATE), 0.1)
+    w.on_pubacks([1, 2], 0.2, duplicates=True)
 
     assert (w.acked, w.duplicates) == (3, 3)
 
@@ -211,12 +211,12 @@ def test_a_refused_publish_holds_back_what_was_not_sent():
     w = window(2)
     w.append(block(0, ["a", "b", "a", "b"]))
     sent(w, 0.0)
-    w.settled(0, OVERLOADED, 0.1)
+    w.on_answer(0, OVERLOADED, 0.1)
     at_once = sent(w, 0.1)
-    w.stored([1], 0.2)
+    w.on_pubacks([1], 0.2)
     again = sent(w, 0.2)
     before_its_ack = sent(w, 0.3)
-    w.stored([0], 0.2)
+    w.on_pubacks([0], 0.2)
 
     assert (at_once, again, before_its_ack) == ([], [0], [])
     assert sent(w, 0.4) == [2, 3]
@@ -231,7 +231,7 @@ def test_refused_publishes_go_out_in_their_order():
     w.append(block(0, ["a"] * 8))
     sent(w, 0.0)
     for ordinal in (5, 2, 7):
-        w.settled(ordinal, LIMITED, 0.1)
+        w.on_answer(ordinal, LIMITED, 0.1)
 
     assert sent(w, 10.0) == [2, 5, 7]
 
@@ -244,15 +244,15 @@ def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
     w.append(block(0, ["a"] * 200))
     sent(w, 0.0)
     for ordinal in range(8):
-        w.settled(ordinal, OVERLOADED, 0.11)
+        w.on_answer(ordinal, OVERLOADED, 0.11)
     again = sent(w, 1.0)
     cut = w.limit
     now = 1.1
-    w.stored(again + [5, 6, 7], now)
+    w.on_pubacks(again + [5, 6, 7], now)
     while w.busy and w.limit < 8:
         now += 0.05
         if wire := sent(w, now):
-            w.stored(wire, now + 0.01)
+            w.on_pubacks(wire, now + 0.01)
 
     assert (again, cut) == ([0, 1, 2, 3, 4], 5)
     assert w.limit == 8
@@ -268,11 +268,11 @@ def test_the_limit_hears_of_round_trips():
     w = window(limit)
     w.append(block(0, ["a"] * 8))
     sent(w, 0.0)
-    w.stored([0, 1], 1.0)
+    w.on_pubacks([0, 1], 1.0)
     sent(w, 1.0)
-    w.stored([2, 3, 4], 3.0)  # of two sendings
-    w.stored([5, 99], 4.0)
-    w.stored([5], 5.0)
+    w.on_pubacks([2, 3, 4], 3.0)  # of two sendings
+    w.on_pubacks([5, 99], 4.0)
+    w.on_pubacks([5], 5.0)
 
     assert heard == [(2, 1.0, 4, 1.0), (2, 3.0, 4, 3.0), (1, 2.0, 4, 3.0)]
 
@@ -287,7 +287,7 @@ def test_pubacks_out_of_order_have_one_sample_for_all():
     w = window(limit)
     w.append(block(0, ["a", "b"] * 4))
     sent(w, 0.0)
-    w.stored([1, 3, 5], 1.0)
+    w.on_pubacks([1, 3, 5], 1.0)
 
     assert heard == [(3, 1.0, 8, 1.0)]
 
@@ -304,7 +304,7 @@ def test_what_was_sent_twice_is_no_sample():
     sent(w, 0.0)
     w.expire(1.0)
     again = sent(w, 1.0)
-    w.stored([0, 1], 1.1)
+    w.on_pubacks([0, 1], 1.1)
 
     assert again == [0, 1]
     assert heard == []
@@ -320,10 +320,10 @@ def test_what_came_while_nobody_looked_is_no_sample():
     w = window(limit)
     w.append(block(0, ["a"] * 6))
     sent(w, 0.0)
-    w.unread()
-    w.stored([0], 90.0)
+    w.mark_replies_late()
+    w.on_pubacks([0], 90.0)
     sent(w, 90.0)
-    w.stored([1], 90.5)
+    w.on_pubacks([1], 90.5)
 
     assert heard == [(1, 90.5, 4, 90.5)]
 
@@ -349,8 +349,8 @@ def test_only_push_backs_are_drops(outcome, drops):
     w = window(limit)
     w.append(block(0, ["a"] * 4))
     sent(w, 0.0)
-    w.settled(0, outcome, 0.1)
-    w.broken()
+    w.on_answer(0, outcome, 0.1)
+    w.on_disconnect()
 
     assert len(heard) == drops
 
@@ -367,7 +367,7 @@ def test_what_another_sending_may_have_stored_is_unsure(outcome, unsure):
     w = window()
     w.append(block(0, ["a"]))
     sent(w, 0.0)
-    w.settled(0, outcome, 0.1)
+    w.on_answer(0, outcome, 0.1)
 
     assert w.waiting(lambda _: True) == [(0, 0.0, unsure)]
 
@@ -380,11 +380,11 @@ def test_silence_sends_again():
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
     deadline = w.next_deadline(0.0)
-    w.stored([1], 0.2)
+    w.on_pubacks([1], 0.2)
     w.expire(5.0)
     again = sent(w, 5.0)
-    w.stored([0], 0.2)
-    w.stored([0], 0.2)
+    w.on_pubacks([0], 0.2)
+    w.on_pubacks([0], 0.2)
 
     assert deadline == 5.0
     assert again == [0]
@@ -399,7 +399,7 @@ def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
     w.append(block(0, ["a"]))
     sent(w, 0.0)
     w.expire(1.0)
-    w.settled(0, OVERLOADED, 1.0)
+    w.on_answer(0, OVERLOADED, 1.0)
 
     assert sent(w, 1.0) == [0]
     assert sent(w, 1.0) == []
@@ -412,7 +412,7 @@ def test_publish_timeout_ends_the_task():
     w = window(ack=1.0, publish=3.0)
     w.append(block(0, ["a", "b"]))
     sent(w, 0.0)
-    w.stored([0], 0.2)
+    w.on_pubacks([0], 0.2)
     for now in (1.0, 2.0):
         w.expire(now)
         sent(w, now)
@@ -446,7 +446,7 @@ def test_a_limit_is_retried_until_publish_timeout_and_named():
     with pytest.raises(PublishTimeoutError, match=r"make room \(err_code 10077\)"):
         while now < 10:
             if sent(w, now):
-                w.settled(0, LIMITED, now)
+                w.on_answer(0, LIMITED, now)
             now += 0.25
             w.expire(now)
     assert now == 3.0
@@ -461,7 +461,7 @@ def test_a_rejected_publish_ends_the_task_at_once():
     sent(w, 0.0)
 
     with pytest.raises(PublishRejectedError, match=r"'b': row 1: too large \(err_code 10054\)"):
-        w.settled(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
+        w.on_answer(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
 
 
 def absent_until_error(w: Window, ordinal: int, until: float) -> float:
@@ -471,7 +471,7 @@ def absent_until_error(w: Window, ordinal: int, until: float) -> float:
         try:
             w.expire(now)
             if ordinal in sent(w, now):
-                w.settled(ordinal, ABSENT, now)
+                w.on_answer(ordinal, ABSENT, now)
         except PublishTimeoutError as error:
             assert "no stream listens on this subject: create it" in str(error)
             return now
@@ -498,9 +498,9 @@ def test_what_was_withdrawn_is_not_stored(same_block):
     w = window(publish=120.0)
     w.append(block(0, ["b", "a", "b"]))
     sent(w, 0.0)
-    w.settled(1, ABSENT, 0.0)
+    w.on_answer(1, ABSENT, 0.0)
     w.withdraw(ordinal for ordinal, *_ in w.waiting(lambda subject: subject == "a"))
-    w.stored([0] if same_block else [0, 2], 0.0)
+    w.on_pubacks([0] if same_block else [0, 2], 0.0)
     w.append(block(3, ["a"]))
 
     assert w.acked == (1 if same_block else 2)
@@ -514,7 +514,7 @@ def test_subjects_of_other_rows_are_not_stored():
     w = window(publish=120.0)
     w.append(block(0, ["a", "b"]).before(1))
     sent(w, 0.0)
-    w.stored([0], 0.0)
+    w.on_pubacks([0], 0.0)
     w.append(block(1, ["b"]))
 
     assert 10.0 <= absent_until_error(w, 1, 60.0) <= 12.0
@@ -528,10 +528,10 @@ def test_a_stream_without_a_leader_is_waited_for(same_block):
     w = window(publish=60.0)
     w.append(block(0, ["b", "a", "a"]))
     sent(w, 0.0)
-    w.stored([1] if same_block else [0, 1, 2], 0.2)
+    w.on_pubacks([1] if same_block else [0, 1, 2], 0.2)
     if same_block:
-        w.stored([0], 0.2)
-        w.settled(2, ABSENT, 0.0)
+        w.on_pubacks([0], 0.2)
+        w.on_answer(2, ABSENT, 0.0)
     else:
         w.append(block(3, ["a"]))
 
@@ -545,12 +545,12 @@ def test_a_broken_connection_sends_everything_again_in_order():
     w = window(6)
     w.append(block(0, ["a", "b"] * 5))
     sent(w, 0.0)
-    w.stored([0], 0.2)
-    w.stored([3], 0.2)
-    w.settled(4, LIMITED, 0.1)
-    w.broken()
+    w.on_pubacks([0], 0.2)
+    w.on_pubacks([3], 0.2)
+    w.on_answer(4, LIMITED, 0.1)
+    w.on_disconnect()
     again = sent(w, 9.0)
-    w.stored(again, 0.2)
+    w.on_pubacks(again, 0.2)
 
     assert again == [1, 2, 4, 5]
     assert sent(w, 9.1) == [6, 7, 8, 9]
@@ -574,6 +574,6 @@ def test_repr_shows_the_state():
     w = window(2)
     w.append(block(0, ["a"] * 3))
     sent(w, 0.0)
-    w.stored([0], 0.2)
+    w.on_pubacks([0], 0.2)
 
     assert repr(w) == "<Window 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"

@@ -57,7 +57,7 @@ def test_random_walk(seed):
             if fate < 0.75:
                 run = wire[at : at + rng.randrange(1, 6)]
                 del wire[at : at + len(run)]
-                w.stored(run, now)
+                w.on_pubacks(run, now)
                 acked_at_server.update(run)
                 unsettled.difference_update(run)
             else:
@@ -66,12 +66,12 @@ def test_random_walk(seed):
                 if fate < 0.9 and outcome is not ABSENT:
                     if ordinal not in acked_at_server:
                         unsettled.add(ordinal)
-                    w.settled(ordinal, outcome, now)
+                    w.on_answer(ordinal, outcome, now)
                 # else the answer is lost
         elif event < 0.73:
             unsettled.update(o for o in wire if o not in acked_at_server)
             wire.clear()
-            w.broken()
+            w.on_disconnect()
         now += rng.random() * 0.4
         if rng.random() < 0.3 or not wire:
             w.expire(now)

@@ -52,7 +52,7 @@ def test_what_waits_has_its_route(monkeypatch, mode):
     rows = block("abcd" * 300, 0)
     world = World(
         monkeypatch, [rows], random.Random(1), publish_mode=mode, **FIXED,
-        max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.001,
+        max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.02,
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip
     world.net.chaos = 0.0
@@ -107,7 +107,7 @@ def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):
         at = START_S + 1 + second
         world.net.commands.append((at, command(second, "a", 1.5 if second < 59 else 1.0)))
     world.net.on_sent = lambda each: world.clock.now >= START_S + 1
-    world.supply._blocks.append(block("a" * 5, 80))
+    world.supply.blocks.append(block("a" * 5, 80))
     world.run()
 
     assert total(world, "producer_throttled_times") == pytest.approx(60_000, abs=50)
@@ -156,8 +156,7 @@ def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
     about either nothing is shed.
     """
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0)
-    world, _ = shedding(monkeypatch, rules=rules, drops=True, publish_timeout_s=100.0)
-    world.publisher.admission._overload._streams.clear()
+    world, _ = shedding(monkeypatch, False, rules=rules, drops=True, publish_timeout_s=100.0)
 
     class Busy(ModelServer):
         def publish(self, sent: Sent) -> list[Reply]:
@@ -168,7 +167,7 @@ def test_a12_push_back_of_a_stream_sheds_its_own_rows(monkeypatch, other):
     busy, free = Busy(), world.net.servers[0]
     world.net.servers = (free, busy) if other else (busy, free)
     own = world.net.servers
-    monkeypatch.setattr(world.net, "_server", lambda each: own[each.subject in SECOND])
+    monkeypatch.setattr(world.net, "server_of", lambda each: own[each.subject in SECOND])
     counts = world.run()
     stored = {place: len(each.stored) for place, each in enumerate(own)}
 
@@ -182,8 +181,8 @@ def test_a_priority_of_each_row(monkeypatch):
     Shed rows are those of the sheddable priority, and counted so.
     """
     world, _ = shedding(monkeypatch, drops=True)
-    first = world.supply._blocks[0]
-    world.supply._blocks[0] = replace(first, priorities=None)
+    first = world.supply.blocks[0]
+    world.supply.blocks[0] = replace(first, priorities=None)
     counts = world.run()
     name = "publish_rejected_total"
 

@@ -126,6 +126,22 @@ def test_every_key_is_needed(missing):
         Offset.from_json({key: value for key, value in VALUE.items() if key != missing})
 
 
+def test_an_offset_of_the_first_version():
+    """
+    A checkpoint of version 0.1.0, whose offsets had fewer keys, is gone on with: every partition
+    has a task.
+    """
+    text = (
+        '{"version":1,"consumer":"spark-0a1b2c3d4e","streams":{"S":"2026-11-20T00:00:00Z"},'
+        '"base":[0,0],"sequences":[7,9]}'
+    )
+
+    offset = Offset.from_json(json.loads(text))
+
+    assert (offset.sequences, offset.base, offset.consumer) == ((7, 9), (0, 0), "spark-0a1b2c3d4e")
+    assert (offset.idle, offset.resumed, offset.query, offset.filters) == ((), (), "", ())
+
+
 @pytest.mark.parametrize(
     "offset",
     [{"topic": {"0": 42}}, {"offset": 5, "timestamp": 1000}, {"logOffset": 0}, 17, "17", None],

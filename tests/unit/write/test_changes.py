@@ -12,10 +12,10 @@ from pyspark_jetstream.write import changes
 from pyspark_jetstream.write.changes import FoundStream, check_targets
 
 
-def info(first, last, messages, replicas=3, **limits):
+def info(first, last, messages, replicas=3, others=(), **limits):
     config = {"name": "S", "retention": "limits", "num_replicas": replicas, **limits}
     return stream_info_of({
-        "config": config,
+        "config": config, "cluster": {"replicas": [{"name": name} for name in others]},
         "created": "2026-01-01T00:00:00Z", "ts": "2026-01-01T00:00:00Z",
         "state": {"first_seq": first, "last_seq": last, "messages": messages, "bytes": messages},
     })  # fmt: skip
@@ -48,6 +48,20 @@ def test_limits_that_were_set_meanwhile_remove_rows():
     assert FoundStream.of(info(1, 2, 2, max_msgs=12)).holding(3).fault(info(9, 20, 12)) is None
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_fault"),
+    [("limits", "interest", True), ("interest", "limits", False), ("interest", "interest", False)],
+)
+def test_another_retention(before, after, is_fault):
+    """
+    Whoever turns a stream to `interest` lets rows go; from then on it keeps all that it is given.
+    """
+    fault = FoundStream.of(info(1, 2, 2, retention=before)).fault(info(1, 9, 9, retention=after))
+
+    assert (fault is not None) is is_fault
+    assert fault is None or "turned from limits to interest retention" in fault
+
+
 class Looks:
     """A leader, and what it says in look after look; the last for ever."""
 
@@ -65,10 +79,15 @@ class Looks:
         return said
 
 
-@pytest.mark.parametrize("late", [None, info(1, 150, 150)], ids=["not there", "behind"])
+@pytest.mark.parametrize(
+    "late",
+    [None, info(1, 150, 150), info(1, 150, 150, 1, ["n2"])],
+    ids=["not there", "behind", "placed elsewhere"],
+)
 def test_a_loss_that_does_not_last_is_none(monkeypatch, late):
     """
-    A leader that was just elected may not know the stream, or all of it, for a moment.
+    A leader that was just elected may not know the stream, or all of it, for a moment. So may one
+    of a stream without replicas, which has some while it moves to another server.
     """
     monkeypatch.setattr(changes, "SETTLES_S", 30.0)
     now = info(1, 1200, 1200)

@@ -1,0 +1,76 @@
+"""
+Pauses all consumers of a query for a time (`pause`), or ends that (`resume`).
+
+    pyspark-jetstream pause --checkpoint /checkpoints/alerts --for 10m
+    pyspark-jetstream pause --stream FLIGHTS --consumer spark-6544945683 --for 1h
+    pyspark-jetstream resume --checkpoint /checkpoints/alerts
+
+--consumer names one consumer, or by their prefix those of all partitions of a query; a checkpoint
+names its query's. The query waits, says until when, reads nothing around the pause, and goes on by
+itself. It looks once a second, before a batch: tasks that read without the consumer by then come to
+their end. With readMode=direct there is no consumer. On a `limits` stream the server forgets a
+consumer, and its pause, that no client asks for a day. A later pause takes the place of this one.
+
+Exit status 0: all are paused, or none is any more; 1: failed, why in one line; 2: wrong arguments;
+3: one or more were not paused that were to go on, which is shown.
+Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
+$JETSTREAM_CREDENTIALS.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.operations.inspection.findings import ConsumerState
+from pyspark_jetstream.operations.terminal import say, say_json
+
+from .overview import add_consumers, inspecting
+from .program import FAILED, Parser, seconds
+
+NOT_PAUSED: Final = 3
+
+
+def arguments(parser: Parser) -> None:
+    """What it takes."""
+    add_consumers(parser)
+    parser.add_argument("--for", dest="for_s", type=seconds, metavar="TIME", help="such as 10m")
+    parser.add_argument("--resume", action="store_true", help="end a pause, as `resume` does")
+    parser.add_json("one JSON document a consumer, one a line")
+    parser.add_connection()
+
+
+def run(given: argparse.Namespace) -> int:
+    """Pauses, or resumes; the exit status, as the help says."""
+    if given.checkpoint is None and not (given.stream and given.consumer):
+        given.parser.error("expected --stream and --consumer, or --checkpoint")
+    if given.resume is (given.for_s is not None):
+        given.parser.error("expected --for, or --resume")
+    with inspecting(given) as (client, inspector):
+        found = inspector.look().consumers
+        consumers = [each for each in found if not each.own]
+        if not consumers:
+            given.parser.complain("there is no such consumer")
+            return FAILED
+        until = None if given.resume else datetime.now(UTC) + timedelta(seconds=given.for_s)
+        for each in consumers:
+            _pause(JetStream(client), each, until, given.json)
+    return 0 if until or all(each.paused_until for each in consumers) else NOT_PAUSED
+
+
+def _pause(js: JetStream, before: ConsumerState, until: datetime | None, as_json: bool) -> None:
+    """Pauses one consumer, or lets it go on, and says so."""
+    now = js.pause(before.stream, before.name, until)
+    if as_json:
+        facts = {
+            "stream": before.stream,
+            "consumer": before.name,
+            "paused_until": now or None,
+            "before": before.paused_until or None,
+        }
+        say_json(facts, indent=None)
+        return
+    was = f"was paused until {before.paused_until}" if before.paused_until else "was not paused"
+    say(f"{before.stream} {before.name}: {f'paused until {now}' if now else 'goes on'}, {was}")

@@ -1,0 +1,169 @@
+"""Pausing all consumers of a query by command, on a real server, and by the command `nats`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from datetime import datetime, timedelta
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.fetch import survey
+from pyspark_jetstream.operations.console.commands import main
+
+from ..kits.layouts import Place
+from ..kits.reading import query
+from ..kits.schemas import mistakes
+
+__all__ = ["query"]
+
+NATS = shutil.which("nats")
+
+
+@pytest.fixture
+def place(js):
+    """Two partitions on one stream, which goes with the test."""
+    made = Place(js, "filtered", f"P{time.monotonic_ns()}")
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def command(nats_server, capsys):
+    """A command: its status, its lines, and what it said of mistakes."""
+
+    def run(*words):
+        try:
+            status = main([*words, "--servers", nats_server.url])
+        except SystemExit as end:
+            status = end.code
+        said = capsys.readouterr()
+        return status, said.out.splitlines(), said.err
+
+    return run
+
+
+def begun(query, place, **options):
+    """A query that has read twenty messages; the words that name its consumers."""
+    reader = query(**place.options | options)
+    reader.plan()
+    reader.commit()
+    place.publish(20)
+    reader.drain()
+    return reader, ("--stream", place.streams[0], "--consumer", reader.planned[-1]["consumer"])
+
+
+@pytest.mark.parametrize("mode", ["auto", "consumer"])
+def test_all_consumers_of_a_query(js, place, query, command, mode):
+    """
+    A query that is paused reads nothing, also after a restart, and says until when; `resume` lets
+    it go on, and nothing is lost or doubled. Paused again the time is another, and resumed twice
+    the second is told from the first by its status.
+    """
+    reader, which = begun(query, place, readMode=mode)
+    paused = command("pause", *which, "--for", "1h")
+    again = command("pause", *which, "--for", "2h", "--json")
+    place.publish(3_000)
+    reader.restart()
+    reader.drain()
+    waits, rows = reader.reader.reportLatestOffset(), len(reader.rows)
+    inspected = command("inspect", *which, "--json")
+    resumed, twice = command("resume", *which), command("resume", *which)
+    reader.drain()
+
+    consumers = [f"{place.streams[0]} {which[-1]}-{index}" for index in range(2)]
+    assert [line.partition(":")[0] for line in paused[1]] == consumers
+    assert all(line.endswith("Z, was not paused") for line in paused[1])
+    facts = [json.loads(line) for line in again[1]]
+    assert all(mistakes(each, "pause") == [] for each in facts)
+    until = [each["paused_until"] for each in facts]
+    assert until > [each["before"] for each in facts]
+    assert [waits[index]["pausedUntil"] for index in "01"] == until
+    document = json.loads("".join(inspected[1]))
+    assert [each["paused_until"] for each in document["consumers"]] == until
+    assert len(document["problems"]) == 2
+    assert rows == 20
+    assert resumed[1] == [f"{each}: goes on, was paused until {until[0]}" for each in consumers]
+    assert [paused[0], again[0], inspected[0], resumed[0], twice[0]] == [0, 0, 3, 0, 3]
+    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(3_020))
+    assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]
+
+
+@pytest.mark.parametrize("cut", [{}, {"minPartitions": 4}], ids=["whole", "cut"])
+def test_a_batch_that_was_planned_before_the_pause(js, place, query, command, monkeypatch, cut):
+    """
+    Its tasks would read without the consumers: they are not made before the pause is over, so
+    nothing is read around it. So it is with a batch that a restart runs again.
+    """
+    monkeypatch.setattr(survey, "FAR_S", 60.0)
+    reader, which = begun(query, place, **cut)
+    place.publish(30_000)
+    time.sleep(1.1)  # what it sees next is not what it saw
+    assert reader.plan() is not None
+    read = reader.reader.reportLatestOffset()["0"]["read"]
+    assert command("pause", *which, "--for", "1h")[0] == 0
+    over = threading.Event()
+    own = Client(js.client.options)
+
+    def resume():
+        over.set()
+        for index in range(2):
+            JetStream(own).pause(which[1], f"{which[-1]}-{index}", None)
+
+    timer = threading.Timer(2.0, resume)
+    timer.start()
+    reader.restart() if cut else reader.commit()
+    was_over = over.is_set()
+    timer.join()
+    own.close()
+    reader.drain()
+
+    assert (read, was_over) == ("own", True)
+    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(30_020))
+
+
+def test_what_cannot_be_paused(place, query, command):
+    """
+    Consumers that there are not, also those of a query without any, are one line; a time that is
+    missing, or too much, is a mistake of the command line.
+    """
+    _, which = begun(query, place, readMode="direct")
+    for words, expected, says in (
+        (("pause", *which, "--for", "1h"), 1, "there is no such consumer"),
+        (("pause", *which), 2, "expected --for, or --resume"),
+        (("resume", *which, "--for", "1h"), 2, "expected --for, or --resume"),
+        (("pause", "--for", "1h"), 2, "expected --stream and --consumer, or --checkpoint"),
+    ):
+        status, lines, said = command(*words)
+        assert (status, lines) == (expected, [])
+        assert says in said
+
+
+@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+def test_the_command_nats_does_the_same(js, nats_server, place, query, command):
+    """
+    What `nats consumer pause` pauses `resume` lets go on, and the other way round.
+    """
+    _, which = begun(query, place)
+
+    def nats(*words):
+        call = [NATS, "--server", nats_server.url, "consumer", *words]
+        subprocess.run(call, check=True, timeout=60, capture_output=True)
+
+    def pauses():
+        return [js.consumer_info(which[1], f"{which[-1]}-{i}").pause_s > 0 for i in range(2)]
+
+    until = (datetime.now() + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
+    nats("pause", which[1], f"{which[-1]}-0", until, "--force")
+    first, waits = pauses(), command("resume", *which)
+    then = pauses()
+    command("pause", *which, "--for", "1h")
+    nats("resume", which[1], f"{which[-1]}-1", "--force")
+
+    assert (first, then, pauses()) == ([True, False], [False, False], [True, False])
+    assert (waits[0], len(waits[1])) == (3, 2)

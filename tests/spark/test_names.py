@@ -1,0 +1,94 @@
+"""Whose a write is, as operators and metrics are told: the name that its user gave it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.outbox.throttleprotocol import Producer, understand
+from pyspark_jetstream.publish.metrics import Report
+
+from ..conftest import connection_to
+from ..kits.sources import NewStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def rows(spark: SparkSession, name: str) -> DataFrame:
+    return spark.range(20, numPartitions=1).selectExpr(
+        f"'{name}.a' as subject", "cast(id as string) as data"
+    )
+
+
+def streaming(spark: SparkSession, options: dict[str, str], name: str, home: Path) -> None:
+    """`writeStream.queryName` alone."""
+    rows(spark, name).write.parquet(str(home / "rows"))
+    read = spark.readStream.schema("subject string, data string").parquet(str(home / "rows"))
+    query = (
+        read.writeStream.format("jetstream").options(**options).queryName("orders by day")
+        .option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+
+
+def batch(spark: SparkSession, options: dict[str, str], name: str, home: Path) -> None:
+    """A batch write has an option."""
+    write = rows(spark, name).write.format("jetstream").options(**options)
+    write.option("queryName", "orders by day").mode("append").save()
+
+
+def each_batch(spark: SparkSession, options: dict[str, str], name: str, home: Path) -> None:
+    """A batch write in `foreachBatch` has the name of its query."""
+    rows(spark, name).write.parquet(str(home / "rows"))
+    read = spark.readStream.schema("subject string, data string").parquet(str(home / "rows"))
+
+    def write(frame: DataFrame, number: int) -> None:
+        frame.write.format("jetstream").options(**options).mode("append").save()
+
+    query = (
+        read.writeStream.foreachBatch(write).queryName("orders by day")
+        .option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+
+
+@pytest.mark.parametrize("write", [streaming, batch, each_batch])
+def test_a_write_has_the_name_of_its_query(
+    spark: SparkSession,
+    nats_server: DevServer,
+    new_stream: NewStream,
+    tmp_path: Path,
+    write: Callable[..., None],
+) -> None:
+    """Its reports of metrics have it, and its first word to operators, with its machine."""
+    name = new_stream()
+    options = {
+        "servers": nats_server.url, "metricsSubject": f"m.{name}", "throttleSubject": f"t.{name}"
+    }  # fmt: skip
+    client = Client(connection_to(nats_server))
+    connection = client.connection
+    for subject in (options["metricsSubject"], f"t.{name}.active"):
+        connection.subscribe(subject)
+    connection.ping(10.0)
+    write(spark, options, name, tmp_path)
+    reports, words = [], []
+    while not any(report.final for report in reports):
+        frame = connection.next_frame(time.monotonic() + 30)
+        assert frame is not None
+        if json.loads(frame.data)["type"] == "metrics":
+            reports.append(Report.decode(frame.data))
+        else:
+            words.append(understand(frame.data))
+    client.close()
+
+    assert {report.query_name for report in reports} == {"orders by day"}
+    assert words and all(isinstance(word, Producer) for word in words)
+    assert {word.query for word in words} == {"orders by day"} and all(w.host for w in words)
