@@ -6,12 +6,13 @@ the same ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ..fetch import planning
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
-from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, cheapest, direct_tasks
+from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, cheapest, direct_tasks, of_many
 from .durables import Durables
 from .options import SourceOptions
 from .planner import BatchPlanner, Plan
@@ -20,6 +21,9 @@ from .watched import WatchedStreams
 __all__ = ["RangeTasks"]
 
 logger = get_logger(__name__)
+
+_STREAMS: Final = 16
+"""Of several streams a task reads up to so many, where each has few messages."""
 
 
 class RangeTasks:
@@ -167,4 +171,7 @@ class RangeTasks:
                 tasks += cheapest(self._survey, self._watched.infos[read.stream], direct)
             else:
                 tasks += direct
+        if layout.is_several:
+            most = max(1, len(tasks) // (options.min_partitions or 1))
+            return of_many(tasks, min(most, _STREAMS))
         return tasks

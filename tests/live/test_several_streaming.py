@@ -127,6 +127,54 @@ def test_a_stream_that_is_deleted(
     assert sorted(row["sequence"] for row in again) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_deleted_amid_a_batch(
+    tenants: Tenants, query: Callable[..., Query], fails: str
+) -> None:
+    """
+    A stream that goes between the plan and its task is the same loss: with failOnDataLoss=false the
+    task reads the others.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b", "c")
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails)
+    several.plan()
+    (task,) = several.tasks()
+    tenants.remove("b")
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"'{tenants.name('b')}'.*was deleted"):
+            list(several.reader.read(task))
+        return
+    several.rows = [row for batch in several.reader.read(task) for row in batch.to_pylist()]
+
+    assert rows(several) == every(tenants, a=3, c=3)
+
+
+def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query]) -> None:
+    """
+    Streams with few messages share tasks, sixteen at the most, or as `minPartitions` asks; those
+    with many messages do not; and the tasks of a batch that runs again are the same.
+    """
+    tenants.make(*range(40))
+    tenants.fill(*range(40))
+    tenants.fill(7, count=12_000)
+    several = query(streamPattern=f"{tenants.prefix}-*")
+    several.plan()
+    tasks = several.tasks()
+    sizes = [[read.end - read.start for read in task.work.reads] for task in tasks]
+
+    assert sum(map(len, sizes)) >= 40
+    assert max(map(len, sizes)) == 16
+    assert all(sum(each) <= 10_000 or len(each) == 1 for each in sizes)
+    several.restart()
+    again = [[read.end - read.start for read in t.work.reads] for t in several.tasks()]
+    assert again == sizes
+    assert len(set(rows(several))) == len(several.rows) == 12_120
+    split = query(streamPattern=f"{tenants.prefix}-*", minPartitions=40)
+    split.plan()
+    assert len(split.tasks()) >= 40
+
+
 def test_a_run_that_ends_takes_no_streams_that_come_later(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:
@@ -152,7 +200,7 @@ def test_a_batch_has_its_limit_over_all_streams(
 ) -> None:
     """
     `maxRecordsPerTrigger` is shared among the streams, and a few large ones do not starve the rest;
-    a batch has a task for each stream with messages, and none for the others.
+    a batch reads the streams with messages, and none of the others.
     """
     tenants.make(*"abcd")
     tenants.fill("a", count=90)
@@ -160,8 +208,8 @@ def test_a_batch_has_its_limit_over_all_streams(
     several = query(streamPattern=f"{tenants.prefix}-*", maxRecordsPerTrigger=30)
     several.plan()
 
-    assert {task.work.stream for task in several.tasks()} == {tenants.name(n) for n in "abc"}
-    assert len(several.tasks()) < 6
+    (task,) = several.tasks()  # of few messages
+    assert {read.stream for read in task.work.reads} == {tenants.name(n) for n in "abc"}
     several.commit()
     assert len(several.rows) <= 30
     assert {row["stream"] for row in several.rows} == {tenants.name(n) for n in "abc"}
