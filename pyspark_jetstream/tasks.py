@@ -12,9 +12,10 @@ from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
-from .errors import JetStreamError, ReadError
+from .errors import DataLossError, JetStreamError, ReadError, StreamNotFoundError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
+from .fetch.dataloss import lost
 from .fetch.decoding.markers import without_markers
 from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
@@ -24,11 +25,15 @@ from .logs import log_for
 from .sanitize import get_logger
 from .worker import settle
 
+_TASK_SEQUENCES: Final = 10_000
+"""Ranges of several streams that have more in sum are no one task."""
+
 if TYPE_CHECKING:
     from .client.info import StreamInfo
     from .fetch.survey import Survey
 
 __all__ = [
+    "ManyReads",
     "OwnRead",
     "RangeRead",
     "ReadTask",
@@ -36,6 +41,7 @@ __all__ = [
     "Work",
     "by_own_consumer",
     "direct_tasks",
+    "of_many",
     "pieces",
     "read_task",
     "shaped",
@@ -103,6 +109,28 @@ class RangeRead(DirectRead):
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
         return read_direct(client, self, *_dropping(self.layout, self.partition))
+
+
+@dataclass(frozen=True, slots=True)
+class ManyReads:
+    """The work of a task that reads ranges of several streams, one after the other."""
+
+    reads: tuple[RangeRead, ...]
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """
+        The rows.
+
+        Raises:
+            DataLossError: One of the streams was deleted (`failOnDataLoss`).
+        """
+        for read in self.reads:
+            try:
+                yield from read.batches(client)
+            except StreamNotFoundError:
+                what = f"the stream was deleted before it was read up to sequence {read.end}"
+                error = DataLossError(read.stream, read.partition or 0, what)
+                lost(error, read.fail_on_data_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +216,7 @@ def direct_tasks(
         ranges = planning.split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
         counts = [read.expected]
-        if len(ranges) > 1 or read.expected is None:
+        if len(ranges) > 1:
             counts = survey.sums(read.stream, filters, ranges, infos)
         for piece in pieces(read, ranges, counts):
             info = infos[read.stream]
@@ -223,6 +251,27 @@ def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
         and info.retention == "limits"
         and survey.may_own(info.name, {info.name: info})
     )
+
+
+def of_many(tasks: Sequence[ReadTask], most: int) -> list[ReadTask]:
+    """
+    Direct reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
+    their order, and no more sequences than make one worth its start.
+    """
+    groups: list[list[RangeRead]] = []
+    length = 0
+    connection: ConnectionOptions | None = None
+    for task in tasks:
+        read, connection = task.work, task.connection
+        assert isinstance(read, RangeRead)
+        length += read.end - read.start
+        if not groups or len(groups[-1]) >= most or length > _TASK_SEQUENCES:
+            groups.append([])
+            length = read.end - read.start
+        groups[-1].append(read)
+    if connection is None:
+        return []
+    return [ReadTask(connection, ManyReads(tuple(group))) for group in groups]
 
 
 def counted(batches: Iterator[pa.RecordBatch], wanted: bool) -> Iterator[pa.RecordBatch]:

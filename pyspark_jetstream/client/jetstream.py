@@ -32,6 +32,7 @@ from .connection import Client, Reply, Request
 from .info import (
     CONSUMERS,
     ERROR,
+    LISTED,
     LISTING,
     NAMES,
     PAUSED,
@@ -281,7 +282,7 @@ class JetStream:
         """
 
         def page(answer: dict[str, Any]) -> tuple[int, int, list[StreamInfo]]:
-            streams = answer.get("streams") or []
+            streams = LISTED(answer).get("streams") or []
             taken = [self._timed(each) for each in streams if takes(each["config"]["name"])]
             return answer["total"], len(streams), taken
 

@@ -183,7 +183,7 @@ class Survey:
     def _first_layout(self, several: Several) -> Layout:
         infos = self._several(several)
         for name in several.names:
-            if name not in infos:
+            if name not in infos and self._options.fail_on_data_loss:
                 self._info_of(name)  # raises that there is none
         if not infos:
             raise OptionError(several.option, f"there is no stream of such a name: '{several}'")
@@ -325,7 +325,7 @@ class Survey:
 
     def marks(self, infos: Mapping[str, StreamInfo]) -> dict[str, Mark]:
         """The marks of streams that were looked at just now."""
-        marks = {name: info.mark for name, info in infos.items()}
+        marks = {name: infos[name].mark for name in self.layout.streams}
         self._whole = {name: (self._reign(infos[name]), m.sequence) for name, m in marks.items()}
         return marks
 
