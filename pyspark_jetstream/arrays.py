@@ -149,7 +149,7 @@ def where(mask: pa.Array) -> pa.Array:
 
 
 def take(values: pa.Array, indexes: pa.Array) -> pa.Array:
-    """As `pc.take`, but unchecked, and without building its options anew at every call."""
+    """`pc.take` without checks, and without building its options anew at every call."""
     return _TAKE.call([values, indexes], _UNCHECKED)
 
 
@@ -164,7 +164,7 @@ def woven(columns: Sequence[pa.Array]) -> pa.Array:
 
 @lru_cache(maxsize=8)
 def _weave(columns: int, rows: int) -> pa.Array:
-    """Where row r of column c lies when the columns stand one after another."""
+    """Place of row r of column c when the columns stand one after another."""
     place = numbers(columns * rows)
     row = pc.divide(place, int32(columns))
     column = pc.subtract(place, pc.multiply(row, int32(columns)))

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from .errors import OptionError
+from .logs import log_for
 from .options import check_reads, parse_read, parse_sink, parse_stream
 from .readstream.options import POLICIES
 
@@ -114,6 +115,7 @@ class JetStreamDataSource(DataSource):
         from .read.pushdown import pushes_filters
 
         options = parse_read(dict(self.options))
+        log_for(options.connection.log_level)
         _check_schema(schema, columns_of(self.options))
         filtered = pushes_filters()
         if isinstance(options, BucketOptions):
@@ -147,6 +149,7 @@ class JetStreamDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         gc.freeze()  # a process that begins has no garbage: importing the rest need not look for it
         options = parse_stream(dict(self.options))
+        log_for(options.connection.log_level, options.query_name or options.consumer)
         columns = _columns(options.include_headers)
         if options.sharing is not None:
             from .readstream.shared.reader import SharedStreamReader
@@ -162,13 +165,16 @@ class JetStreamDataSource(DataSource):
         """A batch write."""
         from .write.sink import batch_writer
 
-        return batch_writer(parse_sink(dict(self.options)), schema, overwrite)
+        options = parse_sink(dict(self.options))
+        log_for(options.connection.log_level, options.metrics.query_name)
+        return batch_writer(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write."""
         from .write.sink import stream_writer
 
         options = parse_sink(dict(self.options), streaming=True)
+        log_for(options.connection.log_level, options.metrics.query_name)
         return stream_writer(options, schema, overwrite)
 
 

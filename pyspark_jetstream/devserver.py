@@ -202,12 +202,12 @@ class DevServer:
 
     @property
     def port(self) -> int:
-        """Where clients connect; 0 before the first start unless chosen."""
+        """Port for clients; 0 before the first start unless chosen."""
         return self._port
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """URL for clients."""
         return f"nats://{HOST}:{self._port}"
 
     @property
@@ -455,7 +455,7 @@ def _free_ports(n: int) -> list[int]:
 
 
 def _get_json(server: DevServer, path: str) -> dict[str, Any]:
-    """What the server's monitoring endpoint says; nothing while it does not answer."""
+    """JSON of the server's monitoring endpoint; empty while it does not answer."""
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=2)

@@ -136,7 +136,7 @@ _REMEDIES: Final = {
     " counters: a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
 }
-"""What to do about what the server says, by its err_code (server/errors.json)."""
+"""Advice by the server's err_code (server/errors.json)."""
 
 
 def _remedy(err_code: int) -> str:
@@ -467,7 +467,7 @@ class DataLossError(ReadError):
 
 
 class SnapshotLossError(DataLossError):
-    """What a snapshot should hold of `subjects` is no longer there (`failOnDataLoss=true`)."""
+    """Messages that belong to a snapshot of `subjects` are gone (`failOnDataLoss=true`)."""
 
     def __init__(self, stream: str, subjects: tuple[str, ...], detail: str) -> None:
         super().__init__(stream, 0, detail)

@@ -47,7 +47,7 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 
 
 _ALIKE: Final = 0.65
-"""How alike a name must be to be taken for another; below, most are another thing's name."""
+"""Least similarity of a misspelt name; below it, most names belong to something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,20 @@ class Option:
 
     name: str
     field: str
-    """Of the dataclasses that have one of this name, what it fills; "" where a wing decides."""
+    """The dataclass field that the option fills; "" where a wing decides."""
     parse: Callable[[str], Any]
     default: str
-    """As a user would write it; "" for none."""
+    """Default in a user's spelling; "" for none."""
     doc: str
     absent: Any = None
     """The value where nothing is given and there is no default."""
     secret: bool = False
     kinds: frozenset[str] = frozenset()
-    """Where it applies; a `table` says it of all its rows."""
+    """Kinds of reads and writes that have the option; a `table` sets it for all its rows."""
 
     @property
     def value(self) -> Any:
-        """What it is where nothing is given."""
+        """The default's value."""
         return self.parse(self.default) if self.default else self.absent
 
 
@@ -100,7 +100,7 @@ class Values:
         return self._given[name] if name in self._given else self._rows[name].value
 
     def given(self, name: str) -> Any:
-        """What was given; None where nothing was, whatever the default is."""
+        """The user's value; None where there is none, whatever the default is."""
         return self._given.get(name)
 
     def also(self, **given: Any) -> Values:

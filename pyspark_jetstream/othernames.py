@@ -68,8 +68,11 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      "payloads are read and stored as they are; leave it out, and change the column data"),
     # what is read
     (_READS, "subscribe topic topics streams stream.name pull.subscription.stream.name",
-     "it is 'stream' here, one stream's name; 'subject' has filters of its subjects, a comma list"),
-    (_READS, "subscribePattern topicPattern subjects filter filters filterSubject filterSubjects"
+     "it is 'stream' here, a stream's name or a comma list of them; 'subject' has filters of its"
+     " subjects"),
+    (_READS, "subscribePattern topicPattern topicsPattern",
+     "it is 'streamPattern' here, names of streams with * for any characters, such as tenant-*"),
+    (_READS, "subjects filter filters filterSubject filterSubjects"
      " subject.filter stream.subjects",
      "it is 'subject' here, filters such as orders.*.eu; 'stream' names the stream"),
     (_READS, "assign",
@@ -143,7 +146,7 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      " allow_atomic"),
     ("sink", "define.stream js.define.stream", "it is 'createStream' here"),
 )  # fmt: skip
-"""Where a name is used, how it is written elsewhere, and what is said of it."""
+"""By use of a name: its spelling elsewhere, and the advice."""
 
 
 def _plain(name: str) -> str:

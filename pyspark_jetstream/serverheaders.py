@@ -72,7 +72,10 @@ MADE: Final = {
     "Nats-Request-Info": "of a request to another account: who asks; services believe it, and the"
     " server finds a fast batch by it (client.go, accounts.go, stream.go)",
 }
-"""What servers say when they deliver, republish or copy a message: stale wherever it is stored."""
+"""
+Headers that servers add when they deliver, republish or copy a message: stale in any stored
+message.
+"""
 
 ORDERS: Final = {
     "Nats-Trace-Dest": "trace the message, and publish the trace there; whoever may not publish"
@@ -86,7 +89,9 @@ ORDERS: Final = {
     " jetstream_api.go)",
     "Nats-Response-Type": "the request is another server's answer (jetstream_api.go)",
 }
-"""What the server is told to do with one publish or request: nothing a stored message says."""
+"""
+Headers that are instructions for one publish or request: they say nothing about a stored message.
+"""
 
 PLACES: Final = {
     "Nats-Batch-Id": "the message is part of this atomic batch (stream.go)",
@@ -105,7 +110,10 @@ PLACES: Final = {
     "Nmqtt-Pub": "an MQTT client published it, with this QoS: MQTT subscribers of QoS 1 and 2 wait"
     " for it elsewhere (mqtt.go, mqttDeliverMsgCbQoS0)",
 }
-"""What a message is to the stream it is in. A reader may want to know; elsewhere it is wrong."""
+"""
+Headers about a message's place in its stream. A reader may want them; in another stream they are
+wrong.
+"""
 
 EXPECTS: Final = {
     "Nats-Expected-Stream": "refuse it unless this is the stream",
@@ -156,10 +164,12 @@ all the same, so it is copied, with `UNTRACED` beside it.
 """
 
 UNTRACED: Final = ("Nats-Trace-Dest", "trace disabled")
-"""How a server itself says that a message is not to be traced (MsgTraceDestDisabled)."""
+"""
+The header by which a server itself marks a message that is not to be traced (MsgTraceDestDisabled).
+"""
 
 FIRST: Final = frozenset({**EXPECTS, **KEPT})
-"""What the server acts on, and so stands before everything else."""
+"""Headers that the server acts on, and that therefore come first."""
 
 NOT_READ: Final = frozenset({**MADE, **ORDERS, **EXPECTS})
 """Left out of the column `headers` of reads."""
@@ -169,8 +179,10 @@ NOT_WRITTEN: Final = frozenset({**MADE, **ORDERS, **PLACES})
 
 
 _MEANS: Final = {
-    "Nats-Schedule": "the rows are stored at once, and no message is scheduled",
-    "Nats-Incr": "nothing is added to a counter; a copy would add it once more",
+    "Nats-Schedule": "the rows are stored at once, and no message is scheduled; that takes the"
+    " columns deliver_at or schedule, and schedule_target",
+    "Nats-Incr": "nothing is added to a counter; that takes the column increment. A copy would add"
+    " it once more",
     "Nats-TTL": "their stream does not allow it (allow_msg_ttl); the rows do not expire",
     ROLLUP: "that takes allowRollup=true, the value sub, and allow_rollup_hdrs of their stream",
 }

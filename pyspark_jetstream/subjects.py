@@ -308,7 +308,7 @@ def with_partition(template: str, token: str) -> str:
 
 
 def _malformed(text: str) -> str:
-    """What is wrong with the tokens of a text that is not `_WELL_FORMED`."""
+    """The fault in the tokens of a text that is not `_WELL_FORMED`."""
     if not text:
         return "it is empty"
     match = _BAD_CHARACTER.search(text)

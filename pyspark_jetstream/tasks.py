@@ -19,6 +19,7 @@ from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
+from .logs import log_for
 from .sanitize import get_logger
 from .worker import settle
 
@@ -44,7 +45,7 @@ logger = get_logger(__name__)
 
 
 class Work(Protocol):
-    """What one task is to read; a small dataclass, for it travels pickled."""
+    """The range and the way of one task's read; a small dataclass, for it travels pickled."""
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows, as record batches bounded in rows and bytes."""
@@ -66,6 +67,7 @@ class ReadTask(InputPartition):
 def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of one task; Spark makes a task of None where there are no partitions."""
     if isinstance(task, ReadTask):
+        log_for(task.connection.log_level)
         with borrow(task.connection) as client:
             yield from kept(task.work.batches(client))
         settle()
@@ -180,7 +182,9 @@ def direct_tasks(
         parts = -(-wanted * (read.end - read.start) // sequences)
         ranges = planning.split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
-        counts = survey.sums(read.stream, filters, ranges, infos)
+        counts = [read.expected]
+        if len(ranges) > 1 or read.expected is None:
+            counts = survey.sums(read.stream, filters, ranges, infos)
         for piece in pieces(read, ranges, counts):
             info = infos[read.stream]
             is_own = may_own and _own_is_cheaper(survey, info, piece)

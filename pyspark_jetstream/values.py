@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from . import subjects
 from .foreign import read_json
@@ -50,6 +50,7 @@ __all__ = [
     "size",
     "stream_filters",
     "stream_name",
+    "stream_pattern",
     "stream_subjects",
     "subject_filter",
     "text",
@@ -59,7 +60,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
-"""What the server takes as a priority group (consumer.go, validGroupName)."""
+"""Names that the server takes as a priority group (consumer.go, validGroupName)."""
 
 _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MOMENT: Final = datetime(2262, 1, 1, tzinfo=UTC)
@@ -121,7 +122,7 @@ class Moment:
     absolute: datetime | None = None
     before_now: timedelta | None = None
     nanoseconds: int = 0
-    """What `absolute` lacks: 0 to 999."""
+    """Nanoseconds beyond the microseconds of `absolute`: 0 to 999."""
 
     def resolve(self, now: datetime) -> datetime:
         """The point in time, given what now is."""
@@ -153,6 +154,8 @@ class Starting:
     word: str = EARLIEST
     sequences: Mapping[int, int | str] = field(default_factory=dict)
     moment: Moment | None = None
+    streams: Mapping[str, Mapping[int, int | str]] = field(default_factory=dict)
+    """`sequences` of each stream, where a read has several."""
 
 
 def text(value: str) -> str:
@@ -278,6 +281,14 @@ def stream_name(value: str) -> str:
             f"expected a stream name (no dots, wildcards, slashes or blanks), got '{value}'"
         )
     return name
+
+
+def stream_pattern(value: str) -> str:
+    """A name of streams in which `*` stands for any characters."""
+    stream_name(value.replace("*", "x"))
+    if "*" not in value:
+        raise ValueError(f"expected a name with * for any characters, got '{value}'")
+    return value.strip()
 
 
 def bucket_name(value: str) -> str:
@@ -451,13 +462,16 @@ def moment(value: str) -> Moment:
 
 
 def offsets(value: str) -> Starting:
-    """`earliest`, `latest`, or sequences by partition."""
+    """
+    `earliest`, `latest`, or sequences by partition, of several streams by stream and partition.
+    """
     text = value.strip()
     if text.lower() in (EARLIEST, LATEST):
         return Starting(text.lower())
     expected = (
         f"expected earliest, latest, or JSON of partition to sequence"
-        f' such as {{"0": 42, "1": "earliest"}}, got \'{value}\''
+        f' such as {{"0": 42, "1": "earliest"}}, of several streams such as'
+        f' {{"ORDERS": {{"0": 42}}}}, got \'{value}\''
     )
     try:
         parsed = read_json(text)
@@ -465,6 +479,13 @@ def offsets(value: str) -> Starting:
         raise ValueError(expected) from None
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(expected)
+    if not all(isinstance(where, dict) and where for where in parsed.values()):
+        return Starting(EARLIEST, _sequences(parsed, expected))
+    streams = {stream: _sequences(of, expected) for stream, of in parsed.items()}
+    return Starting(EARLIEST, streams=streams)
+
+
+def _sequences(parsed: Mapping[str, Any], expected: str) -> dict[int, int | str]:
     sequences: dict[int, int | str] = {}
     for key, where in parsed.items():
         word = where.lower() if isinstance(where, str) else where
@@ -473,4 +494,4 @@ def offsets(value: str) -> Starting:
         if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key) or not known:
             raise ValueError(expected)
         sequences[int(key)] = word
-    return Starting(EARLIEST, sequences)
+    return sequences

@@ -51,8 +51,9 @@ class Target:
         return re.sub(r"_(bucket|count|sum)$", "", name[0])
 
     def promql(self, rate_interval_s: float) -> str:
-        """As Grafana sends it."""
-        return self.expression.replace("$__rate_interval", f"{rate_interval_s:g}s")
+        """As Grafana sends it: for all jobs, queries and streams, a range as long as a rate's."""
+        text = re.sub(r"\$__(rate_interval|range)\b", f"{rate_interval_s:g}s", self.expression)
+        return re.sub(r"\$(job|query|stream)\b", ".*", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def targets(dashboard: Path) -> list[Target]:
     return [
         Target(panel["title"], target["legendFormat"], target["expr"])
         for panel in panels
-        for target in panel["targets"]
+        for target in panel.get("targets", ())
     ]
 
 

@@ -8,7 +8,8 @@ A text has a line for each box, arrow and note; places are columns and rows of a
     arrow NAME NAME text on the arrow
     note COLUMN,ROW text
 
-A picture follows the reader's light or dark scheme. A test compares pictures and texts.
+The screen of `inspect --watch` is drawn from the block that guides/operating.md shows, down to its
+standbys. A picture follows the reader's light or dark scheme. A test compares pictures and texts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328; text-anchor: middle; }
 .line { fill: none; stroke: #57606a; stroke-width: 1.4; marker-end: url(#tip); }
 .tip { fill: #57606a; }
 .under { stroke: #ffffff; stroke-width: 4px; paint-order: stroke; }
+.typed { font: 12px ui-monospace, monospace; text-anchor: start; white-space: pre; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; } .small { fill: #9198a1; }
   .box { fill: #212830; stroke: #9198a1; } .store { fill: #0c2d4d; stroke: #4493f8; }
@@ -129,26 +131,51 @@ def drawn(text: str, title: str) -> str:
             raise ValueError(f"expected box, store, arrow or note, got '{line}'")
     wide = max(box.x + box.wide for box in boxes.values()) + _EDGE
     high = max(box.y for box in boxes.values()) + _HIGH + _EDGE
+    return _svg(wide, high, title, [f"<defs>{_TIP}</defs>", *arrows, *parts])
+
+
+def _svg(wide: int, high: int, title: str, parts: list[str]) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}"'
             f' width="{wide}" height="{high}" role="img">',
             f"<title>{escape(title)}</title>",
             f"<style>\n{_STYLE}</style>",
-            f"<defs>{_TIP}</defs>",
-            *arrows,
             *parts,
             "</svg>\n",
         ]
     )
 
 
+def screen(text: str, title: str) -> str:
+    """A terminal with this text, as SVG."""
+    lines = text.splitlines()
+    wide, high = 2 * _EDGE + round(max(map(len, lines)) * 7.3), 2 * _EDGE + len(lines) * _LINE
+    return _svg(
+        wide,
+        high,
+        title,
+        [
+            f'<rect class="box" x="1" y="1" width="{wide - 2}" height="{high - 2}" rx="8"/>',
+            *(
+                _text(_EDGE, _EDGE + (n + 0.75) * _LINE, line, "typed")
+                for n, line in enumerate(lines)
+                if line.strip()
+            ),
+        ],
+    )
+
+
 def pictures() -> dict[Path, str]:
     """Every picture by its file."""
-    return {
+    shown = {
         PICTURES / f"{text.stem}.svg": drawn(text.read_text(), text.stem.replace("-", " "))
         for text in sorted(HERE.glob("*.txt"))
     }
+    page = (HERE.parent / "guides" / "operating.md").read_text()
+    looked = re.search(r"^```text\n(\d{4}-.*?)\n\nStandby", page, re.MULTILINE | re.DOTALL)
+    assert looked is not None
+    return shown | {PICTURES / "inspect.svg": screen(looked[1], "inspect --watch")}
 
 
 if __name__ == "__main__":

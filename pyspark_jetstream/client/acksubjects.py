@@ -14,7 +14,7 @@ from ..errors import ProtocolError
 __all__ = ["ACKS", "DIGITS", "FACTS", "MOST", "Ack", "DeliveryFacts", "ack_of"]
 
 ACKS: Final = b"$JS.ACK."
-"""How ack subjects begin."""
+"""First tokens of every ack subject."""
 
 FACTS: Final = 5
 """Numbers in an ack subject: how often it was delivered, and what `DeliveryFacts` has."""
@@ -27,7 +27,7 @@ MOST: Final = (1 << 63) - 1
 
 
 class DeliveryFacts(NamedTuple):
-    """What an ack subject says of its delivery."""
+    """Facts of a delivery that its ack subject has."""
 
     sequence: int
     delivery: int
@@ -39,9 +39,9 @@ class Ack(NamedTuple):
     """An ack subject."""
 
     consumer: bytes
-    """How it begins, through the consumer."""
+    """The ack subject up to the consumer's name."""
     delivered: int
-    """How often the message was delivered, this time included."""
+    """Number of the message's deliveries, this one included."""
     facts: DeliveryFacts
 
 

@@ -53,16 +53,16 @@ _SINGLE: Final = _BATCHED - 2
 
 
 class Direct(NamedTuple):
-    """What the headers of a message say that a direct get brought."""
+    """Facts of a message from a direct get that its headers have."""
 
     stored: bytes
-    """What stands before the server's lines; see `lines_of`."""
+    """Header lines before the server's; see `lines_of`."""
     stream: bytes
     subject: bytes
     sequence: int
     time: bytes
     pending: int
-    """How many messages the request could bring after it; 0 without a batch."""
+    """Number of messages behind it that the request can bring; 0 without a batch."""
     previous: int
     """The sequence of the message before it in its batch; 0 of the first, or without one."""
     batched: bool
@@ -103,7 +103,7 @@ def _is_number(word: bytes) -> bool:
 
 
 def pinned(block: bytes) -> tuple[bytes, bytes] | None:
-    """What was stored, and the id in the server's line, of a message of a pinned consumer."""
+    """Stored block and pin id of a message from a pinned consumer."""
     if not block.endswith(_END):
         return None
     # A line of a server's may follow: one that routes a traced message adds how it came.
@@ -113,7 +113,7 @@ def pinned(block: bytes) -> tuple[bytes, bytes] | None:
 
 
 def stored_before(block: bytes) -> bytes:
-    """Of a block as it is stored, what would stand before the server's lines."""
+    """Lines of a stored block that would stand before the server's lines."""
     return block[: -len(CRLF)] if len(block) > len(CRLF) else HEADER_PREAMBLE + CRLF
 
 

@@ -46,10 +46,10 @@ Request = tuple[str, bytes] | tuple[str, bytes, bytes]
 
 _RECV_BYTES: Final = 1 << 20
 _LATE_BYTES: Final = 4 << 20
-"""What is read after a deadline at most: more cannot have waited in the socket by then."""
+"""Upper bound of the bytes read after a deadline: the socket cannot have held more by then."""
 
 _ATTEMPT_S: Final = 3.0
-"""How long the first attempt of a request waits for its reply; each that follows twice as long."""
+"""Time-out of a request's first attempt; each later attempt has twice the time."""
 
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
@@ -60,7 +60,7 @@ LONGEST_PAUSE_S: Final = 1.0
 
 
 class Reply(NamedTuple):
-    """What a request got back: a status (0 when there is none), headers and payload."""
+    """Reply to a request: status (0 when there is none), headers and payload."""
 
     status: int
     description: str
@@ -501,7 +501,11 @@ class Client:
         if self._connection is None:
             return
         if len(data) > self._connection.max_payload:  # the server would cut the connection
-            logger.warning("%d bytes for %s are more than max_payload", len(data), subject)
+            logger.warning(
+                "%d bytes for %s are more than max_payload: they are not sent, nor will any later"
+                " ones of that size be, until the server's max_payload (%d) is raised",
+                len(data), subject, self._connection.max_payload,
+            )  # fmt: skip
             return
         try:
             self._connection.tell(subject, data, timeout_s)
@@ -518,7 +522,7 @@ class Client:
     close = drop
 
     def _retrying(self, what: str, call: Callable[[Connection, float], T]) -> T:
-        """What `call` makes of a connection and the seconds that are left."""
+        """Calls `call` with a connection and the seconds left, again after each disconnect."""
         options, told = self.options, False
         patience = Patience(options.request_timeout_s, None, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         early_s = min(options.connect_timeout_s, options.request_timeout_s)

@@ -37,11 +37,11 @@ __all__ = ["shake_hands"]
 
 
 class _Unentered(Exception):
-    """What a server said instead of letting us in."""
+    """The server's refusal of the login."""
 
 
 class _Means(NamedTuple):
-    """What a handshake needs beside the options; made before a server is dialled."""
+    """Prepared parts of a handshake; made before a server is dialled."""
 
     context: ssl.SSLContext | None
     """None: made where a server asks for TLS that no option asks for."""
@@ -82,7 +82,7 @@ def shake_hands(
 
 
 def _secrets(options: ConnectionOptions) -> Iterator[str]:
-    """What a server is told that nobody else is to know."""
+    """Secrets that the server is sent."""
     for secret in (options.password, options.token):
         if secret is not None:
             yield secret.reveal()
@@ -157,7 +157,7 @@ def _signer(options: ConnectionOptions) -> Any:
 
 
 def _signature(signer: Any, nonce: str) -> dict[str, Any]:
-    """What answers a server's challenge."""
+    """Answer to a server's challenge."""
     says = {"sig": signer._signature_cb(nonce).decode()}
     if signer._user_jwt_cb is not None:
         return says | {"jwt": bytes(signer._user_jwt_cb()).decode()}
@@ -226,7 +226,7 @@ def _begin_tls(options: ConnectionOptions, means: _Means, server: SplitResult, p
 def _says(
     options: ConnectionOptions, means: _Means, server: SplitResult, info: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a server is told of us, by what it has said of itself."""
+    """The fields of CONNECT for a server with this INFO."""
     says: dict[str, Any] = {
         "verbose": False,
         "pedantic": False,
@@ -252,7 +252,7 @@ def _says(
 
 
 def _until_pong(peer: Peer) -> dict[str, Any]:
-    """What the server says of itself, if it does, before its next PONG."""
+    """The server's INFO before its next PONG; empty if there is none."""
     info: dict[str, Any] = {}
     while (line := peer.line().strip()) != b"PONG":
         verb, _, text = line.partition(b" ")

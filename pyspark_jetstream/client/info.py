@@ -120,7 +120,7 @@ STREAM: Final = record(
     },
     {"cluster": _CLUSTER, "sources": each(_ORIGIN), "ts": time},
 )
-"""What STREAM.INFO and STREAM.CREATE answer."""
+"""Answer of STREAM.INFO and STREAM.CREATE."""
 
 _TIMED: Final = record({"ts": time})
 
@@ -128,10 +128,10 @@ LISTING: Final = record(
     {"state": record({"last_seq": _SEQUENCE}, {"subjects": each(_COUNT, dict)})},
     {"limit": _COUNT, "total": _COUNT},
 )
-"""What STREAM.INFO answers where subjects are asked for."""
+"""Answer of STREAM.INFO with subjects."""
 
 NAMES: Final = record({}, {"streams": each(text), "total": _COUNT})
-"""What STREAM.NAMES answers."""
+"""Answer of STREAM.NAMES."""
 
 _CONSUMER: Final = record(
     {"name": text},
@@ -181,7 +181,7 @@ _LED: Final = record({"delivered": record({})})
 CONSUMERS: Final = record(
     {}, {"consumers": each(_CONSUMER), "missing": each(text), "total": _COUNT}
 )
-"""What CONSUMER.LIST answers."""
+"""Answer of CONSUMER.LIST."""
 
 _MESSAGE: Final = record(
     {
@@ -193,19 +193,19 @@ _MESSAGE: Final = record(
 )
 
 PUBACK: Final = record({"seq": _SEQUENCE, "stream": text})
-"""What a publish is answered."""
+"""PubAck."""
 
 PAUSED: Final = record({}, {"paused": flag, "pause_until": time})
-"""What CONSUMER.PAUSE answers."""
+"""Answer of CONSUMER.PAUSE."""
 
 PURGED: Final = record({}, {"purged": _COUNT})
-"""What STREAM.PURGE answers."""
+"""Answer of STREAM.PURGE."""
 
 SUCCESS: Final = record({})
-"""What any request is answered of whose answer nothing but its error is read."""
+"""Any answer of which nothing but its error is read."""
 
 ERROR: Final = record({}, {"code": _NUMBER, "err_code": _NUMBER, "description": text})
-"""What says in any answer that the request is refused."""
+"""The error in any answer."""
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -224,7 +224,7 @@ class Mark:
     """
 
     created: str
-    """When the stream was made, as the server writes it."""
+    """Creation time of the stream, in the server's text."""
     sequence: int
     """Its last sequence."""
     time: str = ""
@@ -241,7 +241,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What a read plans by: the stream's configuration and state at one moment."""
+    """A stream's configuration and state at one moment, by which reads are planned."""
 
     name: str
     created: str
@@ -253,14 +253,14 @@ class StreamInfo:
     num_deleted: int
     """Sequences missing between the first and the last."""
     now: datetime
-    """When the server answered, by its own clock."""
+    """Time of the answer, by the server's clock."""
     config: dict[str, Any]
     cluster: dict[str, Any] = field(default_factory=dict)
     """Its leader and other replicas, where the server is one of a cluster."""
     sources: list[dict[str, Any]] = field(default_factory=list)
-    """How far copying from each stream it is filled from is."""
+    """Progress of copying from each of the stream's sources."""
     last_time: str = ""
-    """When the last message was stored, as the server writes it."""
+    """Time when the last message was stored, in the server's text."""
 
     @property
     def mark(self) -> Mark:
@@ -269,7 +269,7 @@ class StreamInfo:
 
     @property
     def leader(self) -> tuple[str, str]:
-        """Who leads it, and since when, as far as the server says so."""
+        """The stream's leader and the start of its term, as far as the server names them."""
         return str(self.cluster.get("leader") or ""), str(self.cluster.get("leader_since") or "")
 
     @property
@@ -335,7 +335,7 @@ class SubjectPage:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """Where a consumer stands."""
+    """A consumer's configuration and position."""
 
     name: str
     consumer_seq: int
@@ -354,7 +354,7 @@ class ConsumerInfo:
     pinned_ts: str = ""
     """Since when `pinned_id` is."""
     created: str = ""
-    """When it was made, as the server writes it."""
+    """Creation time of the consumer, in the server's text."""
     now: datetime | None = None
     """The server's clock, when it said so."""
     led_s: float | None = None
@@ -375,9 +375,9 @@ class StoredMessage:
     """Empty where what was stored is no header block."""
     data: bytes
     stored: bytes = b""
-    """What would stand before header lines that a server adds (`blocks`)."""
+    """Lines that would stand before header lines of the server (`blocks`)."""
     time: str = ""
-    """When it was stored, as the server writes it."""
+    """Time when the message was stored, in the server's text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,14 +113,16 @@ _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
 _IN_VAIN: Final = 100
-"""So many pages in a row that bring nothing new are no listing."""
+"""After this many pages in a row without a new name, the listing is an error."""
 
 _NOT_THERE: Final = {
     (10043, None),  # JSSequenceNotFoundErrF
     (10057, "no message found"),
     (10057, "stream store EOF"),
 }
-"""How STREAM.MSG.DELETE says that a message is gone: err_code, description where that counts."""
+"""
+STREAM.MSG.DELETE's errors for a message that is gone: err_code, and description where it counts.
+"""
 
 
 class JetStream:
@@ -270,6 +272,26 @@ class JetStream:
             if not is_new or len(names) >= answer.get("total", 0):
                 return names
 
+    def streams_listed(self, takes: Callable[[str], bool]) -> dict[str, StreamInfo]:
+        """
+        `stream_info` of all streams whose names are taken, by name, in pages of 256.
+
+        One that is made or deleted meanwhile may be left out, and so may be one that is there: a
+        cluster leaves out those whose leader does not answer within 4 s.
+        """
+
+        def page(answer: dict[str, Any]) -> tuple[int, int, list[StreamInfo]]:
+            streams = answer.get("streams") or []
+            taken = [self._timed(each) for each in streams if takes(each["config"]["name"])]
+            return answer["total"], len(streams), taken
+
+        total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
+        bodies = [{"offset": at} for at in range(length, total, length or total)] if length else []
+        requests = [(f"{self.prefix}.STREAM.LIST", json.dumps(body).encode()) for body in bodies]
+        for _, _, more in self._answers(requests, page):
+            found += more
+        return {info.name: info for info in found}
+
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""
         return self.call(f"STREAM.CREATE.{config['name']}", config, STREAM)
@@ -324,7 +346,7 @@ class JetStream:
     def messages(
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[StoredMessage | None]:
-        """What each query of STREAM.MSG.GET finds, whole, in one round trip."""
+        """The whole message that each query of STREAM.MSG.GET finds, in one round trip."""
         messages = self.stored_messages(stream, queries)
         for message in messages:
             if message is not None and lines_of(message.stored) is None:
@@ -571,7 +593,7 @@ class JetStream:
         return self._answers([(f"{self.prefix}.{api}", data)], read)[0]
 
     def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = SUCCESS) -> list[T]:
-        """What is answered to each, in one round trip; the first error is raised."""
+        """Answers to several requests, in one round trip; raises the first error."""
         replies = self._asked(requests)
         return [
             self.answer(asked[0], reply, read)
@@ -617,7 +639,11 @@ class JetStream:
             code = _err_code(replies[again[0]])
             if not told:
                 told = True
-                logger.warning("%s is waited for, err_code=%d", requests[again[0]][0], code)
+                logger.warning(
+                    "JetStream does not answer %s yet (err_code %d), as while a server or a leader"
+                    " comes back; it is asked again for %gs (requestTimeout), then this fails",
+                    requests[again[0]][0], code, client.options.request_timeout_s,
+                )  # fmt: skip
             if code in _OFF:
                 # While JetStream comes back, streams and consumers are restored one by one.
                 passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}

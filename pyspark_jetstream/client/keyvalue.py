@@ -44,7 +44,7 @@ class Bucket:
         self.name = name
         self.stream = f"KV_{name}"
         self.prefix = f"$KV.{name}."
-        """What stands before a key in its subject."""
+        """Prefix of a key's subject."""
         self._description = description
 
     def ensure(self) -> str | None:
@@ -98,7 +98,7 @@ class Bucket:
         return self.js.stream_info(self.stream).config
 
     def _config(self, replicas: int) -> dict[str, Any]:
-        """As `nats kv add` would make it."""
+        """The configuration that `nats kv add` makes."""
         return {
             "name": self.stream,
             "description": f"pyspark-jetstream: {self._description}",

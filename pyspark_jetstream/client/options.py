@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from .. import values as value_of
 from ..errors import OptionError
+from ..logs import LEVELS
 from ..option import Option, Values, exclusive, needs, table, typed
 from ..values import Secret
 
@@ -53,6 +54,9 @@ CONNECTION_OPTIONS: Final = table(
         " after it."),
     Option("requestTimeout", "request_timeout_s", value_of.duration, "30s",
         "How long a request or a read may make no progress, reconnects included, before it fails."),
+    Option("logLevel", "log_level", value_of.choice(*LEVELS), "",
+        "Least level of what is logged, on the driver and in tasks: `debug`, `info` (a line of"
+        " counts a batch), `warning`, `error`; without it, what Python's logging says: `warning`."),
 )  # fmt: skip
 """The options of every read and write."""
 
@@ -73,7 +77,7 @@ METRICS_OPTIONS: Final = table(
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a connection trusts a server by, and how TLS begins."""
+    """Trust in the server's certificate, and the start of TLS."""
 
     ca_file: str | None
     cert_file: str | None
@@ -83,7 +87,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How to reach and enter the servers; hashable, so that a process can pool by it."""
+    """Servers, login and time-outs of a connection; hashable, as the key of a process's pool."""
 
     servers: tuple[str, ...]
     credentials: Secret | None
@@ -96,6 +100,8 @@ class ConnectionOptions:
     inbox_prefix: str
     connect_timeout_s: float
     request_timeout_s: float
+    log_level: str | None = field(compare=False)
+    """Of the log of whoever connects; no reason for a connection of its own."""
     client_name: str = "pyspark-jetstream"
 
     @property
@@ -120,7 +126,7 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """What a query is called, where its counters are reported, and how often."""
+    """Name of a query, subject and interval of its metrics."""
 
     query_name: str | None
     metrics_subject: str | None

@@ -42,7 +42,7 @@ class Patience:
         self.timeout_s = timeout_s
         self._clock = clock or time
         self.deadline = self._clock.monotonic() + timeout_s
-        """When it runs out, on the monotonic clock."""
+        """End of patience on the monotonic clock."""
         self._seen = seen
         self._first_s = self._pause_s = pause_s
         self._longest_s = longest_s or pause_s

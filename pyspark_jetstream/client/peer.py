@@ -61,7 +61,7 @@ _RECORD_BYTES: Final = 1 << 14
 """The most that TLS gives at one time; a server's records may have half a KiB each."""
 
 _PIECES: Final = 1024
-"""What one system call gathers at most (IOV_MAX)."""
+"""Upper bound of the pieces in one system call (IOV_MAX)."""
 
 _MAX_LINE: Final = 1 << 20
 """A line without an end; INFO is some KiB, more in a cluster of hundreds."""
@@ -188,7 +188,7 @@ class Peer:
         self.sock: socket.socket | None = None
         self.leftover = b""
         self.name = ""
-        """Who is tried now, or was last."""
+        """The server that is tried, or was tried last."""
         self.silent = False
         """Whether a server was reached that has not said anything, and was not asked for TLS."""
         self.encrypted = False
@@ -262,7 +262,7 @@ class Peer:
         )
 
     def line(self) -> bytes:
-        """What it says next, up to the end of the line."""
+        """The server's next line."""
         self.left_s()
         while b"\n" not in self.leftover:
             if len(self.leftover) > _MAX_LINE:
@@ -307,7 +307,7 @@ class Peer:
 
 
 class _Pinged(Protocol):
-    """What can be asked how far away it is."""
+    """A connection whose round trip can be measured."""
 
     @property
     def round_trip_s(self) -> float:
@@ -322,9 +322,9 @@ class Presence:
 
     def __init__(self, now: float) -> None:
         self.heard = now
-        """When bytes came last, on the monotonic clock."""
+        """Time of the last bytes from the server, on the monotonic clock."""
         self._asked = -math.inf
-        """When the peer was asked whether it is there, or took some of what waits to be sent."""
+        """Time of the last PING, or of the last bytes that the server took."""
         self._waiting = 0
         """Bytes that waited to be sent then."""
 
@@ -367,7 +367,7 @@ class RoundTrips:
 
     @property
     def under_way(self) -> int:
-        """How many PINGs have no PONG yet."""
+        """Number of PINGs without a PONG."""
         return len(self._asked)
 
     def asked(self, now: float) -> None:
@@ -382,7 +382,9 @@ class RoundTrips:
 
 
 def away_s(connection: _Pinged, timeout_s: float = 5.0) -> float:
-    """How far away the server is; asked if it is not known, so only while nothing is under way."""
+    """
+    Round trip to the server; measured if not known, so call it only while nothing is under way.
+    """
     if not connection.round_trip_s:
         connection.ping(timeout_s)
     return connection.round_trip_s

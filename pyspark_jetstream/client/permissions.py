@@ -21,7 +21,7 @@ _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|pub
 
 
 class Permissions:
-    """Of one connection: subjects that it can do without, and those that are forbidden."""
+    """Refused subjects of one connection: those it can do without, and those that are errors."""
 
     def __init__(self, inbox_prefix: str) -> None:
         """

@@ -49,7 +49,10 @@ def require(found: Version, needed: Version, capability: str) -> None:
 
 
 def unsupported(found: Version, needed: Version, capability: str) -> UnsupportedServerError:
-    """What lacks: the server's version may be new enough, when another one answered for it."""
+    """
+    The error for a missing capability. The server's version may be new enough, when another one
+    answered for it.
+    """
     words = _dotted(found)
     if found[: len(needed)] >= needed:
         words += ", but an older one has answered"

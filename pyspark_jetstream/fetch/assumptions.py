@@ -60,7 +60,7 @@ class Change:
 
     of: Assumption
     text: str
-    """What is so, where, and what it means."""
+    """The fact, its place, and its consequence."""
 
 
 _OLDER: Final = "an older copy of it was restored, or its server lost what it had stored"
@@ -150,9 +150,11 @@ class Made:
     """A durable consumer of a query, as it was made."""
 
     created: str
-    """When it was made, as the server writes it."""
+    """Creation time of the consumer, in the server's text."""
     since: int
-    """Where its stream ended then: from there on nothing leaves it without the consumer."""
+    """
+    Last sequence of its stream then: from there on nothing leaves the stream without the consumer.
+    """
 
 
 def consumer_changes(
@@ -236,10 +238,10 @@ _MATTERS: Final[dict[str, Any]] = {
     "rate_limit_bps": 0,
     "backoff": None,
 }
-"""Which fields decide what is delivered to whom, and what a missing field stands for."""
+"""Fields that decide the delivery, each with the meaning of a missing field."""
 
 _SETTLING: Final = ("max_ack_pending", "ack_wait")
 """Further fields that matter where messages are acknowledged."""
 
 _UNLIMITED: Final = frozenset({"max_deliver", "max_batch", "max_expires", "max_bytes"})
-"""Where 0 and -1 both mean no limit."""
+"""Fields in which 0 and -1 both mean no limit."""

@@ -78,7 +78,7 @@ class DirectCall:
 
     @property
     def capability(self) -> str:
-        """What a server of before 2.11 lacks for it; "" for nothing."""
+        """The capability that servers before 2.11 lack for this call; "" for none."""
         fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
         return f"a direct get with {', '.join(fields)}" if fields else ""
 
@@ -130,4 +130,4 @@ _TOGETHER: Final = {
     "last_by_subj": {"last_by_subj"},
     "multi_last": {"multi_last", "seq", "batch", "max_bytes", "up_to_seq", "up_to_time"},
 }
-"""What may stand beside the field that says what kind of call it is."""
+"""Fields that may stand beside the field that names the kind of call."""

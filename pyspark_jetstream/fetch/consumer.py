@@ -74,7 +74,7 @@ __all__ = [
 logger = get_logger(__name__)
 
 DESCRIPTION: Final = "pyspark-jetstream"
-"""Of a query's own durable consumers."""
+"""Description of a query's own durable consumers."""
 
 _FIRST_PULL_EXPIRES_S: Final = 3.0
 """

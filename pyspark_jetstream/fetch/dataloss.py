@@ -107,7 +107,7 @@ class History:
 
 
 class Planned(Protocol):
-    """What a read says of its plan: a `Slice`, or the like."""
+    """A read's plan: a `Slice`, or the like."""
 
     @property
     def stream(self) -> str: ...
@@ -192,7 +192,7 @@ def check_loss(
 
 
 def recount(js: JetStream, read: Slice, pairs: int = _COUNTS) -> int:
-    """How many messages the range holds, by what most of so many pairs of answers say."""
+    """Number of the range's messages, by the majority of so many pairs of answers."""
     queries: list[tuple[str, dict[str, Any]]] = []
     for after in (read.start, read.end):
         query: dict[str, Any] = {"seq": after + 1}

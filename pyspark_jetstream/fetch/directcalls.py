@@ -85,15 +85,15 @@ _AGAIN_AT_MOST_S: Final = 0.02
 
 
 class Page(NamedTuple):
-    """What one request for several messages brought, in the order of their sequences."""
+    """Messages of one request, in the order of their sequences."""
 
     found: list[Found]
     status: int
     """204 at a batch's end, 404 where there was nothing."""
     pending: int
-    """How many more match."""
+    """Number of further matches."""
     up_to: int | None
-    """Of `multi_last`: the sequence that the answer is as of."""
+    """`multi_last`: the sequence of the answer's point in time."""
 
 
 class Message(NamedTuple):
@@ -384,7 +384,7 @@ class DirectCalls:
     def _of_leader(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> None:
-        """What the stream's leader has for these calls."""
+        """Messages for these calls from the stream's leader."""
         queries = []
         for i in which:
             query = calls[i].query()
@@ -539,7 +539,7 @@ _FIELDS: Final[dict[str, Callable[[Any], Any]]] = {
     "start_time": _time,
     "up_to_time": _time,
 }
-"""How what a caller gives is read."""
+"""Readers of the fields that callers give."""
 
 
 def _call(**given: Any) -> DirectCall:
@@ -571,5 +571,5 @@ def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
 
 
 def page_of(found: list[Found], ending: Ending) -> Page:
-    """What a request brought."""
+    """The page of a request."""
     return Page(found, ending.code, ending.pending, ending.up_to)

@@ -91,7 +91,7 @@ _LONGEST_PAUSE_S: Final = 0.05
 """Before a request follows an answer that did not count: by chance a mirror's, or one that lags."""
 
 _LOOK_S: Final = 1.0
-"""What a look at the stream may take besides the way to the server and back."""
+"""Time-out of a look at the stream, beside the round trip."""
 
 _KNOWN_SUBJECTS: Final = 200_000
 
@@ -162,7 +162,7 @@ def read_direct(
 
 
 class _RangeReader:
-    """How far the range is read, and the requests that read it."""
+    """Reads a range by requests that overlap, up to the position that is proven."""
 
     def __init__(
         self,
@@ -358,7 +358,7 @@ class _RangeReader:
         self.last = reached
 
     def _reached(self, gets: Gets, ending: Ending, reached: int) -> int:
-        """How far the range is read when a request beyond `reached` ends so."""
+        """Position up to which the range is read, when a request beyond `reached` ends so."""
         read = self._read
         if ending.code == 204:
             # Beyond the last row kept there may be dropped ones.

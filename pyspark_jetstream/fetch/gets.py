@@ -37,7 +37,7 @@ KEPT_BYTES: Final = 2 << 20
 """A record batch is made once messages of so many bytes, as they came, have been gathered."""
 
 _FIRST_BYTES: Final = 1 << 16
-"""Of the buffer; it grows with what comes."""
+"""First size of the buffer, which grows with the answers."""
 
 _CAPABILITY: Final = "batched direct get"
 
@@ -53,7 +53,7 @@ class Found(NamedTuple):
     sequence: int
     time: bytes
     stored: bytes
-    """What stands before the server's header lines (`blocks`)."""
+    """Lines before the server's header lines (`blocks`)."""
     data: bytes
 
     @property
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """What it counts towards `max_bytes`."""
+        """Bytes that count towards `max_bytes`."""
         block = 0 if self.stored == _NONE else len(self.stored) + len(wire.CRLF)
         return len(self.subject) + block + len(self.data)
 
@@ -92,7 +92,7 @@ class Ending(NamedTuple):
 
     @property
     def pending(self) -> int:
-        """How many messages there are beyond those that the request brought."""
+        """Number of messages behind those of the request."""
         return wire.number_of(self.headers.get("Nats-Num-Pending", "0"))
 
     @property
@@ -102,20 +102,20 @@ class Ending(NamedTuple):
 
     @property
     def up_to(self) -> int | None:
-        """Of `multi_last`: the sequence that the answer is as of."""
+        """`multi_last`: the sequence of the answer's point in time."""
         text = self.headers.get("Nats-UpTo-Sequence")
         return wire.number_of(text) if text is not None else None
 
 
 class _Inbox(NamedTuple):
-    """Where a request is answered."""
+    """Inbox of a request."""
 
     subject: str
     sid: int
 
     @property
     def prefix(self) -> bytes:
-        """What the line of each message begins with."""
+        """First bytes of each message's line."""
         return f"HMSG {self.subject} {self.sid} ".encode()
 
 
@@ -127,12 +127,12 @@ class _Request:
     inbox: _Inbox
     until: int
     early: bytearray = field(default_factory=bytearray)
-    """What came of it between the answers to one before it."""
+    """Frames of its answer that came between the answers to an earlier request."""
     ending: Ending | None = None
     answering: str = ""
     """The stream that answered: the one that was asked, or a mirror of it."""
     origin: OriginState | None = None
-    """What the stream holds, where a mirror answered whose messages are to be compared with it."""
+    """State of the stream, where a mirror answered whose messages are compared with it."""
 
     @property
     def after(self) -> int:
@@ -166,17 +166,17 @@ class Gets:
         self._needs = needs
         require(self._connection.version, needs, _CAPABILITY)
         self._inbox = self._new_inbox()
-        """Of the request that was gathered last, or is gathered now."""
+        """Inbox of the request that is gathered, or was gathered last."""
         self._free: list[_Inbox] = []
         self._under_way: dict[int, _Request] = {}
         """By the subscriptions of their inboxes, in the order in which they were asked."""
         self._done: list[_Request] = []
         self._buffer = bytearray(_FIRST_BYTES)
         self._begin = 0
-        """Where the bytes of the first open request begin. Before it are those that are kept."""
+        """Place where the bytes of the first open request begin, behind those that are kept."""
         self._end = 0
         self._since = 0.0
-        """When the answer before came, or when the first of the next ones can be there."""
+        """Time of the previous answer, or the earliest for the next one."""
 
     def __repr__(self) -> str:
         return f"<Gets of {self._stream}: {self.under_way} under way, {self.kept} bytes kept>"
@@ -394,7 +394,7 @@ class Gets:
         self._end = end
 
     def _drop(self, request: _Request) -> None:
-        """What the first request has brought is nobody's, and it is under way no longer."""
+        """Drops the first request and the frames of its answer."""
         self._under_way.pop(request.inbox.sid, None)
         self._end = self._begin
 

@@ -13,8 +13,8 @@ with the wrong N would silently mix partitions, or leave some out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .. import subjects
@@ -69,6 +69,23 @@ class Layout:
 
     partitions: tuple[SubjectPartition, ...]
     partition_subject: str | None = None
+    is_several: bool = False
+    """Whether each partition is a stream by itself, with nothing in common."""
+
+    @classmethod
+    def of_streams(cls, names: Iterable[str]) -> Layout:
+        """Several streams, each of them a partition: number 0 of its stream."""
+        whole = tuple(SubjectPartition(place, name) for place, name in enumerate(names))
+        return cls(whole, is_several=True)
+
+    def within(self, index: int) -> tuple[Layout, int]:
+        """
+        What the stream of a partition holds, and which of it that is: the number that its rows
+        have.
+        """
+        if not self.is_several:
+            return self, index
+        return Layout((replace(self.partitions[index], index=0),)), 0
 
     def __len__(self) -> int:
         return len(self.partitions)

@@ -38,7 +38,7 @@ _DELETED: Final = 20_000
 
 
 class OriginState(NamedTuple):
-    """What the stream's leader holds, as far as answers of a mirror are measured by it."""
+    """State of the stream's leader, by which answers of a mirror are measured."""
 
     first: int
     last: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,13 +13,23 @@ from ..errors import OptionError
 from ..option import Option, Values, exclusive, needs, parsed, table
 from ..values import EARLIEST, LATEST, Starting
 
-__all__ = ["READ_OPTIONS", "StreamOptions", "ending_of", "plain_read", "stream_values"]
+__all__ = [
+    "READ_OPTIONS",
+    "Several",
+    "StreamOptions",
+    "ending_of",
+    "one_stream",
+    "plain_read",
+    "stream_values",
+]
 
 
 READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",
-        "Stream name; with `{partition}` in it, one stream a partition."),
+        "Stream name; with `{partition}` in it, one stream a partition; or several, a comma list."),
+    Option("streamPattern", "", value_of.stream_pattern, "",
+        "Read all streams of such a name, `*` for any characters."),
     Option("subject", "subjects", value_of.disjoint_filters, "",
         "Read only subjects that match; of a comma list or JSON list, each is a partition.",
         absent=()),
@@ -37,13 +48,38 @@ READ_OPTIONS: Final = table(
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
         "Cut a backlog, or a direct read, by sequence so that no task exceeds it."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
-        "`earliest`, `latest`, or JSON of partition to the first sequence to read."),
+        "`earliest`, `latest`, or JSON of partition to the first sequence to read; of several"
+        " streams by stream."),
     Option("startingTimestamp", "start_time", value_of.moment, "",
         "Start at the first message not before it: RFC 3339, or `-10m`."),
     Option("endingOffsets", "ending", value_of.offsets, "latest",
-        "`latest`, or JSON of partition to the last sequence to read."),
+        "`latest`, or JSON of partition to the last sequence to read; of several streams by"
+        " stream."),
 )  # fmt: skip
 """The options of streaming and batch reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """The streams of a read that has several, each a partition."""
+
+    names: tuple[str, ...]
+    """In their order; none where a pattern says which."""
+    pattern: str = ""
+
+    def __str__(self) -> str:
+        return self.pattern or ",".join(self.names)
+
+    @property
+    def option(self) -> str:
+        """By which option they are given."""
+        return "streamPattern" if self.pattern else "stream"
+
+    def takes(self, name: str) -> bool:
+        """Whether a stream of this name is one."""
+        if not self.pattern:
+            return name in self.names
+        return re.fullmatch(re.escape(self.pattern).replace(r"\*", ".*"), name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +88,7 @@ class StreamOptions:
 
     connection: ConnectionOptions
     stream: str
+    """The name, or `several` as text."""
     subjects: tuple[str, ...]
     """Filters without a subject in common, each a partition; empty for all of the stream."""
     partitions: int | None
@@ -64,20 +101,29 @@ class StreamOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     starting: Starting
+    several: Several | None
+    """None where there is one stream, or one a partition."""
 
 
 def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> StreamOptions:
     """A read of a stream of which no more is asked than these fields say."""
-    said = {"connection": connection, "stream": stream, "partitions": None} | fields
+    said = {"connection": connection, "stream": stream, "partitions": None, "several": None}
+    said |= fields
     return Values("range", READ_OPTIONS).fill(StreamOptions, **said)
 
 
 def stream_values(values: Values) -> dict[str, Any]:
     """The fields of `StreamOptions` that no single row fills."""
-    if "stream" not in values:
+    exclusive(values, "stream", "streamPattern")
+    several = _several(values)
+    if several is None and "stream" not in values:
         raise OptionError("stream", "required: the name of the stream to read")
-    stream = values["stream"]
-    if "{partition}" in stream:
+    stream = values["stream"] if several is None else str(several)
+    if several is not None:
+        for name in ("partitions", "partitionSubject", "subject"):
+            if name in values:
+                raise OptionError(name, "belongs to one stream: of several each is a partition")
+    elif "{partition}" in stream:
         exclusive(values, "stream", "partitionSubject")
         parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
         if stream.count("{partition}") > 1:
@@ -95,13 +141,48 @@ def stream_values(values: Values) -> dict[str, Any]:
     known = len(values["subject"]) or partitions
     if "startingTimestamp" in values:
         starting = Starting(moment=values["startingTimestamp"])
-    parsed("startingOffsets", _inside(known), starting)
+    parsed("startingOffsets", _inside(known, several), starting)
     connection = connection_options(values)
-    return {"connection": connection, "partitions": partitions, "starting": starting}
+    common = {"connection": connection, "stream": stream, "several": several}
+    return common | {"partitions": partitions, "starting": starting}
 
 
-def _inside(partitions: int | None) -> Callable[[Starting], Starting]:
+def _several(values: Values) -> Several | None:
+    if "streamPattern" in values:
+        return Several((), values["streamPattern"])
+    if "stream" not in values or "," not in values["stream"]:
+        return None
+    names = [name.strip() for name in values["stream"].split(",")]
+    for name in names:
+        parsed("stream", value_of.stream_name, name)
+        if "{partition}" in name:
+            raise OptionError("stream", "expected names of streams, none with {partition}")
+    if len(set(names)) < len(names):
+        raise OptionError("stream", f"expected distinct names, got '{values['stream']}'")
+    return Several(tuple(names))
+
+
+def one_stream(values: Values, what: str) -> None:
+    """
+    Raises:
+        OptionError: Several streams are given, where `what` needs one.
+    """
+    several = _several(values)
+    if several is not None:
+        raise OptionError(several.option, f"{what} has one stream, this names several: {several}")
+
+
+def _inside(partitions: int | None, several: Several | None) -> Callable[[Starting], Starting]:
     def check(starting: Starting) -> Starting:
+        if several is None and starting.streams:
+            raise ValueError("expected sequences by partition, as one stream is read")
+        if several is not None and starting.sequences:
+            raise ValueError('expected sequences by stream, such as {"ORDERS": {"0": 42}}')
+        for stream, of in starting.streams.items():
+            if several is not None and not several.takes(stream):
+                raise ValueError(f"stream '{stream}' is none of {several}")
+            if of.keys() != {0}:
+                raise ValueError(f"expected partition 0 of '{stream}': each stream is one")
         for index in starting.sequences:
             if partitions is not None and index >= partitions:
                 raise ValueError(f"partition {index} is none of 0 to {partitions - 1}")
@@ -113,10 +194,11 @@ def _inside(partitions: int | None) -> Callable[[Starting], Starting]:
 def ending_of(values: Values) -> Starting:
     """`endingOffsets`."""
     ending: Starting = values["endingOffsets"]
-    if ending.word == EARLIEST and not ending.sequences:
+    if ending.word == EARLIEST and not (ending.sequences or ending.streams):
         raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
-    if EARLIEST in ending.sequences.values():
+    words = [word for of in (ending.sequences, *ending.streams.values()) for word in of.values()]
+    if EARLIEST in words:
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
     known = len(values["subject"]) or values.given("partitions")
-    parsed("endingOffsets", _inside(known), ending)
-    return Starting(LATEST, ending.sequences)
+    parsed("endingOffsets", _inside(known, _several(values)), ending)
+    return Starting(LATEST, ending.sequences, streams=ending.streams)

@@ -62,7 +62,7 @@ for longer makes another one.
 """
 
 _DELETE_S: Final = 3.0
-"""How long a read waits until its consumer is deleted, at its end."""
+"""Time-out of the consumer's deletion at the end of a read."""
 
 
 class ConsumerRefusedError(Exception):
@@ -79,7 +79,7 @@ class Own(Slice):
 
 
 def _config(read: Own, name: str, after: int) -> dict[str, Any]:
-    """Of a consumer that begins behind a sequence."""
+    """Configuration of a consumer that begins behind a sequence."""
     config: dict[str, Any] = {
         "name": name,
         "description": "pyspark-jetstream: one attempt of a task, which deletes it",
@@ -182,7 +182,7 @@ class OwnAttempt:
 
     @property
     def rows(self) -> int:
-        """How many were handed on."""
+        """Number of rows handed on."""
         return self._attempt.rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -295,7 +295,7 @@ class _Alone:
         return Superseded(text)
 
     def refused(self, status: Status, words: str) -> Exception:
-        """As a server does whose `max_request_batch` is smaller."""
+        """The error by which the read goes on in another way (`max_request_batch` is too small)."""
         return ConsumerRefusedError(f"consumer '{self.consumer}' refuses pulls: {words}")
 
     def check_others(self, last: int) -> None:

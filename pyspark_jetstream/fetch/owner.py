@@ -9,13 +9,13 @@ from typing import Any, Final
 __all__ = ["ANNOUNCED_WITHIN_S", "NAMES", "STRANGER", "Owner"]
 
 NAMES: Final = "spark-own-"
-"""How the names of consumers begin that belong to one attempt of a task (`own`)."""
+"""Prefix of the names of consumers that belong to one attempt of a task (`own`)."""
 
 ANNOUNCED_WITHIN_S: Final = 2.0
 """A pin that none of a query's attempts has announced so long after it was seen is a stranger's."""
 
 STRANGER: Final = b"stranger"
-"""What a driver answers on `<inbox>.whose` of a pin that no attempt of its query has announced."""
+"""A driver's answer on `<inbox>.whose` about a pin that no attempt of its query has announced."""
 
 
 _KEY: Final = "pyspark-jetstream."
@@ -29,7 +29,7 @@ class Owner:
     """The same for every run over one checkpoint; "" for checkpoints of version 0.1.0."""
     host: str
     pid: int
-    """Of the driver's source process."""
+    """Process id of the driver's source process."""
     inbox: str
     """
     Its driver answers on `<inbox>.owner` and, whose a pin is, on `<inbox>.whose`; its attempts
@@ -38,7 +38,7 @@ class Owner:
     standby: bool = False
     """Whether others wait to take its place (`standby`)."""
     name: str = ""
-    """As its users call it, "" where it has none."""
+    """The user's name for the query; "" where it has none."""
 
     def __str__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -46,7 +46,7 @@ class Owner:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the consumer's configuration says of its owner."""
+        """Metadata of the consumer's configuration that name its owner."""
         return {
             f"{_KEY}query": self.query,
             f"{_KEY}host": self.host,
@@ -58,7 +58,7 @@ class Owner:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Owner | None:
-        """Who prepared the consumer with this configuration; None where it does not say."""
+        """Owner by a consumer's configuration; None where it names none."""
         metadata = config.get("metadata") or {}
         if f"{_KEY}inbox" not in metadata:
             return None

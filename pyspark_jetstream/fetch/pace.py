@@ -79,7 +79,7 @@ _LATE: Final = 4096
 
 
 class Pace:
-    """What the answers to one kind of request were like so far."""
+    """Sizes and times of the answers to one kind of request."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_LATELY)
@@ -140,7 +140,7 @@ def pull_bytes(round_trip_s: float) -> int:
 
 
 def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:
-    """How many pulls wait at a server far away for those before them to be answered."""
+    """Number of pulls that wait at a distant server behind those that are being answered."""
     if round_trip_s < FAR_S:
         return 0
     return max(0, min(math.ceil(round_trip_s / _PULL_S), MOST_BYTES // each_bytes - 2))
@@ -162,7 +162,7 @@ def pace_of(key: Hashable) -> Pace:
 
 
 class Appetite:
-    """How much this process asks a server for, as a share of the most."""
+    """Share of the maximum that this process asks a server for."""
 
     def __init__(self) -> None:
         self.share = 1.0
@@ -173,7 +173,7 @@ class Appetite:
         return f"<Appetite {self.share:.3f}, {self._whole} of {self._patience} whole answers>"
 
     def limit(self, maximum: int) -> int:
-        """How much to ask for, of `maximum`."""
+        """The part of `maximum` to ask for."""
         return max(1, int(maximum * self.share))
 
     def shrink(self) -> None:

@@ -114,7 +114,7 @@ def next_cut(low: int, low_count: int, high: int, high_count: int, wanted: int) 
 
 
 class Site(NamedTuple):
-    """Where the server of a stream is."""
+    """Place of a stream's server."""
 
     clustered: bool
     """Whether it is one of a cluster."""

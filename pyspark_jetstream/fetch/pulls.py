@@ -60,7 +60,7 @@ _PULL_MESSAGES: Final = 20_000
 """Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""
 
 _FEW_MESSAGES: Final = 256
-"""Of a pull where all that was counted has come, and the range is not read."""
+"""Messages of a pull where all counted messages have come, and the range is not read."""
 
 _SILENCE_S: Final = 4.0
 """Without a heartbeat for so long the server has forgotten the pulls, or never saw them."""
@@ -70,7 +70,7 @@ _SILENCE_S: Final = 4.0
 
 
 class Status(Enum):
-    """What the server says of a pull."""
+    """The server's statuses of a pull."""
 
     HEARTBEAT = "it is open"
     ENDED = "it brings no more: it expired, or has brought all there was, or all it asked for"
@@ -102,7 +102,7 @@ _STATUSES: Final = (
 
 
 def status_of(code: int, text: str) -> Status:
-    """What a status says of its pull."""
+    """Meaning of a status for its pull."""
     fits = (status for number, words, status in _STATUSES if number == code and words in text)
     return next(fits, Status.UNKNOWN)
 
@@ -130,7 +130,7 @@ class Taken(NamedTuple):
 
 
 class Hold(Protocol):
-    """How an attempt has its consumer, and what it means where it has it no longer."""
+    """An attempt's hold of its consumer, and the meaning of its loss."""
 
     @property
     def consumer(self) -> str:
@@ -222,7 +222,7 @@ class Pulls:
             self.connection.send(asked)
 
     def came(self, messages: int) -> None:
-        """So many messages have come."""
+        """Counts messages that have come."""
         self.open -= messages
         self.moved()
 
@@ -286,13 +286,13 @@ _PARKED: Final = "parked without a message; someone else may be pinned"
 
 
 class Signs:
-    """What in an attempt's rows looks as if its consumer had been edited since it took it over."""
+    """Signs in an attempt's rows that its consumer was edited since the take-over."""
 
     def __init__(self, beginning: bytes) -> None:
         self.others = False
         """Whether messages came on subjects that are not the consumer's."""
         self.empty: list[int] = []
-        """Of the rows without payload (`headers_only`) the first and the last of each batch."""
+        """First and last sequence of the rows without payload (`headers_only`) of each batch."""
         self._beginning = beginning
 
     def __bool__(self) -> bool:
@@ -402,7 +402,7 @@ class Attempt:
             pulls.close()
 
     def _wanted(self, taken: Taken) -> int:
-        """How many messages to ask for; what comes shows whether that is enough."""
+        """Number of messages to ask for; the answers show whether that is enough."""
         read = self._read
         if taken.is_rewound:
             return read.end - read.start
@@ -481,7 +481,7 @@ class Attempt:
             raise Superseded(words)
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
-        """What came of a session that ends."""
+        """Remaining rows of a session that ends."""
         if len(self._frames):
             yield from self._flush()
 

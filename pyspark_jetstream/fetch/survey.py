@@ -16,17 +16,17 @@ from typing import Any, Final
 from .. import subjects
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, Mark, Stored, StreamInfo
-from ..client.jetstream import JetStream
+from ..client.jetstream import STREAM_NOT_FOUND, JetStream
 from ..client.marks import replaced
 from ..client.peer import away_s
 from ..client.versions import require
-from ..errors import OptionError, PermissionsError
+from ..errors import OptionError, PermissionsError, StreamNotFoundError
 from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
 from .layout import Layout, resolve_layout, stream_names
-from .options import StreamOptions
+from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
 from .pace import FAR_S
 
@@ -40,6 +40,9 @@ _COVER_SELDOM_S: Final = 600.0
 How often it is looked for new subjects that no partition takes: first, and after several listings
 of the stream's subjects.
 """
+
+_ASKED: Final = 64
+"""Named streams up to which each is asked for; more are listed, with all others of the account."""
 
 _TOGETHER: Final = 16
 """Messages that a leader is asked for at one time; they come whole."""
@@ -68,6 +71,13 @@ class ServerView:
     """By partition those that were looked at; None for one that is not there."""
     at: float
     """That moment, by `time.monotonic`."""
+
+
+class _Streams(dict[str, StreamInfo]):
+    """Streams by name; what was deleted just now is no key."""
+
+    def __missing__(self, name: str) -> StreamInfo:
+        raise StreamNotFoundError(f"STREAM.INFO.{name}", 404, STREAM_NOT_FOUND, "deleted")
 
 
 class _Search:
@@ -135,7 +145,9 @@ class Survey:
             StreamNotFoundError: A stream is missing.
         """
         if self._layout is None:
-            if "{partition}" in self._options.stream:
+            if self._options.several is not None:
+                self._layout = self._first_layout(self._options.several)
+            elif "{partition}" in self._options.stream:
                 first = self.js.stream_info(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
                 self._check_next(len(layout))
@@ -147,6 +159,33 @@ class Survey:
                 self._check_filter(info)
                 self._layout = layout
         return self._layout
+
+    def take(self, layout: Layout) -> None:
+        """Goes on with these partitions: of several streams some come, and some go."""
+        self._layout = layout
+
+    def _first_layout(self, several: Several) -> Layout:
+        infos = self._several(several)
+        for name in several.names:
+            if name not in infos:
+                self.js.stream_info(name)  # raises that there is none
+        if not infos:
+            raise OptionError(several.option, f"there is no stream of such a name: '{several}'")
+        return Layout.of_streams(infos)
+
+    def _several(self, several: Several) -> dict[str, StreamInfo]:
+        """The streams there are now: by pages of all, or where they are few each is asked for."""
+        known = list(several.names)
+        infos: dict[str, StreamInfo] = {}
+        if not known or len(known) > _ASKED:
+            infos = self.js.streams_listed(several.takes)
+            known = known or list(self._layout.streams if self._layout is not None else ())
+        # One that a listing leaves out may be there.
+        asked = [name for name in known if name not in infos]
+        if asked:
+            infos |= {i.name: i for i in self.js.stream_infos_there(asked) if i is not None}
+        order = several.names or sorted(infos)
+        return _Streams({name: infos[name] for name in order if name in infos})
 
     def _check_next(self, partitions: int) -> None:
         """
@@ -231,6 +270,10 @@ class Survey:
 
     def look(self, consumers: Mapping[int, tuple[str, str]]) -> ServerView:
         """The streams and, by partition, these (stream, consumer), in one round trip."""
+        if self._options.several is not None:
+            there = self._several(self._options.several)
+            self._server = str(self._client.connection.info.get("server_id"))
+            return ServerView(there, {}, time.monotonic())
         names = list(self.layout.streams)
         infos, seen = self.js.look(names, list(consumers.values()))
         self._server = str(self._client.connection.info.get("server_id"))
@@ -279,11 +322,19 @@ class Survey:
         return reign == self._reign(info) and mark.sequence <= upto
 
     def positions(
-        self, where: Starting, infos: Mapping[str, StreamInfo], option: str, ending: bool = False
+        self,
+        where: Starting,
+        infos: Mapping[str, StreamInfo],
+        option: str,
+        ending: bool = False,
+        of: Layout | None = None,
     ) -> tuple[int, ...]:
         """
         What a start or an end means for each partition: the last sequence before the first to
         read, or the last to read.
+
+        Args:
+            of: these partitions; default: the query's.
 
         Raises:
             OptionError: A sequence lies beyond the end of its stream.
@@ -291,9 +342,11 @@ class Survey:
         moment = where.moment
         by_time: dict[str, int] = {}
         positions = []
-        for partition in self.layout:
+        layout = of if of is not None else self.layout
+        for partition in layout:
             info = infos[partition.stream]
             word: int | str = where.sequences.get(partition.index, where.word)
+            word = where.streams.get(partition.stream, {}).get(0, word)
             if moment is not None:
                 if partition.stream not in by_time:
                     text = moment.rfc3339(info.now)
@@ -308,7 +361,8 @@ class Survey:
                 if sequence > info.last_seq + (0 if ending else 1):
                     raise OptionError(
                         option,
-                        f"partition {partition.index} names sequence {sequence}, but stream"
+                        f"partition {layout.within(partition.index)[1]} names sequence {sequence},"
+                        f" but stream"
                         f" '{info.name}' ends at {info.last_seq}",
                     )
                 positions.append(sequence if ending else max(0, sequence - 1))
@@ -388,9 +442,9 @@ class Survey:
             OptionError: It does, and `failOnDataLoss` is on.
         """
         layout, now = self.layout, time.monotonic()
-        template, stream = layout.partition_subject, layout.streams[0]
-        if now < self._cover_again:
+        if now < self._cover_again or layout.is_several:
             return
+        template, stream = layout.partition_subject, layout.streams[0]
         self._cover_again = now + self._cover_every_s
         if "{partition}" in self._options.stream and not self._is_next_named:
             self._check_next(len(layout))

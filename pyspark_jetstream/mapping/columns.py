@@ -35,7 +35,7 @@ _UINT32: Final = pa.uint32()
 _DOT: Final = pa.scalar(ord("."), pa.uint8())
 _PRIME: Final = pa.scalar(0x01000193, _UINT32)
 _SPAN: Final = 8
-"""How many bytes past the shortest row the hash goes before it drops rows that have ended."""
+"""Bytes behind the shortest row's end after which the hash drops rows that have ended."""
 
 
 class Part(NamedTuple):
@@ -75,7 +75,7 @@ class Tokens:
         self._first = first
         """Index in `_dots` of each row's first one."""
         self._counts = counts
-        """How many dots each row has; one number where all have the same."""
+        """Number of dots in each row; a single number where all rows have the same."""
         self._starts: dict[int, pa.Array] = {}
         self._ends: dict[int, pa.Array] = {}
 
@@ -157,7 +157,7 @@ class Tokens:
         return is_all(inside) and pc.min(gaps).as_py() != 1
 
     def start_of(self, index: int) -> pa.Array:
-        """Where the token begins; all rows have as many tokens."""
+        """Position where the token begins; all rows have the same number of tokens."""
         if index == 0:
             return self.begin
         if (start := self._starts.get(index)) is None:
@@ -165,7 +165,7 @@ class Tokens:
         return start
 
     def end_of(self, index: int) -> pa.Array:
-        """Where the token ends; all rows have as many tokens."""
+        """Position where the token ends; all rows have the same number of tokens."""
         if index == self._counts:
             return self.end
         if (end := self._ends.get(index)) is None:

@@ -62,7 +62,7 @@ _BCRYPT: Final = "$2a$"
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What the text only refers to."""
+    """An include or an unknown variable: the text only refers to its value."""
 
     what: str
     advice: str
@@ -115,7 +115,7 @@ def _blocks(path: str, members: Members) -> list[tuple[str, Members]]:
 
 
 def _check_includes(members: Members) -> None:
-    """What an `include` brings could be mappings."""
+    """Refuses an `include`, which could bring mappings."""
     _check_complete([value for name, value in members if name.lower() == _INCLUDE])
 
 

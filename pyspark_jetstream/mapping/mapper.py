@@ -40,7 +40,7 @@ FEW_ROWS: Final = 100
 """Fewer rows than this of one rule are mapped one by one: the kernels' calls cost as much."""
 
 _TURNS: Final = 64
-"""How often `random` is drawn again for a row, at most."""
+"""Upper bound of the draws of `random` for one row."""
 
 Identities = Callable[[], pa.Array]
 """The identities of all rows, binary or text without nulls; called once, if one is needed."""
@@ -53,7 +53,7 @@ class Mapped(NamedTuple):
     """Text; null where the mapping loses the row."""
 
     lost: int
-    """How many rows are lost."""
+    """Number of lost rows."""
 
 
 class ColumnMapper:
@@ -228,12 +228,14 @@ class _Plan:
         """Whether more than the subject decides."""
 
     def constant(self) -> str | None:
-        """What the source, a subject, becomes; None where the row decides, or it is lost."""
+        """
+        The one result for the source, a literal subject; None where the row decides, or is lost.
+        """
         rule = self.outcomes[0][1]
         return None if self.chooses or rule is None else rule.rule.apply(self.source)
 
     def apply(self, subjects: pa.Array, tokens: Tokens, draws: _Draws) -> pa.Array:
-        """What these subjects become; null where a row is lost."""
+        """Maps these subjects; null where a row is lost."""
         if len(self.outcomes) == 1:
             return self._outcome(self.outcomes[0][1], subjects, tokens, draws)
         pieces = []
@@ -257,7 +259,7 @@ class _Plan:
         )
 
     def apply_one(self, subject: str, identity: bytes) -> str | None:
-        """What one subject becomes; `identity` counts only where the row decides."""
+        """Maps one subject; `identity` counts only where the row decides."""
         drawn = _drawn(identity, 0, 100) if len(self.outcomes) > 1 else 0
         outcome = next(outcome for below, outcome in self.outcomes if drawn < below)
         if outcome is None:
@@ -303,7 +305,7 @@ class _Shape:
         self._keys = pa.array(list(shape.routes), STRING)
         at_first = [first for first, _ in self._runs] == [0]
         self._beginning = f"{self._keys[0]}." if at_first and len(self.plans) == 1 else None
-        """What subjects of the only route begin with, if no other token has to be compared."""
+        """Common beginning of the only route's subjects, if no other token has to be compared."""
 
     def find(self, subjects: pa.Array, tokens: Tokens) -> pa.Array:
         """The index of each row's plan, or null."""
@@ -315,7 +317,7 @@ class _Shape:
         return pc.if_else(pc.starts_with(texts, self._beginning), _FIRST, _NONE)
 
     def _literals(self, tokens: Tokens) -> pa.Array:
-        """What each row has where the sources have literal tokens."""
+        """Each row's tokens at the positions where sources have literal tokens."""
         runs: list[Part] = []
         for first, last in self._runs:
             start = tokens.start_of(first)
@@ -350,7 +352,7 @@ def _some_of(
 
 
 def _one_by_one(plans: Sequence[_Plan | None], subjects: list[str], draws: _Draws) -> pa.Array:
-    """What becomes of each subject by its plan, or without one."""
+    """Maps subject by subject, each by its plan; unchanged without one."""
     choosing = next((plan.source for plan in plans if plan and plan.chooses), None)
     identities = [b""] * len(plans) if choosing is None else draws.identities(choosing)
     known: dict[str, str | None] = {}
@@ -377,7 +379,7 @@ def _neighbours(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _blocks(subjects: pa.Array) -> Iterator[tuple[int, int]]:
-    """Where each block of rows begins, and how many it has."""
+    """First row and length of each block of rows."""
     at = 0
     while at < len(subjects):
         count = min(BLOCK_ROWS, len(subjects) - at)

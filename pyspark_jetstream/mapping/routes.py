@@ -51,7 +51,7 @@ class Choice:
     """One thing that may happen to a row."""
 
     rule: Rule | None
-    """How its subject is mapped; None when the row is lost."""
+    """The rule that maps the subject; None when the row is lost."""
 
     percent: int
 
@@ -65,7 +65,7 @@ class Route:
 
     source: str
     main: tuple[Choice, ...]
-    """As written, then what is left over; the shares make 100 together."""
+    """Choices as written, then the remainder; their shares sum to 100."""
 
     clusters: tuple[tuple[str, tuple[Choice, ...]], ...] = ()
     """By cluster, in place of `main`."""
@@ -109,13 +109,13 @@ class Route:
         return cls(source, complete.pop(""), tuple(complete.items()))
 
     def choices(self, cluster: str | None) -> tuple[Choice, ...]:
-        """What may happen on a server of this cluster, impossible choices left out."""
+        """Possible choices on a server of this cluster."""
         chosen = dict(self.clusters).get(cluster or "", self.main)
         return tuple(choice for choice in chosen if choice.percent)
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What is written behind the source; `parse` makes this route of it."""
+        """The route's JSON behind the source; `parse` makes this route of it."""
         return [
             {"destination": choice.rule.destination, "weight": choice.percent}
             | ({"cluster": cluster} if cluster else {})
@@ -142,7 +142,7 @@ class Shape:
     """The routes whose sources have literal tokens and wildcards at the same places."""
 
     count: int
-    """How many tokens a subject has, at least or exactly."""
+    """Number of a subject's tokens, as minimum or exactly."""
 
     is_open: bool
     """Whether it may have more: the sources end in `>`."""
@@ -198,7 +198,7 @@ class Router:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in the words of JSON."""
+    """Type of a value, in the words of JSON."""
     if value is None:
         return "null"
     if isinstance(value, Members):

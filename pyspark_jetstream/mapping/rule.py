@@ -96,7 +96,7 @@ _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _COUNT: Final = range(_INT64.start, _INT32.stop)
-"""How many partitions or random numbers: the server reads 64 bits and keeps 32 of them."""
+"""Valid numbers of partitions or random values: the server reads 64 bits and keeps 32 of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Random:
     """A number drawn for the row, written as a decimal token."""
 
     count: int
-    """How many numbers the rule says there are; see `span`."""
+    """Number of random values as written in the rule; see `span`."""
 
     seed: int
     """Sets it apart from the other draws for the same row; the first is 1."""
@@ -154,10 +154,10 @@ class TokenCut:
     """In bytes; 0, below, or not below the token's own: the token stays whole."""
 
     delimiter: str = ""
-    """Of `split`; an empty one is between any two characters."""
+    """Delimiter of `split`; an empty one stands between any two characters."""
 
     def of(self, token: str) -> str:
-        """What the token becomes; lone surrogates stand for the bytes of a cut character."""
+        """The token's cut; lone surrogates stand for the bytes of a cut character."""
         if self.function == "split":
             return _split(token, self.delimiter)
         raw = token.encode("utf-8", "surrogateescape")
@@ -167,7 +167,7 @@ class TokenCut:
 
 
 Piece = str | Wildcard | Partition | Random | TokenCut
-"""What one token of a destination is made of."""
+"""Parts of one token of a destination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Rule:
     source: str
     destination: str
     pieces: tuple[Piece, ...]
-    """What each destination token becomes, without a final `>`."""
+    """Parts of each destination token, without a final `>`."""
 
     rest: int | None
     """Index of the first source token that the final `>` carries over, if there is one."""
@@ -333,7 +333,10 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 def _split(token: str, delimiter: str) -> str:
-    """As the server: a dot before each part with text, but not right after an empty beginning."""
+    """
+    Splits like the server: a dot before each part with text, but not right after an empty
+    beginning.
+    """
     parts = token.split(delimiter) if delimiter else list(token)
     text = parts[0]
     for n, part in enumerate(parts[1:]):

@@ -31,7 +31,7 @@ MANY_NUMBERS: Final = 4096
 """Up to so many partitions, the texts of their numbers are kept ready."""
 
 _SAMPLES: Final = 16
-"""So many subjects tell whether their keys begin alike."""
+"""Number of subjects whose keys are compared for a common beginning."""
 
 
 Draw = Callable[[Random], pa.Array]
@@ -101,7 +101,7 @@ class ColumnRule:
         return text
 
     def _first_fault(self, subjects: pa.Array, unknown: Exception | None) -> Exception:
-        """What `Rule.apply` says about the first subject that it makes none of."""
+        """The error of `Rule.apply` for the first subject that it cannot map."""
         for subject in subjects.to_pylist():
             try:
                 self.rule.apply(subject, lambda _: "0")
@@ -191,7 +191,7 @@ def _parts(rule: Rule) -> list[_Element]:
 
 
 def _pieces(rule: Rule) -> list[_Element]:
-    """What makes each token of the destination, tokens that stay together as one."""
+    """Parts of each destination token; tokens that stay together are one part."""
     source = tokens(rule.source)
     pieces: list[_Element] = []
     rest = [] if rule.rest is None else [_Run(rule.rest, None)]
@@ -234,7 +234,7 @@ def _constant(text: str) -> Part:
 
 
 def _cut(cut: TokenCut, token: pa.Array) -> pa.Array:
-    """What the tokens become, binary."""
+    """The cut of each token, binary."""
     size = cut.size
     if cut.function == "left":
         return pc.binary_slice(token, 0, size)

@@ -175,19 +175,19 @@ class Share(NamedTuple):
     """One destination and its part of the messages."""
 
     destination: str
-    """As the rule says it."""
+    """The destination as the rule has it."""
 
     percent: int
 
     subject: str | None
-    """What a message is published on; a random number shows as `[0-9]`. None if it cannot be."""
+    """The mapped subject, with `[0-9]` for a random number; None if there can be none."""
 
     fault: str | None = None
     """Why it cannot be."""
 
 
 class Shares(NamedTuple):
-    """Where the messages go: 100 per cent together."""
+    """Destinations of the messages; their shares sum to 100."""
 
     destinations: tuple[Share, ...]
 
@@ -199,12 +199,12 @@ class Shares(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Where one subject goes."""
+    """Destinations of one subject, and the rule that decides."""
 
     subject: str
 
     source: str | None
-    """Of the rule that applies; None: no rule matches, the subject stays as it is."""
+    """Source of the rule that applies; None: no rule matches, the subject stays the same."""
 
     competitors: tuple[str, ...]
     """Sources of the rules that match as well, in the order in which they would apply."""

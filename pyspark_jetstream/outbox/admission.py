@@ -66,7 +66,7 @@ AUTO_ROWS: Final = 10_000
 _MIN_ROWS: Final = 20
 """The smallest queue (overload.md A11), as in Farfetch's LoadShedding library."""
 _CHECK_S: Final = 0.1
-"""How often pauses are looked at for rows that wait too long."""
+"""Interval between looks for rows that have been paused too long."""
 
 _PATIENCE: Final = 0.75
 """
@@ -79,7 +79,7 @@ _OFFERS: Final = 4096
 
 
 class Load(NamedTuple):
-    """What is on the wire."""
+    """Publishes on the wire."""
 
     in_flight: int
     limit: int
@@ -95,13 +95,13 @@ class Shed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a write allows."""
+    """Limits and deadlines of a write's queue."""
 
     queue_size: int | str
     """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
     queue_bytes: int
     parked_bytes: int
-    """How many bytes of paused subjects may wait."""
+    """Upper bound of the bytes of rows whose subjects are paused."""
     sheddable: frozenset[Priority]
     """Priorities that may be shed; none is `overloadPolicy=block`."""
     overload_window_s: float
@@ -127,7 +127,7 @@ class Rules:
 
 
 def queue_rows(queue_size: int | str, limit: int) -> int:
-    """How many rows may wait, 20 at least (A11)."""
+    """Upper bound of the rows in the queue, 20 at least (A11)."""
     if queue_size == "auto":
         return AUTO_ROWS
     if queue_size == "sqrt":
@@ -148,7 +148,7 @@ class Admission:
         self.taken = 0
         self.shed = 0
         self.since = pa.array([], pa.float64())
-        """Of the rows taken last: when each was offered, or first sent."""
+        """For each row that `take` returned last: the time when it was offered, or first sent."""
         self._rules = rules
         self._throttle = throttle
         self._queue = RowQueue(rules.by_lane)
@@ -170,7 +170,7 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many rows wait, the parked ones among them."""
+        """Number of rows in the queue, parked rows included."""
         return len(self._queue) + len(self._held)
 
     def counts(self) -> dict[Priority, int]:
@@ -182,7 +182,7 @@ class Admission:
         return counts
 
     def subjects(self) -> Counter[str]:
-        """How many rows wait of each subject."""
+        """Number of rows in the queue by subject."""
         counts: Counter[str] = Counter()
         for messages in self.messages():
             for entry in pc.value_counts(messages.indices).to_pylist():
@@ -449,7 +449,7 @@ class Admission:
         return min(self._throttle.next_deadline(now), goes, *later)
 
     def _oldest_unsent(self) -> float:
-        """When the first of the rows came that were never sent."""
+        """Arrival time of the oldest row that was never sent."""
         return min(self._queue.oldest(unsent=True), self._held.oldest_unsent())
 
     def _all(self) -> tuple[Block, pa.Array]:

@@ -57,13 +57,13 @@ from .priority import Priority
 __all__ = ["DeadLetters", "SUBJECT", "SUFFIX", "dead_letter_subject", "fault", "letter", "restore"]
 
 SUBJECT: Final = "{subject}"
-"""What stands for the row's own subject in the template, once at most."""
+"""Placeholder of the row's own subject in the template, allowed once."""
 
 NO_SUBJECT: Final = "no-subject"
-"""What stands for it where the row's own can be in no subject."""
+"""Replaces the placeholder where the row's own subject cannot be part of a subject."""
 
 SUFFIX: Final = ".dlq"
-"""Of a dead letter's id."""
+"""Suffix of a dead letter's id."""
 
 _OURS: Final = "Jetstream-Sink-"
 _ORIGINAL: Final = f"{_OURS}Original-"
@@ -83,7 +83,7 @@ _MAX_HEADERS: Final = (1 << 16) - 1
 """Bytes of a message's headers that a stream takes."""
 
 _LONGEST: Final = 1000
-"""Of a reason in characters, and of an id and a subject in bytes, where little room is left."""
+"""Upper bound, where little room is left: characters of a reason, bytes of an id or a subject."""
 
 _CUT: Final = "; headers and payload are left out, as they are too large for a dead letter"
 
@@ -115,7 +115,7 @@ class DeadLetters:
     """The dead letters of one task."""
 
     subject: str
-    """Where they go, a template that `fault` accepts."""
+    """Their subject, a template that `fault` accepts."""
     query_id: str
     batch_id: int
     max_payload: int | None = None
@@ -332,7 +332,7 @@ def _loop(template: str, subject: str) -> str | None:
 
 
 def dead_letter_subject(value: str) -> str:
-    """Where dead letters go; it may hold the message's own subject."""
+    """The subject of dead letters; it may contain the message's own subject."""
     template = value_of.text(value)
     why = fault(template)
     if why is not None:

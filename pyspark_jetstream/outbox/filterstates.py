@@ -43,14 +43,14 @@ class FilterState:
 
     filter: str
     until: float = -math.inf
-    """When the latest command or refusal lapses."""
+    """The time when the latest command or refusal lapses."""
     spans: list[tuple[float, float]] = field(default_factory=list)
     """
     From when to when it was paused, or rows waited for its rate, oldest first; only the last may be
     open.
     """
     at: float = 0.0
-    """When the latest command or refusal came."""
+    """The time of the latest command or refusal."""
     turn: int = 0
     """The number of the latest command or refusal, of all filters."""
     request_id: int = 0
@@ -89,7 +89,7 @@ class FilterState:
 
 
 class _FilterShape(NamedTuple):
-    """Where the wildcards of a filter stand."""
+    """Positions of a filter's wildcards."""
 
     length: int
     """Tokens, the `>` not among them."""

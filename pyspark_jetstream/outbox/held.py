@@ -30,13 +30,13 @@ class Late(NamedTuple):
 
     subject: str
     since: float
-    """When the first came."""
+    """Arrival time of the first row."""
     sent: float | None
-    """When one was first sent; None if none was."""
+    """The earliest time at which one of the rows was sent; None if none was."""
     moved: float = -math.inf
-    """When rows of it went out last."""
+    """The time when rows last left."""
     goes: float | None = None
-    """When the next may go; None of a pause, whose end is the throttle's."""
+    """The time when the next row may leave; None under a pause, whose end the throttle knows."""
 
 
 class Held:
@@ -86,12 +86,12 @@ class Held:
 
     @property
     def waits_since(self) -> float:
-        """When the first of the rows came, or rows under its rates went out last."""
+        """Arrival time of the first row, or the time when rows under its rates last left."""
         limited = (max(queue.oldest(), _moved(paces)) for paces, queue in self._limited.items())
         return min(self._since, *limited, math.inf)
 
     def oldest_unsent(self) -> float:
-        """When the first of the rows came that were never sent."""
+        """Arrival time of the oldest row that was never sent."""
         return min(queue.oldest(unsent=True) for queue in self._queues())
 
     # ── in and out ───────────────────────────────────────────────────────────────────────────
@@ -143,11 +143,11 @@ class Held:
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline(self, now: float) -> float:
-        """When `release` has something to do; infinite if never."""
+        """The time of the next call of `release`; infinite if none is needed."""
         return min((_due(*limited, now) for limited in self._limited.items()), default=math.inf)
 
     def lately(self, now: float) -> Iterator[Late]:
-        """Who waits for how long: each paused subject, and the rows under each of the rates."""
+        """Waiting times: of each paused subject, and of the rows under each rate."""
         yield from self._lanes
         for paces, queue in self._limited.items():
             due = _due(paces, queue, now)

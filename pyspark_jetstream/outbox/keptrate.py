@@ -51,13 +51,13 @@ class TokenBucket:
         self._tokens, self._at = min(self.burst, self.tokens(now) - count), now
 
     def consumed(self, count: float, now: float, floor: float = -math.inf) -> None:
-        """So many were taken since the last time; what is missing below the floor is forgiven."""
+        """Takes `count` tokens; a debt below the floor is forgiven."""
         # They came while others were taken: what was taken cannot have spilled over.
         left = min(self.burst, self._tokens + (now - self._at) * self.rate - count)
         self._tokens, self._at = max(left, floor), now
 
     def tokens(self, now: float) -> float:
-        """How many there are now."""
+        """Number of tokens now."""
         return min(self.burst, self._tokens + (now - self._at) * self.rate)
 
     def wait_s(self, target: float, now: float) -> float:
@@ -92,11 +92,11 @@ class KeptRate:
         self.filter, self.reason = filter, reason
         self.rates = Rates()
         self.until = now
-        """When it lapses, unless the controller says it again."""
+        """The time when the rate lapses, unless the controller sends it again."""
         self.waiting_for: Unit = ""
-        """What rows of it wait for."""
+        """The unit of which its rows lack tokens."""
         self.released_at = -math.inf
-        """When rows went out last."""
+        """The time when rows last left."""
         self._out = (0, 0)  # messages and bytes so far
         self._msgs = TokenBucket(0.0, 1.0, now, phase)
         self._bytes = TokenBucket(0.0, 0.0, now)
@@ -113,7 +113,7 @@ class KeptRate:
 
     @property
     def kept(self) -> Kept:
-        """As operators are told of it."""
+        """The rate as a report to operators."""
         return Kept(self.filter, self.reason, self.rates, *self._out, self.waiting_for)
 
     def keep(self, rates: Rates, until: float, now: float) -> None:
@@ -135,12 +135,12 @@ class KeptRate:
         return max(waits, key=lambda unit: waits[unit])
 
     def due(self, rows: int, mean: float, now: float) -> float:
-        """When the next of them may go; infinite where nothing may."""
+        """The time when the next row may leave; infinite where none may."""
         wait_s = max(self._waits_s(rows, mean, now).values())
         return now + wait_s + _LATER_S if wait_s > 0 else now
 
     def room(self, rows: int, mean: float, now: float) -> int:
-        """How many of them may go now."""
+        """Number of rows that may leave now."""
         if self.lacks(rows, mean, now):
             return 0
         if self.rates.msgs is not None:

@@ -85,11 +85,11 @@ _TOLERANCE: Final = 1.5
 """A round trip may be so many times the long one before the limit shrinks."""
 
 _LEAST_LONG_S: Final = 0.02
-"""What the long round trip counts as at least: less is no queue worth speaking of."""
+"""Lower bound of the long round trip in the estimate: a shorter one shows no queue."""
 
 _SMOOTHING: Final = 0.2
 _CUT: Final = 0.7
-"""What a push-back leaves (β of botocore's CubicCalculator)."""
+"""Factor of the limit after a push-back (β of botocore's CubicCalculator)."""
 
 _WARM_UP: Final = 10
 _LONG: Final = 600
@@ -109,13 +109,13 @@ _MAX: Final = 10_000
 """Subjects at a limit that are paused at one time, each for itself; as many as `throttle` keeps."""
 
 TRY_S: Final = 0.05
-"""How long a try waits for a refusal before the next, larger one."""
+"""Time between a try and the next, larger one, unless the server refuses."""
 
 _MAX_TRIED: Final = 1024
 
 
 class Kind(Enum):
-    """What an answer to a publish means for it."""
+    """Kinds of answers to a publish, by their effect on the limit."""
 
     STORED = "stored"
     DUPLICATE = "stored before"
@@ -132,7 +132,7 @@ _MAX_PAUSE_S: Final = 1.0
 
 
 class Limit(Protocol):
-    """How many publishes may be on the wire."""
+    """Upper bound of the publishes on the wire."""
 
     held: bool
     """Whether it may not grow."""
@@ -143,11 +143,11 @@ class Limit(Protocol):
 
     @property
     def maximum(self) -> int:
-        """What it never exceeds (`maxInFlight`)."""
+        """Upper bound of the limit itself (`maxInFlight`)."""
 
     @property
     def drops(self) -> int:
-        """How often `dropped` was called."""
+        """Number of calls of `dropped`."""
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """
@@ -189,7 +189,7 @@ class FixedLimit:
 
 @dataclass(slots=True)
 class _Samples:
-    """What is seen between two changes of the limit."""
+    """Round trips and publishes between two changes of the limit."""
 
     start: float
     samples: int = 0
@@ -353,7 +353,7 @@ class CpuShare:
         return f"<CpuShare {'over' if self.is_over else 'within'} {self._maximum:.0%}>"
 
     def used(self, cpu_s: float, now: float) -> None:
-        """So many CPU seconds in all, up to now."""
+        """Takes the process's CPU time so far, in seconds."""
         if self._start is None:
             self._start = cpu_s, now
             return
@@ -388,7 +388,7 @@ class Limits:
 
 
 def pause_s(kind: Kind, refusals: int) -> float:
-    """How long to wait before what the server refused for this reason goes out again."""
+    """Pause before refused rows are sent again, by the reason of the refusal."""
     pause = _FIRST_PAUSE_S.get(kind, _PAUSE_S) * 2 ** min(refusals, 10)
     return float(min(pause, _MAX_PAUSE_S))
 
@@ -396,11 +396,11 @@ def pause_s(kind: Kind, refusals: int) -> float:
 @dataclass(slots=True)
 class _AtLimit:
     times: int
-    """How often it was refused in a row."""
+    """Number of refusals in a row."""
     until: float
-    """When the pause of the subject ends."""
+    """End of the subject's pause."""
     tries: int = 1
-    """How many rows go at the next try."""
+    """Number of rows in the next try."""
 
 
 class SubjectLimits:
@@ -435,7 +435,9 @@ class SubjectLimits:
         return known.until
 
     def tries(self, subject: str) -> int | None:
-        """How many rows of it go now, the others `TRY_S` later; None for all."""
+        """
+        Number of the subject's rows that may leave now, the others `TRY_S` later; None for all.
+        """
         known = self._known.get(subject)
         if known is None:
             return None

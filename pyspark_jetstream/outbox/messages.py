@@ -23,10 +23,12 @@ FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 """Bytes of a header block beside its lines."""
 
 _FRAME_BYTES: Final = 256
-"""What a frame has besides subject, headers and data, at most: verb, reply, sizes, line ends."""
+"""
+Upper bound of a frame's bytes beside subject, headers and data: verb, reply, sizes, line ends.
+"""
 
 STORED_LESS: Final = _FRAME_BYTES - 46
-"""So much less than `sizes` a message takes in a stream, about (nats-server, fileStoreMsgSize)."""
+"""`sizes` less about this is a message's size in a stream (nats-server, fileStoreMsgSize)."""
 
 
 _NEVER: Final = pa.scalar(None, pa.float64())
@@ -70,7 +72,7 @@ class Messages:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of messages."""
         return len(self.data)
 
     @property

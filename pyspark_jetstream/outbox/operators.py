@@ -44,12 +44,12 @@ PATIENCE_S: Final = 1.0
 """For a controller that listens and does not answer; later its commands come when they come."""
 
 LEAST_PATIENCE_S: Final = 0.01
-"""Where the tasks before had no answer either."""
+"""Lower bound of the patience: each task of a process without an answer halves it."""
 
 _SUBJECTS: Final = 32
 
 _WORD_S: Final = 0.1
-"""So long at least lies between two words about rates."""
+"""Minimum time between two reports about rates."""
 
 
 class Operators:
@@ -65,11 +65,11 @@ class Operators:
         self, subject: str, producer_id: int, now: float, before: Operators | None = None
     ) -> None:
         self.listens = subject, f"{subject}.{producer_id}"
-        """Where they speak to this writer."""
+        """Subjects of commands to this writer."""
         self.active = active_subject(subject)
-        """Where it says that it begins."""
+        """Subject on which the writer announces itself."""
         self.throttle = Throttle(producer_id)
-        """What is paused."""
+        """Pauses and rates in force."""
         self._sent: dict[str, None] = {}
         self._began = self._until = -math.inf
         self._is_unanswered = False
@@ -86,7 +86,9 @@ class Operators:
         return f"<Operators on {self.listens[1]}, {self.throttle!r}>"
 
     def begin(self, now: float) -> bytes:
-        """What to publish on `active`, with a reply subject; until it is answered no row goes."""
+        """
+        The announcement for `active`, sent with a reply subject; no row leaves before its answer.
+        """
         self._began, self._until = now, now + self._patience_s
         self._is_unanswered = True
         self._waiting = frozenset()  # whoever has lost its connection has lost words, too
@@ -101,7 +103,9 @@ class Operators:
         return now < self._until
 
     def next_deadline(self, now: float) -> float:
-        """When it has not, or when there is a word to say; infinite for never."""
+        """
+        The time when patience for the answer ends, or the next report is due; infinite for never.
+        """
         held = self._until if self.holds(now) else math.inf
         return min(held, self._worded_at + _WORD_S if self._has_news(now) else math.inf)
 

@@ -19,7 +19,7 @@ from .priority import Priority
 __all__ = ["PLACE_BITS", "in_order", "oldest_of_lanes"]
 
 PLACE_BITS: Final = 24
-"""So many rows can be sorted at one time, and then some."""
+"""Bits of a row's place in the sort key; more rows than this are not sorted at one time."""
 
 
 def in_order(messages: Messages, places: pa.Array, by_lane: bool) -> pa.Array:
@@ -49,7 +49,7 @@ def in_order(messages: Messages, places: pa.Array, by_lane: bool) -> pa.Array:
 
 
 def oldest_of_lanes(messages: Messages, since: pa.Array) -> list[tuple[str, float, float | None]]:
-    """Of each lane of the rows: its subject, since when the first waits, and was sent."""
+    """For each lane of the rows: its subject, arrival and first sending of its oldest row."""
     sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
     table = pa.table({"lane": messages.indices, "since": since, "sent": sent})
     oldest = table.group_by("lane", use_threads=False).aggregate(

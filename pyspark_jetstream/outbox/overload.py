@@ -26,7 +26,7 @@ from .throttle import Throttle
 __all__ = ["OVERLOAD_WINDOW_S", "Overload", "priorities_of"]
 
 OVERLOAD_WINDOW_S: Final = 1.0
-"""How long after push-back rows may be shed for it."""
+"""Time after a push-back in which rows may be shed for it."""
 
 
 class Overload:

@@ -28,7 +28,7 @@ K = TypeVar("K", bound=Hashable)
 @dataclass(slots=True)
 class _Time:
     until: float
-    """When the pause that is open ends."""
+    """End of the open pause."""
     counted_at: float
     """The time before is in `passed_s`."""
     passed_s: float = 0.0
@@ -53,7 +53,7 @@ class PauseTimes(Generic[K]):
         return f"<PauseTimes {len(self._times)} paused so far>"
 
     def __iter__(self) -> Iterator[K]:
-        """What was paused so far."""
+        """Everything that was paused so far."""
         return iter([*self._times])
 
     def paused(self, key: K, until: float, now: float) -> int:
@@ -80,7 +80,7 @@ class PauseTimes(Generic[K]):
         return max(now, self._times[key].until) if key in self._times else now
 
     def passed(self, now: float) -> Iterator[tuple[K, int]]:
-        """Of all the milliseconds that have passed and were not told before."""
+        """Milliseconds of each that have passed since the last call."""
         for key, time in self._times.items():
             yield key, time.passes(now)
 

@@ -49,7 +49,7 @@ STRATEGIES: Final = ("custom", "header", "claim")
 
 
 class Priority(IntEnum):
-    """How urgent a row is; the lower the more."""
+    """Urgency of a row; a lower number is more urgent."""
 
     CRITICAL = 0
     NORMAL = 1
@@ -72,7 +72,7 @@ class Priority(IntEnum):
 
     @classmethod
     def parse(cls, text: str | None) -> Priority:
-        """As `of`, but what is no name is normal."""
+        """As `of`, with the normal priority for a text that names none."""
         priority = cls.of(text)
         return cls.NORMAL if priority is None else priority
 

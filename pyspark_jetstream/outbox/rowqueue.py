@@ -100,7 +100,7 @@ class RowQueue:
 
     @property
     def first_subject(self) -> str:
-        """Of the first row."""
+        """Subject of the first row."""
         messages, left = self._blocks[0].messages, next(self._lefts())
         return messages.distinct[messages.codes[0 if left is None else left[0].as_py()]]
 

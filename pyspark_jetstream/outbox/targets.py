@@ -37,7 +37,7 @@ _TOGETHER: Final = 64
 """Subjects that are looked up at one time where those before had no stream."""
 
 _UNTAKEN: Final = 1 << 16
-"""So many subjects are remembered that have none."""
+"""Upper bound of the remembered subjects that no stream takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class Target:
     allow_atomic: bool
     allow_ttl: bool
     allow_rollup: bool
+    allow_schedules: bool
+    allow_counter: bool
     max_per_subject: int
     """Messages kept of one subject; 0 for no limit."""
     replicas: int
@@ -70,6 +72,8 @@ class Target:
             allow_atomic=bool(config.get("allow_atomic")),
             allow_ttl=bool(config.get("allow_msg_ttl")),
             allow_rollup=bool(config.get("allow_rollup_hdrs")),
+            allow_schedules=bool(config.get("allow_msg_schedules")),
+            allow_counter=bool(config.get("allow_msg_counter")),
             max_per_subject=max(0, int(config.get("max_msgs_per_subject") or 0)),
             replicas=int(config.get("num_replicas") or 1),
             transforms=bool(config.get("subject_transform")),
@@ -116,6 +120,12 @@ class Target:
                 f"stream '{self.name}' has both a subject_transform and max_msgs_per_subject:"
                 " which rows were stored and replaced since could not be told; map subjects with"
                 " subjectMapping instead, or set exactlyOnce=false"
+            )
+        if self.max_per_subject and self.allow_counter:
+            return (
+                f"stream '{self.name}' has counters and max_msgs_per_subject: an increment that was"
+                " stored is gone with the next one of its subject, so a batch that runs again could"
+                " not tell whether it was added; take that limit off, or set exactlyOnce=false"
             )
         if self.duplicate_window_s < 2 * ack_timeout_s:
             return (
@@ -256,7 +266,7 @@ class Targets:
         return codes
 
     def known(self, subjects: pa.Array) -> pa.Array:
-        """Likewise of the streams found so far; nothing is looked up."""
+        """As `of`, among the streams found so far; nothing is looked up."""
         if self._latest is None:
             codes = pa.nulls(len(subjects), pa.int32())
         else:

@@ -71,18 +71,21 @@ _PHASES: Final = 997
 """In so many different phases writers begin to keep a rate."""
 
 _SHARE: Final = 0.8
-"""Of a publish's time, above which the pause is what it failed for (overload.md B15)."""
+"""
+Share of a publish's time: after a longer pause, the pause is the reason of its failure (overload.md
+B15).
+"""
 
 
 class PausedBy(Enum):
-    """Who paused."""
+    """Origins of a pause."""
 
     OPERATOR = "operator"
     SERVER = "server"
 
 
 class Scope(Enum):
-    """What a refusal is about."""
+    """Extent of a refusal."""
 
     SUBJECT = "subject"
     STREAM = "stream"
@@ -99,7 +102,7 @@ REFUSALS: Final[dict[int, tuple[Reason, Scope]]] = {
     10028: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
     10047: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
 }
-"""What the server's err_codes say in the throttle's words (overload.md §4.5)."""
+"""The server's err_codes in the throttle's words (overload.md §4.5)."""
 
 
 class Pause(NamedTuple):
@@ -108,11 +111,11 @@ class Pause(NamedTuple):
     source: PausedBy
     reason: Reason
     filter: str
-    """What was paused, the subject among it."""
+    """The paused subjects, of which this is one."""
     since: float
     until: float
     request_id: int
-    """Of the command; 0 where there was none."""
+    """Number of the command; 0 where there was none."""
 
 
 class Wait(NamedTuple):
@@ -160,7 +163,7 @@ class Throttle:
         return f"<Throttle {groups or 'nothing paused'}>"
 
     def heir(self, producer_id: int, now: float) -> Throttle:
-        """Of the next task of this process: what operators have paused still is (B7)."""
+        """The throttle of this process's next task: pauses by operators go on (B7)."""
         heir = Throttle(producer_id, self._remember_s)
         heir.turn, heir._words = self.turn, self._words
         for (source, reason), group in self._groups.items():
@@ -309,7 +312,7 @@ class Throttle:
         return any(group.is_open(now) for group in self._groups.values())
 
     def throttles(self, now: float) -> bool:
-        """Likewise, or whether rows wait for a rate."""
+        """Whether a pause is open or rows wait for a rate."""
         return self.active(now) or any(window.throttles_until > now for window in self._paced(now))
 
     def state(
@@ -342,7 +345,7 @@ class Throttle:
         )
 
     def paces(self, subjects: Iterable[str], now: float) -> list[tuple[KeptRate, ...]] | None:
-        """Of each of these the rates in force; None where there is none at all."""
+        """The rates in force for each subject; None where no subject has one."""
         groups = [group for group in self._groups.values() if group.paced(now)]
         if not groups:
             return None
@@ -383,7 +386,10 @@ class Throttle:
         return self.throttles(now) and any(self.state(subject, now) for subject in subjects)
 
     def throttled(self, subjects: Iterable[str], now: float) -> Iterator[Paused]:
-        """Which of these are throttled, by what ends last; see `Producer.isThrottled` (B16)."""
+        """
+        The throttled subjects, each with the pause that ends last; see `Producer.isThrottled`
+        (B16).
+        """
         if not self.throttles(now):
             return
         distinct = pa.array(list(dict.fromkeys(subjects)), pa.string())
@@ -403,7 +409,7 @@ class Throttle:
         return mask if pc.any(mask).as_py() else None
 
     def next_deadline(self, now: float) -> float:
-        """When the next pause ends; infinite when none is open."""
+        """End of the next pause; infinite when none is open."""
         turn, end = self._next_end
         if turn != self.turn or end <= now:
             end = min((window.until for window in self._open(now)), default=math.inf)

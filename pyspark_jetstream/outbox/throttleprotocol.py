@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
-"""Where operators and writers meet unless told otherwise."""
+"""Default control subject, on which operators and writers meet."""
 
 DISCOVER: Final = b'{"type":"discover"}'
 """Asks every writer to announce itself."""
@@ -70,7 +70,7 @@ _MAX_SUBJECTS: Final = 32
 _MAX_TEXT: Final = 255
 """Characters of a query's or a host's name."""
 _MAX: Final = 1 << 53
-"""What JSON readers keep exact."""
+"""Largest integer that every JSON reader keeps exact."""
 
 _MAX_PAUSE_S: Final = 86_400.0
 """For how long one command pauses; a longer pause is said again."""
@@ -92,11 +92,11 @@ class Reason(IntEnum):
 
 
 Unit = Literal["", "msg", "byte"]
-"""What rows wait for that are held to a rate; "" where they do not wait."""
+"""Unit of which rows under a rate lack tokens; "" where they do not wait."""
 
 
 class Rates(NamedTuple):
-    """What may be published in a second; None where there is no limit."""
+    """Messages and bytes a second that may be published; None where there is no limit."""
 
     msgs: float | None = None
     nbytes: float | None = None
@@ -113,9 +113,9 @@ class ThrottleProducer(NamedTuple):
     subject: str = REST
     """Filter of the destination subjects it is about."""
     producer_id: int | None = None
-    """Of whom it is for; None for all."""
+    """The writer that the command is for; None for all."""
     rates: Rates | None = None
-    """How much may be published meanwhile; None for nothing."""
+    """Rates that stay allowed meanwhile; None for a full pause."""
 
     def encode(self) -> bytes:
         """The command as JSON in UTF-8."""
@@ -138,7 +138,7 @@ class Receipt(NamedTuple):
     """None in a receipt as PIP-385 has it; then it is who the command was for."""
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The command as JSON."""
         own = {} if self.producer_id is None else {"producer_id": self.producer_id}
         return _json(type="throttle_producer_receipt", request_id=self.request_id, **own)
 
@@ -151,11 +151,11 @@ class Paused(NamedTuple):
     pause_s: float
     """For how many seconds it is still paused."""
     filter: str
-    """What was paused, the subject among it."""
+    """The paused subjects, of which this is one."""
     source: str
     """`operator` or `server`."""
     request_id: int
-    """Of the command; 0 where there was none."""
+    """Number of the command; 0 where there was none."""
 
 
 class Kept(NamedTuple):
@@ -168,7 +168,7 @@ class Kept(NamedTuple):
     """Messages that have gone out under it."""
     bytes_in_counter: int = 0
     waiting_for: Unit = ""
-    """What rows wait for."""
+    """The unit of which its rows lack tokens."""
 
 
 class Producer(NamedTuple):
@@ -184,7 +184,7 @@ class Producer(NamedTuple):
     rates: tuple[Kept, ...] = ()
     """Those that it keeps; those that rows wait for first."""
     query: str = ""
-    """What its user calls the query or the write, else the query's id."""
+    """The user's name for the query or the write, else the query's id."""
     host: str = ""
     """The machine it runs on."""
     streams: tuple[str, ...] = ()
@@ -228,10 +228,10 @@ class Active(NamedTuple):
     """A controller's answer to a writer that begins: what it has in force has been told before."""
 
     commands: int
-    """How many commands it has told the writer."""
+    """Number of commands that it has sent the writer."""
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The answer as JSON."""
         return _json(type="active", commands=self.commands)
 
 
@@ -245,7 +245,7 @@ def new_producer_id(parts: Sequence[object]) -> int:
 
 
 def active_subject(subject: str) -> str:
-    """Where a writer that begins says so: below this control subject."""
+    """The subject below this control subject on which writers announce themselves."""
     return f"{subject}.active"
 
 
@@ -334,7 +334,7 @@ def _paused(values: object) -> Iterator[Paused]:
 
 
 def _kept(values: object) -> Iterator[Kept]:
-    """Likewise."""
+    """The rates that a writer reports as kept."""
     for value in values if isinstance(values, list) else ():
         try:
             waiting_for = value.get("waiting_for", "")

@@ -40,7 +40,7 @@ class RowSignals:
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """What holds for all rows of a task."""
+    """Values that are the same for all rows of a task."""
 
     options: SinkOptions
     targets: Targets | None = None

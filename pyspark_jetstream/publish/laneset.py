@@ -46,7 +46,10 @@ to. The one thing a task leaves behind; Spark's workers run many tasks, one at a
 """
 
 _FAST_LANES: Final = 32
-"""So many streams of a task get fast batches under `auto`; open ones share the server's flow."""
+"""
+Upper bound of a task's streams with fast batches under `auto`; open batches share the server's
+flow.
+"""
 
 _FAR_S: Final = 0.01
 """
@@ -141,7 +144,7 @@ class LaneSet:
         return sum(lane.acked for lane in self.all)
 
     def load(self) -> Load:
-        """What is on the wire; a lane that has more to send and may not is at its limit."""
+        """Publishes on the wire; a lane that may not send what it has is at its limit."""
         limit = sum(lane.limit for lane in self.main)
         unanswered = sum(lane.unanswered for lane in self.main)
         is_full = not all(lane.wants_rows for lane in self.main)
@@ -153,7 +156,7 @@ class LaneSet:
         return bool(holding) and holding[0] is lane and all(other.is_midway for other in holding)
 
     def way(self, place: int | None) -> Way:
-        """How rows of the stream in this place go."""
+        """Publish mode of rows for the stream in this place."""
         target = None
         if place is not None and self._targets is not None:
             target = self._targets[place]
@@ -167,7 +170,7 @@ class LaneSet:
         return ["" if place is None else self._targets[place].name for place in places]
 
     def totals(self) -> list[tuple[Way, LaneTotals]]:
-        """What each has counted in this task, and how its rows go."""
+        """Publish mode and counts of each lane in this task."""
         return [
             (
                 watched.way,
@@ -185,19 +188,19 @@ class LaneSet:
         ]
 
     def lately(self) -> list[Lately]:
-        """What they have on the wire."""
+        """Each lane's publishes on the wire."""
         lanes = zip(self.all, self._watched, strict=True)
         return [Lately(watched.way, lane.unanswered) for lane, watched in lanes]
 
     def next_deadline(self, now: float) -> float:
-        """When there is something to do though nothing arrives."""
+        """The time at which a lane has to act though nothing arrives."""
         deadlines = [lane.next_deadline(now) for lane in self.all]
         return min(
             [*deadlines, self._windows.next_at] if self.holds else deadlines, default=math.inf
         )
 
     def set_round_trip(self, round_trip_s: float) -> None:
-        """How long a PING takes to the server and its PONG back, as far as that is known."""
+        """Takes the time between a PING to the server and its PONG."""
         if round_trip_s != self._round_trip_s:
             self._round_trip_s = round_trip_s
             for lane in self.all:
@@ -286,8 +289,10 @@ class LaneSet:
                 raise self._unseen(self._targets.unseen)
         for place, target in shorter.items():
             logger.warning(
-                "stream=%s: its duplicate_window is %gs now; what may be stored has less time",
-                target.name, target.duplicate_window_s,
+                "stream=%s: its duplicate_window is %gs now. A row that may be stored and has no"
+                " PubAck is sent again for as long, at most, then the write fails; a longer one"
+                " (`nats stream edit %s --dupe-window`) gives rows more time",
+                target.name, target.duplicate_window_s, target.name,
             )  # fmt: skip
             lane = self._lanes.get(place) or self._lanes.get(None)
             if lane is not None:
@@ -304,7 +309,7 @@ class LaneSet:
         )
 
     def _remember(self, lane: Lane, target: Target) -> None:
-        """How long this stream of the lane knows an id."""
+        """Sets the time for which this stream of the lane remembers an id."""
         lane.lower_id_memory(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.

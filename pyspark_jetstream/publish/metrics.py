@@ -70,11 +70,11 @@ class Metric(NamedTuple):
     labels: Labels
     doc: str
     per_unit: int = 1
-    """So many of what is kept are one of what is shown."""
+    """Divisor from the stored unit to the displayed one."""
     buckets: tuple[float, ...] = ()
-    """Of a histogram, the upper bounds, in seconds."""
+    """Upper bounds of a histogram's buckets, in seconds."""
     alone: bool = False
-    """Of a gauge: one producer at a time says it. Of several that live the last heard counts."""
+    """Gauge of a single producer at a time: if several live, the last report counts."""
 
     @property
     def width(self) -> int:
@@ -348,7 +348,7 @@ class MetricsSnapshot:
 
     @property
     def size(self) -> int:
-        """How many series."""
+        """Number of series."""
         return sum(map(len, self.values.values()))
 
     @staticmethod
@@ -362,7 +362,7 @@ class MetricsSnapshot:
 
     @staticmethod
     def of(series: Iterable[tuple[str, Labels, Sequence[int]]]) -> MetricsSnapshot:
-        """Of metrics, labels and values; the same labels are summed."""
+        """Snapshot of metrics, labels and values; values with the same labels are added."""
         total: dict[str, dict[Labels, tuple[int, ...]]] = {}
         for name, labels, values in series:
             metric = total.setdefault(name, {})
@@ -371,7 +371,7 @@ class MetricsSnapshot:
         return MetricsSnapshot(total)
 
     def ended(self) -> MetricsSnapshot:
-        """What stays of a producer that has ended: all but its gauges."""
+        """The snapshot without gauges, for a producer that has ended."""
         return MetricsSnapshot(
             {k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"}
         )
@@ -411,7 +411,7 @@ class MetricsSnapshot:
         return tuple(sums)
 
     def summary(self) -> str:
-        """What there is to say, in one line for a log."""
+        """All values in one line for a log."""
         words = []
         statuses = sorted({status for status, _ in self.values.get(OUTCOMES.name, {})})
         for status in statuses:
@@ -438,7 +438,7 @@ class MetricsSnapshot:
         return " ".join(words) or "nothing counted"
 
     def as_json(self) -> dict[str, Any]:
-        """As lists and dicts: by metric, pairs of labels and values."""
+        """The snapshot as JSON: by metric, pairs of labels and values."""
         return {
             name: [[list(labels), list(series)] for labels, series in metric.items()]
             for name, metric in self.values.items()
@@ -539,7 +539,7 @@ def _list(said: object) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one producer has counted so far."""
+    """Counts of one producer so far."""
 
     producer_id: int
     run: str
@@ -551,7 +551,7 @@ class Report:
     final: bool
     snapshot: MetricsSnapshot
     query_name: str = ""
-    """What its user calls the query or the write; "" where it has no name."""
+    """The user's name for the query or the write; "" where it has no name."""
 
     def encode(self) -> bytes:
         """The report as JSON in UTF-8."""

@@ -133,15 +133,15 @@ class StreamCreation:
     """With `{partition}` as a token where there are partitions."""
     partitions: int
     config: Mapping[str, Any]
-    """What a user gave of the configuration, in the server's words; not its name and subjects."""
+    """The user's part of the configuration, in the server's words; without name and subjects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """Which rows are messages, and where they go."""
+    """Rows that are messages, and their subjects."""
 
     subject: str | None
-    """Of every row, instead of a column."""
+    """Subject of every row, instead of a column."""
     mapping: SubjectMapping | None
     mapping_key: str | None
     allow_rollup: bool
@@ -155,12 +155,12 @@ class RowOptions:
     reroutes_weights: bool
     """Whether rows of paused subjects go to other destinations of their weights."""
     cluster: str | None = None
-    """Of the server, for mappings that depend on it; each task sets it."""
+    """Cluster of the server, for mappings that depend on it; each task sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """How many publishes of a task may be without a PubAck, and for how long."""
+    """Bounds of a task's publishes without a PubAck: number and time."""
 
     min_in_flight: int
     """The window never becomes smaller than this, nor than `max_in_flight`."""
@@ -171,7 +171,7 @@ class WindowOptions:
     """The same where the server is far away."""
     max_in_flight_bytes: int
     max_cpu_percent: float | None
-    """Of a core; above it the window does not grow, and the writer counts as pushed back."""
+    """Share of a core; above it the window does not grow, and the writer counts as pushed back."""
     ack_timeout_s: float
     publish_timeout_s: float
     strict_order: bool
@@ -192,13 +192,13 @@ class SinkOptions:
     create: StreamCreation | None
     window: WindowOptions
     throttle_subject: str | None
-    """Where operators pause subjects; None where they may not."""
+    """Control subject on which operators pause subjects; None where they may not."""
     rules: Rules
     priorities: Priorities
     priority_resolver: str | None
-    """Where the function of `priorities` is; imported where the rows are."""
+    """Module and name of the function of `priorities`; imported where the rows are."""
     dead_letter_subject: str | None
-    """Where rows go that are shed or rejected."""
+    """Subject of rows that are shed or rejected."""
     drops: bool
     """Whether rows that are shed are gone (`overloadPolicy=drop`)."""
     metrics: MetricsOptions
@@ -210,7 +210,7 @@ class SinkOptions:
 
 
 def _spoken_on(values: Values) -> Iterator[str]:
-    """Where operators, writers and those who measure them speak."""
+    """Subjects of operators, writers and metrics."""
     yield THROTTLE_SUBJECT
     if values["throttleSubject"] is not None:
         yield values["throttleSubject"]
@@ -219,7 +219,7 @@ def _spoken_on(values: Values) -> Iterator[str]:
 
 
 def _one_of(values: Values, name: str, inside: Any) -> Any:
-    """What an option has, or `streamConfig`."""
+    """Value of an option, or of its field in `streamConfig`."""
     given = values.given(name)
     if given and inside and given != inside:
         raise OptionError(name, "contradicts option 'streamConfig', which has another")

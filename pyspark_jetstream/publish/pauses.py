@@ -57,7 +57,7 @@ _SAID: Final = 3
 
 
 class WriterPauses:
-    """What is paused for one task, and why."""
+    """Pauses of one task, and their reasons."""
 
     def __init__(self, context: WriteContext) -> None:
         options, now = context.options, context.clock.monotonic()
@@ -170,7 +170,9 @@ class WriterPauses:
         self._operators.sent(subjects)
 
     def next_deadline(self, now: float) -> float:
-        """When there is something to tell operators, or their answer is not awaited any more."""
+        """
+        The time of the next report to operators, or at which their answer is not awaited any more.
+        """
         return self._operators.next_deadline(now)
 
     # ── the server, and the writer's own CPU ─────────────────────────────────────────────────
@@ -295,11 +297,13 @@ class WriterPauses:
         return throttled.because(detail, err_code)
 
     def _last_refusal(self, subject: str) -> Refusal | None:
-        """Of this subject; or else of another one, for want of room that all subjects share."""
+        """
+        The last refusal of this subject, or of another for a lack of room that all subjects share.
+        """
         shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
         return self._refusals.get(subject) or next(shared, None)
 
 
 def _refused(refusal: Refusal) -> str:
-    """What the server said, and what to do about it."""
+    """The server's refusal, with advice."""
     return str(PublishTimeoutError(refusal.subject, refusal.detail, refusal.err_code))

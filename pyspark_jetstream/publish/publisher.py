@@ -117,13 +117,13 @@ class Publisher:
         self.lanes = LaneSet(options, context.targets, self._inbox, context.telemetry)
         """The ways to publish."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
-        """What carries them out."""
+        """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
-        """What keeps rows back."""
+        """Pauses that hold rows back."""
         self.admission = Admission(rules, self.pauses.throttle)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
-        """What becomes of rows that are shed or rejected."""
+        """Stores or drops rows that are shed or rejected."""
         self._left_out = 0  # rows that an earlier attempt has stored
         self._leaving: list[Leaving] = []  # shed, and not released
         self._goes_on = False  # whether rows have left the queue for this turn
@@ -373,7 +373,7 @@ class Publisher:
             connection.wait(self._deadline(held), supply.fileno() if supply.asked else -1)
 
     def _deadline(self, held: bool) -> float:
-        """When there is something to do though nothing arrives."""
+        """The time at which to act though nothing arrives."""
         now = self._now()
         deadlines = [self.pauses.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
@@ -407,7 +407,7 @@ class Publisher:
         return repeated
 
     def _apply_refusals(self, now: float) -> None:
-        """What the server refused pauses what that is about."""
+        """Pauses the subjects of the server's refusals."""
         is_busy = self.pauses.is_busy(now)
         if is_busy is not None:
             self.lanes.hold(is_busy)
@@ -453,7 +453,11 @@ class Publisher:
         connection = self.sender.connection
         report = self._reporter.report(telemetry.snapshot(), now, final)
         if len(report) > connection.max_payload:  # the server would cut the connection
-            logger.warning("metrics of %d bytes are more than max_payload", len(report))
+            logger.warning(
+                "no metrics are reported: their %d bytes are more than the server's max_payload of"
+                " %d. Rows are written all the same; raise it, or count fewer subjects apart"
+                " (priorityRules)", len(report), connection.max_payload,
+            )  # fmt: skip
             return
         try:
             if connection.tell(subject, report, SEND_TIMEOUT_S):

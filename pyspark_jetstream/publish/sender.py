@@ -22,7 +22,7 @@ from .options import SinkOptions
 __all__ = ["SEND_TIMEOUT_S", "Sender"]
 
 SEND_TIMEOUT_S: Final = 30.0
-"""How long the socket may take nothing."""
+"""Upper bound of the time in which the socket takes nothing."""
 
 _CHUNK_BYTES: Final = 1 << 19
 """Sent at one time: large enough for the system call not to matter, small enough to keep

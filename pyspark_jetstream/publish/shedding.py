@@ -36,7 +36,7 @@ class Shedding:
         self.rejected = 0
         """Rows that never will be stored where they should."""
         self.unfit = 0
-        """Of these, those that were never offered, as they can be no messages."""
+        """Number of these that were never offered, as no message can hold them."""
         self.lane: Lane | None = None
         """The lane of dead letters, once there is one."""
         self._drops = options.drops

@@ -56,18 +56,18 @@ Cause = Literal["queue", "throttle", "frozen"]
 
 
 class Origin(NamedTuple):
-    """Which attempt of a task the rows are of."""
+    """The task attempt of the rows."""
 
     producer_id: int = 0
-    """As which operators know it."""
+    """The writer's number for operators."""
     query_id: str = ""
     batch_id: int = 0
     query_name: str = ""
-    """What its user calls the query or the write; "" where it has no name."""
+    """The user's name for the query or the write; "" where it has no name."""
 
 
 class LaneTotals(NamedTuple):
-    """What a writer has counted so far."""
+    """Counts of a lane, or of the whole writer, so far."""
 
     stored: int = 0
     dead_letters: int = 0
@@ -75,7 +75,7 @@ class LaneTotals(NamedTuple):
     retries: int = 0
     late_retries: int = 0
     drops: int = 0
-    """How often the server pushed back."""
+    """Number of the server's push-backs."""
     ignored: int = 0
     """Sendings that failed for a cause that says nothing of the load."""
     rejected: int = 0
@@ -103,7 +103,7 @@ _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
 """The metric, and its labels, that each total counts for."""
 
 _MAX_ROUTES: Final = 100
-"""Of one task; subjects of later ones are `UNKNOWN`."""
+"""Upper bound of one task's subjects; later ones are `UNKNOWN`."""
 
 _MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
 
@@ -133,7 +133,7 @@ Ways = Callable[[int | None], Way]
 
 
 class Lately(NamedTuple):
-    """What a lane has at this moment."""
+    """Publishes of a lane at this moment."""
 
     way: Way
     in_flight: int
@@ -286,7 +286,7 @@ class Telemetry:
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
     def count(self, totals: LaneTotals, stream: str = "", lane: int = -1) -> None:
-        """What is new of the totals of this lane, or, with -1, of what belongs to none."""
+        """Adds the difference of this lane's totals; with -1, of totals that belong to no lane."""
         before = self._totals.get(lane, LaneTotals())
         self._totals[lane] = totals
         for name, (metric, labels) in _TOTALS.items():
@@ -299,7 +299,10 @@ class Telemetry:
         self._add(metrics.OUTCOMES, ("bypassed", ""), 1)
 
     def _letters_stored(self, count: int) -> None:
-        """So many more are stored; which, is taken to be those that were shed first."""
+        """
+        Credits `count` late PubAcks to the rows that were shed first: which ones they were cannot
+        be told.
+        """
         while count and self._letters:
             reason, priority, stream, maximum = self._letters.popleft()
             stored = min(count, maximum)
@@ -359,7 +362,7 @@ class Reporter:
 
     def __init__(self, origin: Origin, run: str, interval_s: float) -> None:
         self.due = -math.inf if interval_s < math.inf else math.inf
-        """When the next one is; infinite for never."""
+        """Time of the next report; infinite for never."""
         self._origin = origin
         self._run = run
         self._interval_s = interval_s
@@ -384,7 +387,7 @@ class WatchedLimit:
         self.way = way
         """The way of the publishes it is told of."""
         self.drops = 0
-        """How often `dropped` was called."""
+        """Number of calls of `dropped`."""
         self.maximum: Final = limit.maximum
 
     def __repr__(self) -> str:
@@ -421,7 +424,7 @@ def _observe(series: list[int], buckets: Sequence[float], seconds: float, count:
 
 
 def _observe_each(series: list[int], buckets: Sequence[float], seconds: pa.Array) -> None:
-    """As bounds double, the bucket is a logarithm."""
+    """Counts seconds in buckets; as bounds double, the bucket is a logarithm."""
     if not len(seconds):
         return
     place = pc.ceil(pc.log2(pc.divide(seconds, buckets[0])))
@@ -490,13 +493,15 @@ class Routes:
 
 
 class Counts(NamedTuple):
-    """What became of a task's messages."""
+    """Outcomes of a task's messages."""
 
     offered: int
     acked: int
     """Those that are stored, dead letters aside."""
     duplicates: int
-    """Of the acked: those the stream had already, by their `Nats-Msg-Id`, as far as it says."""
+    """
+    Acked messages that the stream had already, by their `Nats-Msg-Id`, as far as the PubAck tells.
+    """
     retries: int
     """Publishes sent again."""
     dead_letters: int = 0
@@ -506,7 +511,7 @@ class Counts(NamedTuple):
     stored_in: Mapping[str, int] = MappingProxyType({})
     """The streams that have acked messages, and a sequence that the first one's is not beyond."""
     dead_in: Mapping[str, int] = MappingProxyType({})
-    """Likewise of dead letters."""
+    """Number of dead letters by stream."""
 
 
 class Watchdog:
@@ -534,7 +539,11 @@ class Watchdog:
         said, since = self._dropped_said
         if dropped > said and now - since >= self._dropped_every_s:
             self._dropped_said = dropped, now
-            logger.warning("dropped %d rows so far: the server has no room", dropped)
+            logger.warning(
+                "dropped %d rows so far, as overloadPolicy=drop says: their streams push back, or"
+                " are full. Rows are dropped until the streams take them as fast as they come",
+                dropped,
+            )
         before, at = self._moved
         if acked != before or not is_busy:
             self._moved = acked, now

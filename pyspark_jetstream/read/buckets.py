@@ -157,6 +157,7 @@ class JetStreamBucketReader(NarrowedReader):
                 min_partitions=planned.min_partitions,
                 max_records_per_partition=planned.max_records_per_partition,
                 starting=planned.starting,
+                several=None,
                 ending=Starting(LATEST, {0: upto} if upto is not None else {}),
                 drop_markers=False,
             )

@@ -17,7 +17,7 @@ from typing import Final
 
 from .. import values as value_of
 from ..errors import OptionError
-from ..fetch.options import StreamOptions, ending_of, stream_values
+from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
 from ..option import Option, Values, all_of, exclusive, needs, parsed, table
 from ..values import LATEST, Moment, Starting, stream_name
 
@@ -147,6 +147,7 @@ def _refuse(values: Values, what: str, *names: str) -> None:
 
 def _snapshot(values: Values) -> SnapshotOptions:
     _refuse(values, "multiLast", "subject", "startingTimestamp", *_RANGE)
+    one_stream(values, "a snapshot")
     common = stream_values(values)
     if "upToSequence" in values and "{partition}" in values["stream"]:
         raise OptionError("upToSequence", "names a sequence of one stream; use upToTime")
@@ -155,7 +156,7 @@ def _snapshot(values: Values) -> SnapshotOptions:
 
 def _bucket(values: Values) -> BucketOptions:
     _refuse(values, "bucket", "stream", "subject", "multiLast", "maxBytes", "startingTimestamp",
-            *_CALLS, *_RANGE, *_LAYOUT)  # fmt: skip
+            "streamPattern", *_CALLS, *_RANGE, *_LAYOUT)  # fmt: skip
     bucket, keys = values["bucket"], values["keys"]
     values = values.also(stream=f"KV_{bucket}")
     latest = not values["history"]
@@ -168,6 +169,7 @@ def _bucket(values: Values) -> BucketOptions:
 
 
 def _call(values: Values) -> CallOptions:
+    one_stream(values, "a direct get")
     kind = next(name for name in ("multiLast", *_CALLS) if name in values)
     _refuse(values, kind, "subject", *_RANGE, *_SPLITS)
     needs(values, "maxBytes", "batch")

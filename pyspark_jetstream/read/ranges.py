@@ -161,9 +161,10 @@ class JetStreamRangeReader(NarrowedReader):
             # One pass over the stream for all filters that it takes one for.
             count = total([count for _, _, count, _ in targets])
             targets = [(None, replace(scans[0][1], filter=None), count, False)]
+        parts = [layout.within(p) if p is not None else (layout, None) for p, *_ in targets]
         return [
             RangeRead(
-                partition=partition,
+                partition=number,
                 stream=span.stream,
                 filter=span.filter if by_server else None,
                 start=span.start,
@@ -174,16 +175,17 @@ class JetStreamRangeReader(NarrowedReader):
                 fail_on_data_loss=options.fail_on_data_loss,
                 mark=infos[span.stream].mark,
                 on_invalid_subject=options.on_invalid_subject,
-                layout=layout,
+                layout=part,
             )
-            for partition, span, count, by_server in targets
+            for (_, span, count, by_server), (part, number) in zip(targets, parts, strict=True)
         ]
 
     def _targets(
         self, layout: Layout, starts: Sequence[int], ends: Sequence[int]
     ) -> list[tuple[int | None, Span]]:
         """The partitions that a query needs; None for all of a stream that share bounds."""
-        wanted = [partition for partition in layout if partition.index in self.narrowing.partitions]
+        numbers = self.narrowing.partitions
+        wanted = [partition for partition in layout if layout.within(partition.index)[1] in numbers]
         together = (
             layout.partition_subject is not None
             and len(wanted) == len(layout)

@@ -25,6 +25,7 @@ from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
 from ..fetch.survey import Survey
+from ..logs import log_for
 from ..tasks import ReadTask, WarmUp, read_task
 from ..values import EARLIEST
 from .counts import ReadCounts, behind_latest, query_label
@@ -133,10 +134,11 @@ class Driver(ABC):
         which names metrics go.
         """
         options = self._options
+        label = query_label(options.query_name, consumer, query)
+        log_for(options.connection.log_level, label)
         if self._reporting is not None:
             self._reporting.end_batch()
         elif options.metrics_subject is not None:
-            label = query_label(options.query_name, consumer, query)
             self._reporting = Reporting(
                 options, label, self._layout, self._look_again, self._observe
             )

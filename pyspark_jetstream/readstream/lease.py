@@ -336,7 +336,7 @@ class Alone:
         return ""
 
     def report(self) -> dict[str, Any]:
-        """What the progress shows beside the partitions."""
+        """Fields of the progress beside the partitions."""
         return {}
 
     def close(self) -> None:
@@ -457,11 +457,11 @@ class Standby:
         return [ReadTask(self._options.connection, WarmUp()) for _ in range(partitions)]
 
     def label(self, offset: Offset) -> str:
-        """What tells the query's metrics from those of others with the same consumers."""
+        """The label that tells the query's metrics from those of others with the same consumers."""
         return offset.query
 
     def report(self) -> dict[str, Any]:
-        """What the progress shows beside the partitions: `Lease.report`."""
+        """Fields of the progress beside the partitions: `Lease.report`."""
         return {"standby": self._lease.report() if self._lease is not None else {"active": False}}
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ _MARGIN_S: Final = 5.0
 
 
 class Neighbours:
-    """What one run of a query knows of the others at its consumers."""
+    """Other clients at the query's consumers, in one run."""
 
     def __init__(self, js: JetStream, options: SourceOptions, arrivals: Arrivals) -> None:
         self.watch: PinWatch | None = None

@@ -16,7 +16,7 @@ from .. import subjects
 from .. import values as value_of
 from ..client.options import metrics_options
 from ..errors import OptionError
-from ..fetch.options import StreamOptions, ending_of, stream_values
+from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
 from ..option import Option, Values, needs, table
 from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
@@ -211,6 +211,7 @@ def source_options(values: Values) -> SourceOptions:
     Raises:
         OptionError: The first mistake found.
     """
+    one_stream(values, "a streaming read")
     common = stream_values(values)
     is_direct = values["readMode"] == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")

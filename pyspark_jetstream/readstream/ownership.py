@@ -38,7 +38,7 @@ _MAX_IDS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """What is seen of one consumer before a batch, while no attempt of the query runs."""
+    """One consumer as seen before a batch, while no attempt of the query runs."""
 
     pinned: str
     """The pinned client's id, "" when nobody is."""
@@ -51,11 +51,11 @@ class ConsumerView:
     settles: bool
     """Whether a message that another client acknowledges is gone."""
     gap_s: float
-    """How long ago the batch before was planned."""
+    """Time since the batch before was planned."""
     timeout_s: float
     """The consumer's `priority_timeout`."""
     age_s: float
-    """Of this run: an attempt of the run before it may still be alive at first."""
+    """Time since this run began: at first, an attempt of the run before it may still be alive."""
     patience_s: float
     """After so long no attempt that was cut off still pulls."""
 
@@ -94,7 +94,7 @@ def foreign_client(sight: ConsumerView) -> str | None:
 
 
 class _Partition:
-    """What is known of one consumer's pin."""
+    """State of one consumer's pin."""
 
     def __init__(self) -> None:
         self.pinned = ""

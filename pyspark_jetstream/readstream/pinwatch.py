@@ -202,5 +202,8 @@ class PinWatch:
             strangers = self._pins.strangers(time.monotonic())
         for partition, pin in strangers:
             logger.warning(
-                "partition=%d: the pin with id=%s is none of this query's attempts", partition, pin
-            )
+                "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
+                " is none of its attempts. Messages that it takes are late, or the query ends with"
+                " ForeignClientError; stop that client (`pyspark-jetstream inspect` shows the"
+                " pins), or give the query another consumer", partition, pin,
+            )  # fmt: skip

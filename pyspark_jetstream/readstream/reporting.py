@@ -31,7 +31,7 @@ __all__ = ["CountedWork", "Reporting"]
 logger = get_logger(__name__)
 
 _PATIENCE_S = 5.0
-"""How long a look at the server may take."""
+"""Time-out of a look at the server."""
 
 _JOIN_S = 2.0
 
@@ -147,7 +147,10 @@ class Reporting:
                 except JetStreamError as error:
                     logger.info("the metrics do not show where the query stands: %s", error)
                 except Exception as error:  # the others are worth having
-                    logger.warning("the metrics lack some: %r", error, exc_info=True)
+                    logger.warning(
+                        "this report of metrics lacks some, the next may have them: %r",
+                        error, exc_info=True,
+                    )  # fmt: skip
                 self._tell()
                 self._wake.wait(max(0.0, due - time.monotonic()))
                 self._wake.clear()

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LEASE_S: Final = 30.0
-"""How long the record may stand still, unless `priorityTimeout` says otherwise."""
+"""Term of a lease, unless `priorityTimeout` has another."""
 
 _LONGEST_LEASE_S: Final = 36_500 * 86_400.0
 """The longest that an option may ask for; a record with more is none."""
@@ -58,11 +58,11 @@ class LeaseRecord:
     lease_s: float
     """The owner renews the record before so much time has passed."""
     term: int
-    """How often the record has changed hands."""
+    """Number of times that the record has changed hands."""
     count: int
     """Changes in this term, counted so that no two records are the same bytes."""
     offset: Offset | None = None
-    """Where the last committed batch ends; None before the first."""
+    """End of the last committed batch; None before the first."""
     released: bool = False
     """Whether the owner ended in good order: nobody needs to wait."""
 
@@ -128,7 +128,7 @@ class Waiting:
     lease_s: float
     """The query renews the notice before so much time has passed."""
     count: int
-    """How often it was renewed."""
+    """Number of renewals."""
 
     def to_bytes(self) -> bytes:
         """The notice as it stands in the bucket."""
@@ -153,7 +153,7 @@ class Waiting:
 
     @staticmethod
     def key(record: str, query: str) -> str:
-        """Where it stands, beside the record."""
+        """Key of a waiting query's record, beside that of the lease."""
         return f"{record}.waits.{query}"
 
 
@@ -202,7 +202,7 @@ class LeaseView:
         self.owner = owner
         self.lease_s = lease_s
         self.record: LeaseRecord | None = None
-        """As it was read or stored last; None where there is none."""
+        """The record as read or stored last; None where there is none."""
         self.sequence = 0
         """Its sequence, 0 where there never was one."""
         self.silent_s = 0.0
@@ -210,9 +210,9 @@ class LeaseView:
         self.left_s = 0.0
         """For how long it may go on to, as of then, before this query may take it."""
         self.renewed: float | None = None
-        """When the last store that succeeded began; None while the query waits."""
+        """Start of the last store that succeeded; None while the query waits."""
         self.fenced: str | None = None
-        """Who took this query's place, once somebody has."""
+        """The query that took this one's place, once one has."""
         self._look_s = min(_LOOK_S, lease_s / _LOOKS)
         self._silence = Silence(max(_BLIND_S, _BLIND_LOOKS * self._look_s))
 

@@ -46,7 +46,7 @@ class WatchedStreams:
         lost: Callable[[str, int, str], None],
     ) -> None:
         self.seen = ServerView({}, {}, -math.inf)
-        """What the server said last."""
+        """The server's last answers."""
         self._options = options
         self._survey = survey
         self._layout = survey.layout

@@ -372,7 +372,11 @@ class TaskAttempt:
             try:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:
-                logger.warning("task=%s: stream %s is gone", self._task.name, name)
+                logger.warning(
+                    "task=%s: stream %s, into which an earlier attempt wrote, is gone; rows that it"
+                    " had are written again, into the stream that takes them now",
+                    self._task.name, name,
+                )  # fmt: skip
         name, prefix = str(self._task.name), self._task.id_prefix
         self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
 

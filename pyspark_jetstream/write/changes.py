@@ -36,10 +36,10 @@ __all__ = ["SETTLES_S", "Before", "FoundStream", "check_targets", "fewest"]
 logger = get_logger(__name__)
 
 SETTLES_S: Final = 3.0
-"""How long a loss must show: a leader that was just elected may not yet say all that it has."""
+"""Time for which a loss must show: a leader that was just elected may not know all that it has."""
 
 _LISTED: Final = 1_000_000
-"""Of so many messages that were removed at most a list is asked for, of a few bytes each."""
+"""Upper bound of the removed messages whose list is requested, at a few bytes each."""
 
 _LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 _REMOVERS: Final = ("allow_msg_ttl", "allow_rollup_hdrs")
@@ -51,7 +51,7 @@ class Before(NamedTuple):
     end: int
     """Its last sequence."""
     created: str = ""
-    """When it was created; "" in records of older versions, which did not note it."""
+    """Creation time of the stream; "" in records of older versions, which did not note it."""
     per_subject: int = 0
     """The fewest messages that it kept of a subject, as attempts found it; 0 for all."""
 
@@ -81,7 +81,7 @@ class FoundStream:
     keeps: bool
     """Whether no message leaves it unless somebody removes it."""
     time: str = ""
-    """When its last message was stored."""
+    """Time when its last message was stored."""
     first: int = 0
     """A sequence at which, or before which, a row of the task is; 0 where none is known."""
     is_target: bool = True
@@ -89,7 +89,7 @@ class FoundStream:
     per_subject: int = 0
     """Messages that it keeps of a subject; 0 for all."""
     at: str = ""
-    """When it was found so, by the clock of its server."""
+    """Time of the look, by the clock of its server."""
     removed: int = 0
     """Messages that had left it by then."""
 
@@ -114,7 +114,7 @@ class FoundStream:
 
     @property
     def before(self) -> Before:
-        """What the ledger notes of it."""
+        """The state that the ledger notes of the stream."""
         return Before(self.end, self.created, self.per_subject)
 
     def since(self, before: Before) -> FoundStream:
@@ -127,7 +127,7 @@ class FoundStream:
         return replace(self, first=max(first, self.end + 1) if first else 0)
 
     def fault(self, info: StreamInfo) -> str | None:
-        """What shows that rows are gone, by the stream as it is now; None if nothing does."""
+        """The proof that rows are gone, by the stream as it is now; None if there is none."""
         now = FoundStream.of(info)
         if self.created and now.created != self.created:
             return self.made_anew(now)
@@ -223,7 +223,10 @@ def _look(js: JetStream, by_name: Mapping[str, list[FoundStream]]) -> dict[str, 
         except TargetChangedError:
             raise
         except JetStreamError as error:
-            logger.warning("stream=%s: what is stored was not looked at: %s", name, error)
+            logger.warning(
+                "stream=%s: whether it still has the rows of this batch was not looked at, and the"
+                " commit goes on without: %s", name, error,
+            )  # fmt: skip
     return infos
 
 
@@ -236,19 +239,25 @@ def _is_alone(info: StreamInfo) -> bool:
 
 
 def _removed(js: JetStream, info: StreamInfo, seen: list[FoundStream]) -> int:
-    """How many messages behind its end as it was found a stream lacks that keeps its messages."""
+    """Number of messages that a stream lacks behind its noted end, though it keeps its messages."""
     end = min(one.end for one in seen)
     keeping = [one.removed for one in seen if one.keeps]
     if not keeping or info.removed <= min(keeping):
         return 0
     ahead = max(0, info.first_seq - 1 - end)
     if info.num_deleted > _LISTED:
-        logger.warning("stream=%s: too many messages were removed to look at them", info.name)
+        logger.warning(
+            "stream=%s: %d messages were removed, too many to look whether rows of this batch are"
+            " among them; the commit goes on without", info.name, info.num_deleted,
+        )  # fmt: skip
         return ahead
     try:
         return ahead + sum(sequence > end for sequence in js.deleted(info.name))
     except JetStreamError as error:
-        logger.warning("stream=%s: what was removed was not looked at: %s", info.name, error)
+        logger.warning(
+            "stream=%s: whether rows of this batch were removed was not looked at, and the commit"
+            " goes on without: %s", info.name, error,
+        )  # fmt: skip
         return ahead
 
 

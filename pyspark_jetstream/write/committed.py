@@ -25,11 +25,11 @@ from .changes import Before, FoundStream
 __all__ = ["Committed", "Noted"]
 
 _ENDS: Final = 100
-"""Of so many batches a stream's end is kept: two minutes of them, at more than one a second."""
+"""Number of batches whose stream ends are kept: two minutes of them, at more than one a second."""
 
 _ENDS_IN_ALL: Final = 2_000
 _STREAMS: Final = 1_000
-"""Of so many streams, those written to last."""
+"""Number of streams that are noted, those written to last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Noted:
     ends: tuple[tuple[int, int], ...]
     """Batches, the last one last, and with which sequence the stream ended at their commits."""
     time: str
-    """Of the message with the last of these sequences; "" where that is not known."""
+    """Time of the message with the last of these sequences; "" where that is not known."""
 
     @property
     def end(self) -> int:
-        """Where it ended at the last commit."""
+        """The stream's last sequence at the last commit."""
         return self.ends[-1][1]
 
     @property
     def before(self) -> Before:
-        """As a task finds it that begins behind that commit."""
+        """The stream's state for a task that begins behind that commit."""
         return Before(self.end, self.created)
 
     def until(self, batch: int) -> Noted | None:
-        """As it was noted up to this batch; None if nothing is."""
+        """The notes up to this batch; None if there are none."""
         ends = tuple(pair for pair in self.ends if pair[0] <= batch)
         time = self.time if ends == self.ends else ""
         return Noted(self.created, ends, time) if ends else None
@@ -93,7 +93,7 @@ class Committed:
         return cls(batch, {name: _noted(entry) for name, entry in streams.items()}, rewound)
 
     def content(self) -> dict[str, Any]:
-        """What its record says."""
+        """Content of its record."""
         streams = {
             name: {"created": noted.created, "ends": noted.ends, "time": noted.time}
             for name, noted in self.streams.items()

@@ -28,10 +28,10 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "allow_direct": True,
     "allow_batched": True,
 }
-"""What our writer and our readers need of a stream, where `streamConfig` does not say otherwise."""
+"""Settings that our writer and our readers need of a stream, where `streamConfig` has no others."""
 
 _DUPLICATE_WINDOW_NS: Final = 120 * 10**9
-"""Likewise, but not above `max_age`: the server refuses more."""
+"""Default duplicate window, but not above `max_age`: the server refuses more."""
 
 _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
 """The server leaves such settings out of a configuration, or writes one of these for another."""

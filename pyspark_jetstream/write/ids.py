@@ -31,14 +31,18 @@ _PREFIX_BYTES: Final = 8
 _SECRET: Final = re.compile(f"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 _KEPT: Final = 16
-"""So many secrets are kept, the latest ones: those of batches to which a query may be rewound."""
+"""
+Number of secrets that are kept, the latest ones: those of batches to which a query may be rewound.
+"""
 
 
 class Ids(NamedTuple):
-    """Of what the ids of a write are made."""
+    """Parts of the ids of a write."""
 
     prefix: str
-    """Of a `df.write`; of a query for batches that an older version of this package has begun."""
+    """
+    Prefix of a `df.write`; of a query for batches that an older version of this package has begun.
+    """
     keyed: bool = False
     """Whether a secret of the ledger decides, where there is one."""
 
@@ -69,7 +73,7 @@ class Secrets:
         return cls(tuple(map(_entry, entries)))
 
     def content(self) -> dict[str, Any]:
-        """What their record says."""
+        """Content of their record."""
         return {"secrets": self.since}
 
     def renewed(self, batch: int, secret: bytes) -> Secrets:

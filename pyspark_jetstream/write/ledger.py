@@ -90,7 +90,7 @@ _TASK: Final = re.compile(r"[0-9]{1,10}")
 """The number of a task in a key; what else stands there is a stranger's, and says nothing."""
 
 _CLOCKS: Final = timedelta(minutes=2)
-"""So much the clocks of a stream's servers may differ."""
+"""Upper bound of the difference between the clocks of a stream's servers."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
@@ -250,7 +250,12 @@ class Ledger:
                     f" purge {BUCKET} {name.write}.committed`",
                 )
             if done < 0 and name.batch > 0:
-                logger.warning("task=%s: the ledger knows of no batch before", name)
+                logger.warning(
+                    "task=%s: the ledger knows of no batch of this query before, though there were"
+                    " some: bucket %s is new, or exactlyOnce was false. What an earlier attempt of"
+                    " this batch has stored is not known; from the next batch on it is",
+                    name, BUCKET,
+                )  # fmt: skip
             begun = begun_of(last)
             if begun is not None and begun.get("mapping", mapping) != mapping:
                 raise _mapped_otherwise(name)
@@ -406,7 +411,10 @@ class Ledger:
         names = {key.rpartition(".")[2]: key for key in begun}
         names.pop(MAPPING, None)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
-            logger.warning("a key of the ledger is none of ours: %r", names.pop(name))
+            logger.warning(
+                "the key %r in bucket %s is none of this package's, and is left alone; find out who"
+                " writes there", names.pop(name), BUCKET,
+            )  # fmt: skip
         beyond = self._noted(key for task, key in names.items() if int(task) >= tasks)
         if beyond:
             raise LedgerError(
@@ -438,7 +446,10 @@ class Ledger:
             try:
                 (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
             except PermissionsError as error:
-                logger.warning("no look whether stream=%s was taken back: %s", target.name, error)
+                logger.warning(
+                    "stream=%s: whether it was taken back to an older copy is not looked at, as"
+                    " long as the user may not read it: %s", target.name, error,
+                )  # fmt: skip
                 continue
             if message is not None and message.time != noted.time:
                 raise committed.replaced(write, target)

@@ -36,7 +36,7 @@ _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 """The name of a stream, which becomes a token of subjects."""
 
 _IDS: Final = re.compile(r"[!-~]{1,200}")
-"""How made ids begin."""
+"""Valid beginnings of made ids."""
 
 _FRESH_S: Final = 1.0
 """For so long a look into the ledger stands for one that is made now."""
@@ -49,7 +49,7 @@ MAPPING: Final = "mapping"
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """Which task of which batch of which write; the same in every attempt."""
+    """Task, batch and write; the same in every attempt."""
 
     write: str
     batch: int
@@ -61,7 +61,7 @@ class TaskName:
 
 @dataclass(slots=True)
 class TaskRecord:
-    """What the ledger says of a task, and with which sequence."""
+    """The ledger's record of a task, and its sequence."""
 
     name: TaskName
     attempt: str
@@ -74,18 +74,18 @@ class TaskRecord:
     mapping: str = ""
     """Digest of the mapping that rows go by; "" without one."""
     committed: Committed = field(default_factory=Committed)
-    """What the last batch before has noted."""
+    """Notes of the last batch before."""
     ids: str = ""
-    """How ids begin that are made for its rows; "" where none are."""
+    """Prefix of the ids that are made for its rows; "" where none are."""
     forgotten: bool = False
     """Whether an operator has deleted what was known of attempts or batches before."""
     begun: str = ""
-    """When its first attempt looked at its streams; "" where that is not known."""
+    """Time of its first attempt's look at its streams; "" where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLook:
-    """What the ledger said of a task at one moment."""
+    """The ledger's records of a task at one moment."""
 
     committed: Committed
     last: StoredMessage | None
@@ -95,7 +95,7 @@ class LedgerLook:
     secrets: StoredMessage | None
     """Those of its query, if they were asked for."""
     mapping: StoredMessage | None
-    """That of its batch, likewise."""
+    """The mapping of its batch, likewise."""
     at: float
 
     @property

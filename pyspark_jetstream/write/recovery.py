@@ -12,7 +12,7 @@ row: where subject or size differ, the input is not the same at every attempt, a
 Where a stream keeps few messages of a subject, a row that is missing may have been stored and
 replaced since. Rows of a subject are stored in the order of the input, so a row counts as stored,
 too, when as many later ones of its subject are there as the stream keeps; or when a later one of
-its subject rolled it up.
+its subject rolled it up. A schedule whose time has come is gone: the message that it made counts.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ..outbox.targets import Target
 from ..publish.lanes.lane import earliest
 from ..sanitize import get_logger
 from .changes import Before, fewest
+from .commandlines import ROW_ID
 
 __all__ = ["Recovery"]
 
@@ -40,6 +41,8 @@ logger = get_logger(__name__)
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 _ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")
+_SCHEDULER: Final = re.compile(rb"\r\nNats-Scheduler: ?([^\r]*)\r\n")
+_ROW_ID: Final = re.compile(rb"\r\n%b: ?([^\r]*)\r\n" % ROW_ID.encode())
 _COLUMNS: Final = ("sequence", "subject", "stored")
 
 
@@ -166,7 +169,8 @@ class Recovery:
         known = self._rows.get(row)
         if known is not None:
             same = known.subject == subject or target.transforms or known.stream != target.name
-            if known.size != size or not (same or self._moves):
+            alike = known.size == size or target.allow_counter  # which stores the sum
+            if not alike or not (same or self._moves):
                 raise self._changed(
                     f"row {row} is stored on '{known.subject}' with {known.size} bytes, and is now"
                     f" for '{subject}' with {size}"
@@ -230,7 +234,7 @@ class Recovery:
         self._upto[target.name] = Before(end, info.created, self._kept(target))
 
     def _read(self, target: Target, since: int, end: int) -> None:
-        """What stands in `(since, end]`, by a consumer that is deleted behind it."""
+        """Reads `(since, end]` by a consumer that is deleted behind it."""
         # Only an attempt that follows another one reads: the first one need not import it.
         from ..fetch.decoding.rows import StoredBuilder
         from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt
@@ -260,7 +264,9 @@ class Recovery:
         rollup = _ROLLUP.search(headers)
         if rollup is not None:
             self._rolling.add(target.name)
-        match = _ID.search(headers)
+        match, scheduler = _ID.search(headers), _SCHEDULER.search(headers)
+        if scheduler is not None:  # what a schedule made stands for the schedule, which may be gone
+            match, subject = _ROW_ID.search(headers), scheduler[1]
         if match is None:
             return
         row = self._row(match[1])
@@ -272,6 +278,6 @@ class Recovery:
         self._rows[row] = _StoredRow(name, size, target.name)
         if self._kept(target):
             self._of_subject.setdefault((target.name, name), set()).add(row)
-        if rollup is not None:
-            key = (target.name, name if rollup[1] == b"sub" else "")
+        if rollup is not None or scheduler is not None:
+            key = (target.name, name if rollup is None or rollup[1] == b"sub" else "")
             self._rolled[key] = max(row, self._rolled.get(key, -1))

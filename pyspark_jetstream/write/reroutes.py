@@ -53,7 +53,7 @@ class Reroutes:
         signals: RowSignals,
     ) -> None:
         self.rows = 0
-        """How many rows went elsewhere."""
+        """Number of rows that went elsewhere."""
         self.signals = signals
         self._mapping = mapping
         self._weights = weights

@@ -8,7 +8,7 @@ a *subject* (its validity, its stream) is worked out once for each distinct one.
 
 Columns: `data` BINARY or STRING, which is never null; `subject` STRING, unless the option
 `subject` names one for all rows (then it wins over the column); `headers` MAP of STRING to STRING
-or to ARRAY of STRING, or null; `msg_id` STRING, or null; `ttl` STRING, or null.
+or to ARRAY of STRING, or null; `msg_id` STRING, or null; those of `commandlines`.
 
 **Message ids.** A row's `Nats-Msg-Id` is its `msg_id`, else the one among its `headers`, else,
 when ids are wanted, `<prefix>-<row number>`. Both a `msg_id` and such a header is an error. An
@@ -36,12 +36,13 @@ from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets, untaken
 from ..publish.options import RowOptions
 from ..subjects import MAX_SUBJECT_BYTES
-from .headerlines import BLANK, ID, TTL, Headers
+from .commandlines import COMMANDS, Commands, UnfitError, check_columns, check_once, sound, unfit
+from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
 
 __all__ = ["COLUMNS", "MessageBuilder", "check_names", "check_schema"]
 
-COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "ttl", "claims")
+COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "claims", *COMMANDS)
 """What a row may consist of."""
 
 
@@ -66,8 +67,6 @@ _PLAIN: Final = RowOptions(
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _BAD_ID: Final = r"[\r\n]|^[ \t]|[ \t]$"
 """The server takes blanks around an id off."""
-_TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
-"""ADR-43: `never`, seconds, or a Go duration; that it is too short is the server's to say."""
 
 
 def check_names(names: Sequence[str], subject_given: bool) -> None:
@@ -86,8 +85,10 @@ def check_names(names: Sequence[str], subject_given: bool) -> None:
             )
         if list(names).count(name) > 1:
             raise ColumnError(name, "there are two of this name")
-    if "data" not in names:
+    if "data" not in names and "increment" not in names:
         raise ColumnError("data", "required: the payload, BINARY or STRING")
+    if (fault := check_columns(set(names))) is not None:
+        raise ColumnError(*fault)
     if "subject" not in names and not subject_given:
         raise ColumnError("subject", "required, unless the option 'subject' names one for all rows")
 
@@ -130,23 +131,10 @@ _TYPES: Final[dict[str, tuple[Any, str]]] = {
     "subject": (is_text, "STRING"),
     "msg_id": (is_text, "STRING"),
     "priority": (is_text, "STRING"),
-    "ttl": (is_text, "STRING"),
     "claims": (_is_claims, "MAP<STRING,STRING>"),
     "headers": (_is_headers, "MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>"),
+    **COMMANDS,
 }
-
-
-class _UnfitError(Exception):
-    """
-    Rows that can be no messages.
-
-    Args:
-        faults: STRING, what is wrong with each row; null for those that can be messages.
-    """
-
-    def __init__(self, faults: pa.Array) -> None:
-        super().__init__(faults)
-        self.faults = faults
 
 
 class MessageBuilder:
@@ -210,7 +198,7 @@ class MessageBuilder:
             try:
                 messages = self._messages(rows, numbers)
                 break
-            except _UnfitError as unfit:
+            except UnfitError as unfit:
                 faults, bad = unfit.faults, pc.is_valid(unfit.faults)
                 if not self._options.rejects:
                     raise self._error(rows, numbers, faults) from None
@@ -224,23 +212,24 @@ class MessageBuilder:
     def _messages(self, batch: pa.RecordBatch, numbers: pa.Array) -> Messages:
         """
         Raises:
-            _UnfitError: Some rows cannot be messages.
+            UnfitError: Some rows cannot be messages.
         """
-        data = binary(batch.column("data"))
-        if data.null_count:
-            raise _unfit(pc.is_null(data), "data is null; a message needs a payload")
+        commands = Commands(batch)
+        data = commands.payloads(_data(batch))
         headers = Headers(batch, self._options.allow_rollup)
         if (faults := headers.faults()) is not None:
-            raise _UnfitError(faults)
+            raise UnfitError(faults)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
         targets = None
         if self._targets is not None and len(distinct):
             targets = self._targets.of(distinct, self._options.rejects)
             self._check_taken(distinct, targets, indices)
-            headers.drop_refused(self._targets, targets.take(indices))
+            codes = targets.take(indices)
+            commands.check_allowed(self._targets, codes)
+            headers.drop_refused(self._targets, codes)
         # Before what others may have written: it could hide them from the server (`serverheaders`).
-        lines = _joined(id_lines, self._ttl_lines(batch, headers), *headers.lines())
+        lines = _joined(id_lines, *commands.lines(headers, ids), *headers.lines())
         self._check_sizes(lines, data)
         priorities = ALL_NORMAL
         if self._priorities is not None:
@@ -275,7 +264,7 @@ class MessageBuilder:
                 " configuration"
             )
             reasons = join(digits(sizes), scalar(why)).cast(pa.string())
-            raise _unfit(pc.greater(sizes, self.max_payload), reasons)
+            raise unfit(pc.greater(sizes, self.max_payload), reasons)
 
     # ── rows that can be no messages ─────────────────────────────────────────────────────────
 
@@ -292,13 +281,13 @@ class MessageBuilder:
         headers.faults()
         headers.drop_faults()
         ids, id_lines = self._ids(batch, numbers, headers, strict=False)
-        ttl_lines = self._ttl_lines(batch, headers, strict=False)
+        command_lines = Commands(batch, strict=False).lines(headers, None)
         subjects_ = self._own_subjects(batch).dictionary_encode()
         names = subjects_.dictionary.to_pylist()
         return Messages(
             subject=binary(subjects_.dictionary).take(subjects_.indices),
-            lines=_joined(id_lines, ttl_lines, *headers.lines()),
-            data=pc.coalesce(binary(batch.column("data")), NOTHING),
+            lines=_joined(id_lines, *command_lines, *headers.lines()),
+            data=pc.coalesce(_data(batch), NOTHING),
             distinct=names,
             indices=subjects_.indices,
             targets=None if self._targets is None else pa.nulls(len(names), pa.int32()),
@@ -336,7 +325,7 @@ class MessageBuilder:
                 why = (
                     "subject is null; leave such rows out, or name one for all with option subject"
                 )
-                raise _unfit(pc.is_null(plain), why)
+                raise unfit(pc.is_null(plain), why)
             column = plain.dictionary_encode()
             _check_utf8(column)
         distinct, indices = column.dictionary, column.indices
@@ -391,7 +380,7 @@ class MessageBuilder:
             return mapped(0, len(names))
         except ValueError:
             found = pa.array(faults(0, len(names)), pa.string())
-        raise _UnfitError(found if indices is None else found.take(indices))
+        raise UnfitError(found if indices is None else found.take(indices))
 
     def _identities(
         self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
@@ -443,18 +432,18 @@ class MessageBuilder:
         """
         given = batch.column("msg_id").cast(pa.string()) if "msg_id" in batch.schema.names else None
         if given is not None:
-            given = _sound(given, pc.match_substring_regex(given, BLANK))
+            given = sound(given, pc.match_substring_regex(given, BLANK))
             why = "msg_id contains a line break or outer blanks"
             bad = pc.match_substring_regex(given, _BAD_ID)
-            given = _sound(given, bad, why if strict else None)
+            given = sound(given, bad, why if strict else None)
             if given.null_count == len(given):
                 given = None
         named = headers.values(ID)
         if named is not None and strict:
             bad = pc.match_substring_regex(named, _BAD_ID)
-            _sound(named, bad, f"the header {ID} has outer blanks")
+            sound(named, bad, f"the header {ID} has outer blanks")
         if given is not None and named is not None and strict:
-            _check_once(given, named, f"both a msg_id and the header {ID}; drop one")
+            check_once(given, named, f"both a msg_id and the header {ID}; drop one")
         self.has_own_ids |= given is not None or named is not None
         own = None if given is None else binary(given)
         if self._id_prefix is not None:
@@ -467,22 +456,6 @@ class MessageBuilder:
         lines = pc.coalesce(join(scalar(f"{ID}: "), own, CRLF), NOTHING)
         return (own if named is None else pc.coalesce(own, binary(named))), lines
 
-    def _ttl_lines(
-        self, batch: pa.RecordBatch, headers: Headers, strict: bool = True
-    ) -> pa.Array | None:
-        if "ttl" not in batch.schema.names:
-            return None
-        given = batch.column("ttl").cast(pa.string())
-        if given.null_count == len(given):
-            return None
-        why = "ttl is none: expected never, seconds, or a duration as 1h30m"
-        bad = pc.invert(pc.match_substring_regex(given, _TTL_FORM))
-        given = _sound(given, bad, why if strict else None)
-        named = headers.values(TTL)
-        if named is not None and strict:
-            _check_once(given, named, f"both a ttl and the header {TTL}; drop one")
-        return pc.coalesce(join(scalar(f"{TTL}: "), binary(given), CRLF), NOTHING)
-
 
 def _where(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     """The rows whose mask is true; Arrow has no filter for views."""
@@ -494,39 +467,13 @@ def _where(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     return pa.record_batch(columns, batch.schema.names)
 
 
-def _unfit(bad: pa.Array, reasons: str | pa.Array) -> _UnfitError:
-    """The fault of rows that are bad, for a reason or for each its own."""
-    faults = pa.scalar(reasons) if isinstance(reasons, str) else reasons
-    return _UnfitError(pc.if_else(pc.fill_null(bad, False), faults, pa.scalar(None, pa.string())))
-
-
 def _of_each(
     names: pa.Array, bad: pa.Array, why: Callable[[str], str], indices: pa.Array
-) -> _UnfitError:
+) -> UnfitError:
     """The fault of rows whose subject is bad, said once for each subject."""
     flags = zip(names.to_pylist(), pc.fill_null(bad, False).to_pylist(), strict=True)
     reasons = [why(name) if is_bad and name is not None else None for name, is_bad in flags]
-    return _UnfitError(pa.array(reasons, pa.string()).take(indices))
-
-
-def _sound(values: pa.Array, bad: pa.Array, reason: str | None = None) -> pa.Array:
-    """
-    The values but those that are bad, which are null.
-
-    Raises:
-        _UnfitError: There are such, and there is a reason against it.
-    """
-    if not pc.any(bad).as_py():
-        return values
-    if reason is not None:
-        raise _unfit(bad, reason)
-    return pc.if_else(bad, pa.scalar(None, pa.string()), values)
-
-
-def _check_once(given: pa.Array, named: pa.Array, reason: str) -> None:
-    both = pc.and_(pc.is_valid(named), pc.is_valid(given))
-    if pc.any(both).as_py():
-        raise _unfit(both, reason)
+    return UnfitError(pa.array(reasons, pa.string()).take(indices))
 
 
 def _check_utf8(column: pa.DictionaryArray) -> None:
@@ -539,7 +486,7 @@ def _check_utf8(column: pa.DictionaryArray) -> None:
             f"the subject is not UTF-8: {name[:40]!r}" if _text(name) is None else None
             for name in encoded.to_pylist()
         ]
-        raise _UnfitError(pa.array(reasons, pa.string()).take(column.indices)) from None
+        raise UnfitError(pa.array(reasons, pa.string()).take(column.indices)) from None
 
 
 def _text(name: bytes | None) -> str | None:
@@ -597,6 +544,13 @@ class _Rows:
                 headers.setdefault(name, first)
         subject = self.distinct[self.indices[row].as_py()].as_py()
         return Publish(subject, self._data[row].as_py(), headers)
+
+
+def _data(batch: pa.RecordBatch) -> pa.Array:
+    """BINARY: the payloads, null where there is none."""
+    if "data" not in batch.schema.names:
+        return pa.nulls(batch.num_rows, BINARY)
+    return binary(batch.column("data"))
 
 
 def _joined(*parts: pa.Array | None) -> pa.Array | None:

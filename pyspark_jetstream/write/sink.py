@@ -30,12 +30,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import TimestampType
 from pyspark.taskcontext import TaskContext
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..client.versions import Version, require
 from ..errors import ColumnError, CommitError, JetStreamError, OptionError
+from ..logs import log_for
 from ..outbox.targets import Target, untaken
 from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
@@ -45,6 +47,7 @@ from ..serverheaders import left_out_because
 from ..worker import settle
 from .attempt import Written
 from .changes import FoundStream, check_targets
+from .commandlines import column_fault
 from .creation import create_streams, stream_configs
 from .ids import Ids, of_query
 from .ledger import Ledger
@@ -54,7 +57,7 @@ from .streams import Streams, target_fault
 from .task import TaskReport, write_task
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = [
     "JetStreamBatchWriter",
@@ -147,6 +150,10 @@ def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, 
         yield (2, 10), "createStream"
     if "ttl" in schema.names:  # taken for any header, and never acted on
         yield (2, 11), "the column ttl"
+    if "schedule_target" in schema.names:
+        yield (2, 12), "the columns deliver_at and schedule"
+    if "increment" in schema.names:
+        yield (2, 12), "the column increment"
     config = options.create.config if options.create is not None else {}
     if options.publish_mode == "atomic" or config.get("allow_atomic"):
         yield (2, 12), "publishing atomic batches"
@@ -164,6 +171,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
     Raises:
         UnsupportedServerError: The server is too old for one of the options or columns.
         OptionError: The target stream, where it is known, cannot be written as the options say.
+        ColumnError: It does not take what a column says.
         LedgerError: There is no ledger, and none can be made.
     """
     with borrow(options.connection) as client:
@@ -173,7 +181,8 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                fault = target_fault(Target.parse(config), options)
+                target = Target.parse(config)
+                fault = target_fault(target, options) or column_fault(schema.names, target)
                 if fault is not None:
                     raise fault
             create_streams(js, options.create)
@@ -185,7 +194,9 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:
-                fault = target_fault(targets[place], options)
+                fault = target_fault(targets[place], options) or column_fault(
+                    schema.names, targets[place]
+                )
             elif options.rows.require_stream and not targets.is_blind:
                 fault = OptionError("subject", untaken(subject))
             else:
@@ -200,15 +211,25 @@ def _check(schema: StructType, options: SinkOptions) -> None:
     check_names(schema.names, subject_given)
     if "claims" in schema.names and options.priorities.claim is None:
         raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
+    commands = {"schedule_target", "increment"} & set(schema.names)
+    if commands and options.dead_letter_subject is not None:
+        raise ColumnError(
+            min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"
+        )
     fields = []
     for each in schema.fields:
         try:
-            fields.append(pa.field(each.name, to_arrow_type(each.dataType)))
+            fields.append(pa.field(each.name, _arrow_type(each.dataType)))
         except Exception as error:
             raise ColumnError(
                 each.name, f"the type {each.dataType.simpleString()} cannot be written"
             ) from error
     check_schema(pa.schema(fields), subject_given)
+
+
+def _arrow_type(type: DataType) -> pa.DataType:
+    """What Spark hands values of this type over as; the zone of a TIMESTAMP is the session's."""
+    return pa.timestamp("us", "UTC") if isinstance(type, TimestampType) else to_arrow_type(type)
 
 
 def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Written | None:
@@ -240,6 +261,7 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
 def _write(
     options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, ids: Ids
 ) -> Published:
+    log_for(options.connection.log_level, options.metrics.query_name)
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
@@ -336,6 +358,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
+        self._log_for()
         total = _sum(messages, self.options)
         _check_targets(self.options, messages)
         if total is not None:
@@ -345,8 +368,17 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Says what stays: nothing that a stream has stored can be taken back."""
-        logger.warning("aborted write=%s rows_left=%d", self.write_id, _left(messages))
+        self._log_for()
+        logger.warning(
+            "write=%s was aborted by Spark, whose error says why; %d rows of it stay in their"
+            " streams, and would be there twice if it is run again",
+            self.write_id, _left(messages),
+        )  # fmt: skip
         self._forget()
+
+    def _log_for(self) -> None:
+        name = self.options.metrics.query_name
+        log_for(self.options.connection.log_level, name or self.write_id)
 
     def _forget(self) -> None:
         """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
@@ -374,11 +406,11 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
+        query = self._log_for(messages, batchId)
         total = _sum(messages, self.options)
         targets = _check_targets(self.options, messages)
-        query = next((m.write for m in messages if isinstance(m, Published)), None)
         if total is None:
-            logger.warning("batch=%d was written before; the ledger has it", batchId)
+            logger.info("batch=%d was written before a restart, as the ledger says", batchId)
         else:
             _log(f"batch={batchId}", messages, total)
         _warn(messages, once=True)
@@ -395,7 +427,19 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""
-        logger.warning("aborted batch=%d rows_left=%d", batchId, _left(messages))
+        self._log_for(messages, batchId)
+        logger.warning(
+            "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
+            " their streams. It runs again, with the same ids, when the query is started again",
+            batchId, _left(messages),
+        )  # fmt: skip
+
+    def _log_for(self, messages: list[WriterCommitMessage | None], batch: int) -> str | None:
+        """The query's id, as its tasks say; None where none does."""
+        query = next((m.write for m in messages if isinstance(m, Published)), None)
+        name = self.options.metrics.query_name
+        log_for(self.options.connection.log_level, name or query, batch)
+        return query
 
 
 def _ledger(options: SinkOptions, call: Callable[[Ledger], None]) -> None:

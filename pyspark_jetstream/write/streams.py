@@ -150,7 +150,10 @@ class Streams:
             except StreamNotFoundError:
                 now = FoundStream(name, "", first, "", keeps=True)  # the commit looks again
             except JetStreamError as error:
-                logger.warning("stream=%s: what it has was not looked at: %s", name, error)
+                logger.warning(
+                    "stream=%s: whether it still has the rows of this task was not looked at, and"
+                    " the commit goes on without: %s", name, error,
+                )  # fmt: skip
                 continue
             end = max(first, now.end)
             found.append(replace(now, end=end, first=first, is_target=False))

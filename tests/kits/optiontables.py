@@ -64,6 +64,7 @@ TYPES = {
     "offsets": "offsets",
     "servers": "URLs",
     "domain": "name",
+    "stream_pattern": "name with `*`",
     "bucket_name": "name",
     "consumer_name": "name",
     "priority_group": "name",

@@ -25,8 +25,8 @@ from .options import connection_of
 class Puller:
     """A client that pulls by hand; `trace` is what it sent and was sent, in order."""
 
-    def __init__(self, server, stream, consumer, group="spark") -> None:
-        self.client = Client(connection_of(server.url))
+    def __init__(self, server, stream, consumer, group="spark", **login) -> None:
+        self.client = Client(connection_of(server.url, **login))
         self.connection: Connection = self.client.connection
         self.inbox = self.connection.new_inbox()
         self.connection.subscribe(self.inbox)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -36,17 +37,17 @@ PREFIXES = {"reader": "_INBOX_reader", "writer": "_INBOX_writer", "ops": "_INBOX
 def example() -> str:
     """The server's configuration in docs/guides/permissions.md."""
     page = (ROOT / "docs" / "guides" / "permissions.md").read_text()
-    found = re.search(r"^```conf\n(accounts \{\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    found = re.search(r"^```conf\n(jetstream \{.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 
 
 @pytest.fixture
-def guarded(monkeypatch):
+def guarded(monkeypatch, tmp_path):
     """A server with the page's users, and a client of each."""
     for user in USERS:
         monkeypatch.setenv(f"{user.upper()}_PASSWORD", f"{user}-password")
-    with DevServer(example()) as server:
+    with DevServer(example().replace('"nats-data"', json.dumps(str(tmp_path / "data")))) as server:
         clients = {user: Client(connection_of(server.url, **login(user))) for user in USERS}
         yield server, clients
         for client in clients.values():

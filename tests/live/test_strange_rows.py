@@ -390,7 +390,7 @@ def test_the_driver_warns_once_a_run_and_header(caplog):
         "write=q: the header Nats-Rollup of 2 rows",
         "write=q: the header Nats-Schedule of 4 rows",
     ]
-    assert said[1].endswith("the rows are stored at once, and no message is scheduled")
+    assert said[1].endswith("columns deliver_at or schedule, and schedule_target")
     assert commit(1, "r", {"Nats-Schedule": 3}) == []
     assert len(commit(2, "r", {"Nats-Schedule": 3, "Nats-Incr": 1})) == 1
     assert len(commit(0, "another", {"Nats-Schedule": 3})) == 1
@@ -402,12 +402,17 @@ def test_the_driver_warns_once_a_run_and_header(caplog):
 
 def test_a_counter_is_told_why_nothing_is_added(new_stream, write):
     """
-    The server misses what the write has left out; the error says so.
+    A row without an increment is an error before it is sent; where streams are not looked up, the
+    server misses what the write has left out, and the error says so.
     """
     name = new_stream(allow_msg_counter=True)
+    copied = rows(f"{name}.a", headers=[[("Nats-Incr", ["+1"])]])
+    blind = {"requireStream": "false", "publishMode": "async"}
 
+    with pytest.raises(RowError, match="has counters: each row there needs an increment"):
+        write(copied, exactlyOnce="false")
     with pytest.raises(PublishRejectedError, match="is missing.*the header Nats-Incr of rows is"):
-        write(rows(f"{name}.a", headers=[[("Nats-Incr", ["+1"])]]), exactlyOnce="false")
+        write(copied, exactlyOnce="false", **blind)
 
 
 # ── a row's fault is its own ─────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ PACKAGE = "pyspark_jetstream"
 
 GROUND = [
     "sanitize", "errors", "foreign", "subjects", "serverheaders", "arrays", "values",
-    "othernames", "option", "worker",
+    "othernames", "option", "worker", "logs",
 ]  # fmt: skip
 """Each imports only those before it; every wing may import them all."""
 

@@ -144,6 +144,7 @@ def test_stream_options_arrive_typed():
     assert dataclasses.asdict(parsed) | {"connection": None, "starting": None} == {
         "connection": None,
         "starting": None,
+        "several": None,
         "stream": "S",
         "subjects": (),
         "partitions": 4,
@@ -166,7 +167,7 @@ def test_stream_options_arrive_typed():
         "metrics_interval_s": 0.25,
         "query_name": "Flights",
         "sharing": None,
-        "ending": {"word": "latest", "sequences": {1: 7}, "moment": None},
+        "ending": {"word": "latest", "sequences": {1: 7}, "moment": None, "streams": {}},
     }
 
 

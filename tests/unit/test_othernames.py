@@ -57,8 +57,8 @@ def test_what_is_said_names_options_that_are_there(kind, name, said):
     ("kind", "name", "here"),
     [
         ("stream", "kafka.bootstrap.servers", "'servers'"),
-        ("stream", "subscribe", "'stream'"),
-        ("stream", "subscribePattern", "'subject'"),
+        ("stream", "subscribe", "'stream' here, a stream's name or a comma list"),
+        ("stream", "subscribePattern", "'streamPattern'"),
         ("stream", "topic", "'stream'"),
         ("sink", "topic", "'subject'"),
         ("stream", "assign", "'partitionSubject'"),

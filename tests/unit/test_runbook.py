@@ -23,7 +23,14 @@ def scraped(metric: Metric) -> list[str]:
 
 
 BY_NAME = {name: metric for metric in EXPORTED.values() for name in scraped(metric)}
-EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+VARIABLES = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+ANCHORS = {
+    re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower()
+    for heading in re.findall(r"^#+ (.*)$", RUNBOOK, re.MULTILINE)
+}
+"""Of the runbook's sections, as a site and a forge make them."""
 
 
 def named(text: str) -> set[str]:
@@ -35,14 +42,19 @@ def named(text: str) -> set[str]:
 def test_an_expression_is_of_what_is_exported(expression):
     """
     A panel asks for one metric by the name it is scraped under, for labels that it has, and for
-    the rate of what only grows.
+    the rate of what only grows. It shows the job, the queries and, of a metric that has it, the
+    streams that are chosen.
     """
     (name,) = named(expression)
     metric = BY_NAME[name]
     words = re.findall(r"\bby \(([^)]*)\)", expression)
     labels = {label.strip() for each in words for label in each.split(",")}
 
+    chosen = {"job", "query", *({"stream"} & set(metric.labels))}
+
     assert labels <= {*metric.labels, "query", *(["le"] if name.endswith("_bucket") else [])}
+    assert set(re.findall(r'(\w+)=~"\$\1"', expression)) == chosen
+    assert set(re.findall(r'(\w+)=~?"', expression)) <= {"job", "query", *metric.labels}
     assert ("rate(" in expression or "increase(" in expression) is (metric.kind != "gauge")
     assert expression.count("(") == expression.count(")")
 
@@ -53,13 +65,66 @@ def test_the_dashboard_shows_everything():
     do not overlap and say what they mean.
     """
     assert {BY_NAME[name].name for each in EXPRESSIONS for name in named(each)} == set(EXPORTED)
-    for panel in DASHBOARD["panels"]:
+    for panel in PANELS:
         assert panel["description"]
         for target in panel["targets"]:
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
             assert all(re.search(rf"by \([^)]*\b{each}\b", target["expr"]) for each in shown)
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in DASHBOARD["panels"]]
-    assert len(set(places)) == len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
+    cells = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for at in [panel["gridPos"]]
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(set(cells)) == len(cells) and max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_the_dashboard_begins_with_what_is_asked_first():
+    """
+    A row of single numbers, then reads, then writes.
+    """
+    kinds = [(panel["type"], panel["title"]) for panel in DASHBOARD["panels"]]
+    rows = [title for kind, title in kinds if kind == "row"]
+    numbers = kinds[1 : kinds.index(("row", "Reads"))]
+
+    assert rows == ["Now", "Reads", "Writes"]
+    assert numbers and {kind for kind, _ in numbers} == {"stat"}
+    for title, prefix in (("Reads", "jetstream_read_"), ("Writes", "jetstream_p")):
+        first = DASHBOARD["panels"][kinds.index(("row", title)) + 1]
+        assert named(first["targets"][0]["expr"]).pop().startswith(prefix)
+
+
+def test_the_variables_of_the_dashboard():
+    """
+    Whatever a query, a data source or a link takes from a variable is one of the dashboard's. Those
+    that choose are asked of metrics that there are, and show all at first, also of series that lack
+    the label.
+    """
+    used = set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(DASHBOARD)))
+
+    assert used == set(VARIABLES) == {"datasource", "job", "query", "stream", "runbook"}
+    for name in ("job", "query", "stream"):
+        variable = VARIABLES[name]
+        asked = variable["query"]["query"]
+        assert asked.startswith("label_values(") and asked.endswith(f", {name})")
+        assert named(asked) <= set(BY_NAME)
+        assert variable["includeAll"] and variable["allValue"] == ".*"
+        assert variable["current"]["value"] == "$__all"
+
+
+def test_the_links_of_the_dashboard():
+    """
+    The dashboard leads to the runbook, and panels to sections that it has.
+    """
+    linked = [link["url"] for panel in PANELS for link in panel.get("links", ())]
+
+    assert [link["url"] for link in DASHBOARD["links"]] == ["${runbook}"]
+    assert len(linked) > 20
+    for url in linked:
+        assert url.startswith("${runbook}#")
+        assert url.partition("#")[2] in ANCHORS, url
 
 
 def test_the_runbook_has_a_row_for_each():

@@ -53,13 +53,13 @@ __all__ = ["Cut", "Delivered", "Window", "cut"]
 Window: TypeAlias = "bytes | memoryview"
 
 _VERBS: Final = (b"HMSG", b"MSG")
-"""How a message begins that has a header block, and one that has none."""
+"""Verbs of a message with a header block, and of one without."""
 
 _NEXT: Final = tuple(CRLF + verb + b" " for verb in _VERBS)
 """Between a payload and the next subject."""
 
 _NO_SUBJECT: Final = (b" ", b"\t", CRLF)
-"""What ends a subject on a line, or the line."""
+"""Bytes that end a subject, or the line."""
 
 _LINE: Final = 160
 """Bytes that hold the rest of a line behind its first words: five numbers, a token, two sizes."""
@@ -68,7 +68,7 @@ _DIGITS: Final = 9
 """Digits of a size; what has more may not fit INT32."""
 
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
-"""What was stored of a message without headers, as `blocks` has it."""
+"""Stored block of a message without headers, as `blocks` has it."""
 
 _MOST_SIZES: Final = 1024
 """Distinct sizes of messages that are cut alike."""
@@ -90,15 +90,15 @@ class Delivered(NamedTuple):
     times: pa.Array
     """INT64: nanoseconds since 1970."""
     stored: pa.Array | None
-    """What stands before the server's header line (`blocks`); None where nobody wants headers."""
+    """Lines before the server's header line (`blocks`); None where nobody wants headers."""
 
 
 class Cut(NamedTuple):
-    """What was cut."""
+    """Messages cut from a buffer."""
 
     messages: Delivered
     first: DeliveryFacts
-    """What the ack subject of the first message tells."""
+    """Facts of the first message's delivery."""
     last: DeliveryFacts
     size: int
     """Bytes of all these messages together."""
@@ -235,7 +235,7 @@ def _numbers(digits: pa.Array) -> pa.Array:
 
 
 def _facts_of(line: bytes) -> DeliveryFacts:
-    """What a line tells behind the words."""
+    """Facts of a delivery from a line, behind its verb and subject."""
     return DeliveryFacts(*map(int, line.partition(b" ")[0].split(b".")[1:FACTS]))
 
 
@@ -340,7 +340,7 @@ def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:
 
 
 def _stored(blocks: pa.Array, pin_tail: bytes) -> pa.Array:
-    """What stands before the pin, or without one where a server's lines would (`blocks`)."""
+    """Lines before the pin, or without one before a server's lines (`blocks`)."""
     if is_all(pc.equal(blocks, scalar(_PLAIN + pin_tail if pin_tail else b""))):
         return pa.repeat(scalar(_PLAIN), len(blocks))
     if pin_tail:
@@ -384,7 +384,7 @@ def _firsts(lists: pa.Array, length: int) -> tuple[pa.Array, int]:
 
 
 def _leading(flags: pa.Array) -> int:
-    """How many flags are true before the first that is not."""
+    """Number of true flags before the first false one."""
     if flags.true_count == len(flags):
         return len(flags)
     return int(pc.index(flags, False).as_py())

@@ -74,7 +74,10 @@ class Deliveries:
         self._first: DeliveryFacts | None = None
         self._last: DeliveryFacts | None = None
         self._shape: tuple[bytes, int] | None = None
-        """How the ack subjects begin, through the consumer, and how many tokens follow."""
+        """
+        Common beginning of the ack subjects, through the consumer, and the number of tokens behind
+        it.
+        """
         self._size = 0
         """Bytes of the latest message."""
         self._halted = False
@@ -95,13 +98,13 @@ class Deliveries:
 
     @property
     def first(self) -> DeliveryFacts:
-        """What the ack subject of the first message tells."""
+        """Facts of the first message's delivery."""
         assert self._first is not None
         return self._first
 
     @property
     def last(self) -> DeliveryFacts:
-        """What the ack subject of the last message tells."""
+        """Facts of the last message's delivery."""
         assert self._last is not None
         return self._last
 

@@ -33,11 +33,11 @@ _REASON: Final = "Nats-Marker-Reason"
 _ROLLUP: Final = "Nats-Rollup"
 
 Headers = Iterable[tuple[str, list[str]]] | None
-"""As the column `headers` holds them."""
+"""Headers of a message in the form of the column `headers`."""
 
 
 def operation(headers: Headers) -> str:
-    """What a message with these headers does to its key."""
+    """Operation of a message with these headers on its key."""
     first_values = {name: values[0] for name, values in headers or () if values}
     if first_values.get(_OPERATION) in (DELETE, PURGE):
         return first_values[_OPERATION]

@@ -48,7 +48,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 _CRLF: Final = CRLF
 _PREAMBLE: Final = HEADER_PREAMBLE + CRLF
 _LINES: Final = 2 + len(_NAMES) + 2
-"""Of a message without headers of its own: the frame's, the preamble, the server's, empty, data."""
+"""Lines of a message without headers of its own: frame, preamble, the server's, empty, data."""
 
 _MIN_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(_CRLF)
 """Bytes of the server's lines without their values: no header block is smaller."""
@@ -66,7 +66,7 @@ class Columns(NamedTuple):
     times: pa.Array
     payloads: pa.Array
     stored: pa.Array | None
-    """What stands before the server's header lines (`blocks`); None where nobody asked."""
+    """Lines before the server's header lines (`blocks`); None where nobody wants them."""
 
 
 class Replies:
@@ -128,7 +128,7 @@ class Replies:
         return int(self._sequences[row].as_py())
 
     def pending(self, row: int) -> int:
-        """How many messages its request could bring after this one."""
+        """Number of messages that its request can bring behind this one."""
         return self._number(row, 4)
 
     def previous(self, row: int) -> int:

@@ -60,10 +60,10 @@ _NAMED: Final = 20
 """Sequences that one line of the log names."""
 
 _AGAIN: Final = 10
-"""What the log has named it names again when there are so many times as many."""
+"""Factor of the rows named last: after so many the log names some again."""
 
 _DONE: Final = {"replace": "have U+FFFD in their place (replace)", "drop": "are left out (drop)"}
-"""What happens to a row whose subject is no UTF-8, by the values of `onInvalidSubject`."""
+"""Fate of a row whose subject is no UTF-8, by the values of `onInvalidSubject`."""
 
 _HEADERS_TYPE: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
@@ -131,7 +131,7 @@ class Texts:
 
     def __init__(self, stream: str, on_invalid: str) -> None:
         self.invalid = 0
-        """How many there were so far."""
+        """Number of rows whose subject is no UTF-8, so far."""
         self._stream = stream
         self._on_invalid = on_invalid
         self._named = 0
@@ -293,7 +293,7 @@ class RowBuilder:
         classify: Callable[[bytes], int | None] | None,
         mine: bytes,
     ) -> tuple[list[pa.Array], pa.Array | None]:
-        """Of columns, subjects first, the rows that count, and their partitions if `classify`."""
+        """Rows that count, by columns with subjects first; their partitions if `classify`."""
         partitions: pa.Array | None = None
         wanted: list[pa.Array] = []
         if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
@@ -324,7 +324,7 @@ class RowBuilder:
         partition: int | None,
         stored: list[pa.Array],
     ) -> pa.RecordBatch:
-        """Of columns as they are to be; subjects as text, times in microseconds."""
+        """A batch of final columns: subjects as text, times in microseconds."""
         rows = len(sequences)
         arrays = [
             subjects,
@@ -389,4 +389,4 @@ class RowBuilder:
 
 
 Builder: TypeAlias = RowBuilder | StoredBuilder
-"""What makes record batches of messages."""
+"""Makers of record batches."""

@@ -75,6 +75,8 @@ class RangeSource:
         parsed = parse_read(self._options)
         if not isinstance(parsed, RangeOptions):
             raise UsageError("these options read no range of a stream; see snapshot_backfill.py")
+        if parsed.several is not None:
+            raise UsageError(f"a backfill has one stream, these options several: {parsed.several}")
         self._parsed = parsed
         self.fail_on_data_loss = parsed.fail_on_data_loss
 

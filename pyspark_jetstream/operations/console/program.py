@@ -28,6 +28,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
+from pyspark_jetstream.logs import log_for
 from pyspark_jetstream.operations.backfill.faults import BackfillError, UsageError
 from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.options import all_options
@@ -57,6 +58,8 @@ def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> in
     program.arguments(parser)
     given = parser.parse(words)
     parser = given.parser
+    if level := flags_of(given).get("logLevel"):
+        log_for(level)
     try:
         status: int = program.run(given)
     except KeyboardInterrupt:

@@ -48,7 +48,7 @@ _IN_PROCESS: Final = 10158
 
 
 _DIGITS: Final = 18
-"""Of a number in a reply subject, at most."""
+"""Upper bound of the digits of a number in a reply subject."""
 
 _UNKNOWN: Final = 10208
 """err_code of JSBatchPublishUnknownBatchIDErr."""
@@ -61,9 +61,9 @@ class Outcome(NamedTuple):
     detail: str = ""
     err_code: int = 0
     stream: str = ""
-    """Of a PubAck: the stream that has the message."""
+    """Stream of a PubAck."""
     sequence: int = 0
-    """Likewise: at which sequence."""
+    """Sequence of a PubAck."""
 
     @property
     def is_push_back(self) -> bool:
@@ -88,12 +88,12 @@ class Outcome(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What the server said to a publish that may be sent again."""
+    """The server's answer to a publish that may be sent again."""
 
     subject: str
     err_code: int
     until: float
-    """When the subject is sent to again, at the earliest."""
+    """Earliest time at which the subject is sent to again."""
     detail: str
 
     @property
@@ -223,7 +223,7 @@ def _error(code: int, err_code: int, description: str) -> Outcome:
 
 
 class Says(Enum):
-    """What a reply to a batch is."""
+    """Kinds of replies to a batch."""
 
     ACK = "ack"
     GAP = "gap"
@@ -238,11 +238,11 @@ class Answer(NamedTuple):
 
     says: Says
     sequence: int = 0
-    """Of an ack the last row stored, of an end their number, of an err the row."""
+    """Ack: the last row stored. End: number of rows. Error: the row."""
     flow: int = 0
-    """Of an ack: rows until the next one."""
+    """Ack: number of rows until the next one."""
     outcome: Outcome = Outcome(Kind.REJECTED)
-    """Of an err or a refusal: what the server says of the row; of an end: of the last row."""
+    """Error or refusal: the row's outcome. End: the last row's outcome."""
 
 
 def understand(status: int, description: str, data: bytes) -> Answer:

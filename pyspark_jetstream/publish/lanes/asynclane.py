@@ -54,11 +54,11 @@ class Alike(NamedTuple):
     """PubAcks that have all but their numbers in common."""
 
     head: bytes
-    """How their payloads begin, through the name of the sequence."""
+    """First bytes of their payloads, through the field name of the sequence."""
     parts: tuple[str, int, bytes, bytes, int, bytes]
-    """What `alike_pattern` makes the pattern of their frames of."""
+    """Parts of which `alike_pattern` makes the pattern of their frames."""
     size: int
-    """Of a frame, without the ordinal."""
+    """Bytes of a frame without the ordinal."""
     duplicate: bool
 
     @property
@@ -91,9 +91,12 @@ class AsyncLane(Window):
     ) -> None:
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self.rejected: list[Rejected] = []
-        """What left the lane as the server will never store it; who takes them clears them."""
+        """Rows that the server will never store; the caller who takes them clears the list."""
         self.repeated: list[Messages] = []
-        """What the stream had already, though it was sent once; who takes them clears them."""
+        """
+        Rows that the stream had already, though sent once; the caller who takes them clears the
+        list.
+        """
         self.stored_in: dict[str, int] = {}
         """The streams that have messages of the lane, and the sequence of the first."""
         self._rejects = rejects
@@ -104,7 +107,7 @@ class AsyncLane(Window):
 
     @property
     def inbox(self) -> str:
-        """Where replies to all lanes of the task come."""
+        """Inbox of the replies to all lanes of the task."""
         return self._prefix.rpartition(".")[0]
 
     @property
@@ -238,7 +241,7 @@ class AsyncLane(Window):
             self.stored_in[stream] = classify(0, "", payload).sequence
 
     def alike(self, sid: int, buffer: bytes, start: int, end: int) -> Alike | None:
-        """What the PubAcks are like that are as this lane's first plain one, but for numbers."""
+        """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""
         for duplicate in (False, True):
             first = puback_pattern(self._prefix, sid, duplicate).search(buffer, start, end)
             if first is not None and int(first[2]) == len(first[3]):

@@ -64,7 +64,10 @@ MAX_ROWS: Final = 1000
 """The server's default limit."""
 
 HEADER_BYTES: Final = 192
-"""What a batch adds to a row's headers, at most; `max_payload` has to leave room for it."""
+"""
+Upper bound of the bytes that a batch adds to a row's headers; `max_payload` has to leave room for
+it.
+"""
 
 _DISABLED: Final = 10174
 _INCOMPLETE: Final = 10176
@@ -82,14 +85,14 @@ class _Past:
 
     attempt: int = 0
     oldest: float = math.inf
-    """When the first was sent."""
+    """Time of the first attempt's sending."""
     unsure: float = math.inf
     """Since when the rows may be stored."""
     refusals: int = 0
     cause: Outcome = Outcome(Kind.REJECTED, "")
-    """Of the last one."""
+    """Outcome of the last attempt."""
     resume_at: float = -math.inf
-    """When the next one may begin."""
+    """Earliest start of the next attempt."""
 
 
 class AtomicBatch:
@@ -99,7 +102,7 @@ class AtomicBatch:
         self.messages = messages
         self.name = batch_name(prefix, number)
         self.past = _Past()
-        """What became of its attempts, and of those of batches that had these rows."""
+        """Its earlier attempts, and those of earlier batches with these rows."""
         self.sent = 0
         self.waiting = True
         """Whether it is to be sent (again)."""
@@ -127,7 +130,7 @@ class AtomicBatch:
 
     @property
     def oldest(self) -> float:
-        """When the first attempt was sent; infinite before."""
+        """Time of the first attempt's sending; infinite before."""
         return self.past.oldest
 
     @property
@@ -195,7 +198,7 @@ class AtomicBatch:
         self.past = other.past
 
     def where(self, row: int | None) -> str:
-        """How an error calls this row, or the batch."""
+        """Name of this row, or of the batch, in errors."""
         rows = self.messages.rows
         if row is not None or self.size == 1:
             return f"row {rows[row or 0].as_py()}"
@@ -427,7 +430,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
 
 
 def _understand(status: int, description: str, data: bytes, size: int) -> Outcome:
-    """What a reply to a message of a batch of this size means for the batch."""
+    """Outcome of a batch of this size, by the reply to one of its messages."""
     outcome = classify(status, description, data)
     if outcome.kind is not Kind.STORED:
         return outcome

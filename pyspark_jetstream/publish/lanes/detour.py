@@ -165,7 +165,7 @@ class OneByOne(AsyncLane):
 
     @property
     def limit(self) -> int:
-        """How many publishes may be on the wire now."""
+        """Upper bound of the publishes on the wire now."""
         return min(self._careful, super().limit)
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
@@ -210,7 +210,7 @@ class Batch(Protocol):
 
     @property
     def oldest(self) -> float:
-        """When `publishTimeout` began to count; infinite when it did not."""
+        """Start of `publishTimeout`; infinite when it has none."""
 
 
 B = TypeVar("B", bound=Batch)

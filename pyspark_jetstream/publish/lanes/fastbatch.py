@@ -28,7 +28,10 @@ from .retries import Deadlines
 __all__ = ["OUTSTANDING", "BatchTerms", "FastBatch"]
 
 MAX_FLOW: Final = 500
-"""What the server acknowledges at one time at most (checkFlowControl), whatever is asked for."""
+"""
+Upper bound of the rows that the server acknowledges together (checkFlowControl), whatever the
+request.
+"""
 
 OUTSTANDING: Final = 2
 """ADR-50: "Outstanding acks 1 or 2 will work best for most use cases"."""
@@ -41,12 +44,12 @@ _DISABLED: Final = 10205
 
 
 class BatchTerms(NamedTuple):
-    """What holds for a batch from its beginning."""
+    """Values that a batch keeps from its beginning."""
 
     limit: Limit
     """Its highest value bounds the rows on the wire."""
     max_bytes: int
-    """Of them."""
+    """Upper bound of their bytes."""
     rejects: bool
     """Whether rows that the server will never store leave the lane, instead of ending the task."""
     outstanding: int
@@ -60,7 +63,7 @@ class BatchTerms(NamedTuple):
 
 
 class _Ending(Enum):
-    """How a batch ends."""
+    """Ways in which a batch ends."""
 
     OPEN = "more rows may follow"
     LAST_ROW = "its last row commits it"
@@ -70,7 +73,7 @@ class _Ending(Enum):
 
 @dataclass(slots=True)
 class _Contact:
-    """When something was sent last, when the server was heard, and when it is asked."""
+    """Times of the last sending, the last reply and the next ping."""
 
     sent_at: float = math.inf
     """The last row."""
@@ -80,7 +83,7 @@ class _Contact:
     """The last answer, or row sent; infinite while nothing was sent on this connection."""
     ping_at: float = math.inf
     refusals: int = 0
-    """Of rows and pings, in a row."""
+    """Number of refusals in a row, of rows and pings."""
     sendings: deque[tuple[int, float]] = field(default_factory=deque)
     """Up to which row was sent when; those that are stored are gone."""
 
@@ -91,7 +94,7 @@ class _Contact:
         self.send(now, ping_interval_s)
 
     def store(self, count: int) -> None:
-        """So many rows are stored."""
+        """Counts rows as stored."""
         while self.sendings and self.sendings[0][0] <= count:
             self.sendings.popleft()
 
@@ -122,11 +125,13 @@ class _BatchRows:
 
     @property
     def subject(self) -> str:
-        """Of one of the rows; the others are of the same stream."""
+        """Subject of one of the rows; the others are of the same stream."""
         return self.last.subject(self.last.first)
 
     def run(self, row: int) -> Publishes:
-        """Where this row is, or the first whose frames are kept, as all before it are stored."""
+        """
+        The run with this row, or the first whose frames are kept, as all before it are stored.
+        """
         return next(run for run in self._runs if row < run.end)
 
     def nbytes(self, start: int, end: int) -> int:
@@ -186,7 +191,10 @@ class FastBatch:
         self.settled = 0
         """Rows whose lane has been told that they are stored."""
         self.unsure: float | None = None
-        """When it has ended, since when what it left undecided may be stored; infinite for not."""
+        """
+        Set at the end: the time since which rows without a verdict may be stored; infinite if none
+        may.
+        """
         self.pushed_back = False
         """Whether the server pushed back; who looks at it says it is told."""
         self.unread = False
@@ -234,12 +242,12 @@ class FastBatch:
 
     @property
     def idle_since(self) -> float:
-        """When the last row was sent, if it is idle; else infinite."""
+        """Time of the last row's sending, if the batch is idle; else infinite."""
         return self._contact.sent_at if self.is_idle else math.inf
 
     @property
     def subject(self) -> str:
-        """Of one of its rows; the others are of the same stream."""
+        """Subject of one of its rows; the others are of the same stream."""
         return self._rows.subject
 
     @property
@@ -418,7 +426,7 @@ class FastBatch:
 
     @property
     def oldest(self) -> float:
-        """When the oldest row on the wire was sent; infinite when there is none."""
+        """Time at which the oldest row on the wire was sent; infinite when there is none."""
         sendings = self._contact.sendings
         return sendings[0][1] if sendings else math.inf
 
@@ -443,7 +451,7 @@ class FastBatch:
             )
 
     def next_deadline(self) -> float:
-        """When something is to be done if nothing is heard."""
+        """The time at which the batch has to act though nothing arrives."""
         contact, deadlines = self._contact, self._terms.deadlines
         return min(
             contact.ping_at,

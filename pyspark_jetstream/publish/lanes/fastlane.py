@@ -219,7 +219,7 @@ class FastLane(BatchLane[FastBatch]):
             self._batch.unread = True
 
     def _settle(self, batch: FastBatch, now: float) -> None:
-        """Of a batch that has ended, what is stored is done and what is not goes one by one."""
+        """Ends a batch: its stored rows are done, the others go one by one."""
         if batch.pushed_back:
             batch.pushed_back = False
             self.push_backs[batch.subject] = now

@@ -40,7 +40,7 @@ class Flight:
         self.end = 0
         """The first ordinal not offered."""
         self.nbytes = 0
-        """Of everything sent and not done with."""
+        """Bytes of everything sent and not done."""
         self._blocks: deque[Publishes] = deque()
         self._done: set[int] = set()  # above `low`
         self._sendings: deque[_Sending] = deque()  # oldest first; those done with may linger
@@ -54,7 +54,7 @@ class Flight:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest sending was made that is still waited for; None if there is none."""
+        """Time of the oldest sending without a reply; None if there is none."""
         return self._sendings[0].at if self._sendings else None
 
     def is_outstanding(self, ordinal: int) -> bool:
@@ -66,11 +66,11 @@ class Flight:
         return next(block for block in self._blocks if ordinal < block.end)
 
     def subject(self, ordinal: int) -> str:
-        """Where this ordinal goes."""
+        """Subject of this ordinal."""
         return self.block(ordinal).subject(ordinal)
 
     def first_sent(self, ordinal: int) -> float:
-        """When this ordinal was sent, of one that was sent once."""
+        """Time at which this ordinal, which was sent once, was sent."""
         return next(run.at for run in self._sendings if ordinal < run.end)
 
     # ── offers ───────────────────────────────────────────────────────────────────────────────
@@ -102,7 +102,7 @@ class Flight:
         self.nbytes += nbytes
 
     def trips(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """How many of these ordinals were sent together, and when."""
+        """Number of these ordinals that were sent together, and the time."""
         for run in self._sendings:
             if run.first >= end:
                 break
@@ -159,7 +159,7 @@ class Flight:
         self._retire()
 
     def withdraw(self, places: Sequence[int]) -> None:
-        """Likewise, but these are not stored."""
+        """Removes these places; they are not stored."""
         self._withdrawn.update(places)
         self.finish(places)
 

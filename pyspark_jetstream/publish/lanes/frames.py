@@ -22,7 +22,7 @@ from ...outbox.messages import FRAMING_BYTES, Messages
 __all__ = ["Frames", "Publishes", "frame", "numbered", "size_of"]
 
 Frames: TypeAlias = bytes | memoryview | list[memoryview]
-"""What goes on the wire at one time: bytes, or pieces of them behind each other."""
+"""Bytes for one sending, in one piece or several in a row."""
 
 _LARGE: Final = 16 << 10
 """Bytes of a payload, of a batch's mean, from which on to copy it costs more than to cut it out."""
@@ -158,11 +158,11 @@ class Publishes(NamedTuple):
         return self._replace(offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows)
 
     def subject(self, ordinal: int) -> str:
-        """Where this ordinal goes."""
+        """Subject of this ordinal."""
         return self.subjects[self.codes[ordinal - self.first]]
 
     def row(self, ordinal: int) -> int:
-        """Which row of the task's input this ordinal is."""
+        """Row of the task's input with this ordinal."""
         return self.rows[ordinal - self.first] if len(self.rows) else ordinal
 
 

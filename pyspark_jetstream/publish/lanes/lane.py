@@ -17,11 +17,11 @@ class Rejected(NamedTuple):
 
     message: Messages
     outcome: Outcome
-    """What the server answered."""
+    """The server's answer."""
 
 
 class Lane(Protocol):
-    """What the publisher needs of a lane."""
+    """A lane as the publisher uses it."""
 
     @property
     def acked(self) -> int:
@@ -146,7 +146,7 @@ class Lane(Protocol):
         """Applies deadlines. Call it after all replies that have arrived were handed in."""
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if no reply comes; infinite when never."""
+        """The time for the next `ready` and `expire` if no reply comes; infinite when never."""
 
     def lower_publish_timeout(self, publish_timeout_s: float) -> None:
         """Lowers the publish timeout of all messages to this, if it is lower."""

@@ -22,12 +22,12 @@ _HINTS = {
     " JetStream for this account",
     Kind.LIMITED: "; lift the limit, or make room",
 }
-"""What to do about a publish that failed in the end."""
+"""Advice about a publish that failed in the end."""
 
 
 @dataclass(slots=True)
 class Deadlines:
-    """How long the publishes of a lane may take; it gets only shorter."""
+    """Time-outs of a lane's publishes; they get only shorter."""
 
     ack_timeout_s: float
     """For a PubAck, before a publish goes again."""
@@ -101,15 +101,15 @@ class Retries:
 
     @property
     def oldest(self) -> float:
-        """When the first of them was first sent; infinite if there is none."""
+        """Earliest first sending of them; infinite if there is none."""
         return min((each.first_sent for each in self._troubled.values()), default=math.inf)
 
     def get(self, ordinal: int) -> Trouble | None:
-        """What became of this publish; None if its first sending is its only one."""
+        """History of this publish; None if it was sent once."""
         return self._troubled.get(ordinal)
 
     def of(self, ordinals: Iterable[int]) -> Iterator[tuple[int, Trouble]]:
-        """What became of these, which are here."""
+        """Histories of these publishes, which are all here."""
         return ((ordinal, self._troubled[ordinal]) for ordinal in ordinals)
 
     def begin(self, ordinal: int, first_sent: float, unsure: float) -> Trouble:
@@ -124,7 +124,7 @@ class Retries:
         self.wait(ordinal, trouble, cause)
 
     def lose_all(self, cause: str) -> int:
-        """Likewise all that do not wait; how many."""
+        """Marks all that do not wait as lost; returns their number."""
         lost = [(ordinal, each) for ordinal, each in self._troubled.items() if not each.waiting]
         for ordinal, trouble in lost:
             self.lose(ordinal, trouble, cause)
@@ -203,7 +203,7 @@ class Retries:
             self.check_at = -math.inf
 
     def next_deadline(self, now: float) -> float:
-        """When there is something to do if nothing happens; infinite for never."""
+        """The time at which to act though nothing arrives; infinite for never."""
         if self._waiting and now < self.resume_at:
             return min(self.check_at, self.resume_at)
         return self.check_at

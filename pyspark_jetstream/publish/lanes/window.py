@@ -47,7 +47,10 @@ from .retries import Deadlines, Retries, Trouble
 __all__ = ["Window"]
 
 NO_STREAM_GRACE_S: Final = 10.0
-"""How long a subject on which this task has stored nothing yet may be without any stream."""
+"""
+Upper bound of the time in which a subject that this task has not stored to yet may be without a
+stream.
+"""
 
 
 class _Earlier(NamedTuple):
@@ -84,11 +87,11 @@ class Window:
         self.ignored = 0
         """Sendings that failed for a cause that says nothing of the load."""
         self.refusals: set[Refusal] = set()
-        """What the server refused; who looks at the refusals clears them."""
+        """The server's refusals; the caller who reads them clears the set."""
         self.push_backs: dict[str, float] = {}
         """See `Lane.push_backs`."""
         self.deadlines = Deadlines(ack_timeout_s, publish_timeout_s)
-        """How long publishes may take."""
+        """Time-outs of publishes."""
         self._limit = limit
         self._max_bytes = max_bytes
         self._flight = Flight()
@@ -119,7 +122,7 @@ class Window:
 
     @property
     def limit(self) -> int:
-        """How many publishes may be on the wire now."""
+        """Upper bound of the publishes on the wire now."""
         return self._limit.value
 
     @property
@@ -389,7 +392,7 @@ class Window:
             self.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
-        """When to call `ready` and `expire` again if nothing happens; infinite when never."""
+        """The time for the next `ready` and `expire` if nothing happens; infinite when never."""
         deadline = min(self._again.next_deadline(now), self._earlier_until)
         oldest = self._flight.oldest_at
         if oldest is not None:
@@ -398,7 +401,7 @@ class Window:
 
     @property
     def give_up_at(self) -> float:
-        """When the oldest publish on its way has to be stored; infinite when there is none."""
+        """Deadline of the oldest publish on its way; infinite when there is none."""
         self._drop_earlier()
         oldest = [self._again.oldest, *(each.first_sent for each in self._earlier.values())]
         at = self._flight.oldest_at
@@ -408,7 +411,9 @@ class Window:
 
     @property
     def _earlier_until(self) -> float:
-        """When the oldest that was here before has to be stored, or to be found stored."""
+        """
+        Deadline of the oldest publish of an earlier attempt, which is to be stored or found stored.
+        """
         oldest = min(self._earlier.values(), default=_NEW).first_sent
         return oldest + self.deadlines.publish_timeout_s
 

@@ -241,7 +241,7 @@ class Heartbeats:
             self._held.get(consumer, set()).difference_update(sequences)
 
     def held(self) -> dict[SharedConsumer, Set[int]]:
-        """What is held at present."""
+        """The sequences held at present."""
         with self._lock:
             return {consumer: frozenset(numbers) for consumer, numbers in self._held.items()}
 

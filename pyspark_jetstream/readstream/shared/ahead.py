@@ -30,11 +30,11 @@ __all__ = ["Ahead"]
 logger = get_logger(__name__)
 
 _STOP_S: Final = 5.0
-"""How long the end of a run waits for a claim that is being made."""
+"""Time for which the end of a run waits for a claim that is being made."""
 
 
 class Ahead:
-    """What one query has claimed for its next batch."""
+    """Claims of one query for its next batch."""
 
     def __init__(
         self, options: ConnectionOptions, claimant: Claimant, heartbeats: Heartbeats, keep_s: float
@@ -54,7 +54,7 @@ class Ahead:
         self._claimed: Mapping[int, list[Claim]] = {}
         self._ours: Mapping[SharedConsumer, Set[int]] = {}
         self._kept = time.monotonic()
-        """When the claims were confirmed for the first time."""
+        """Time when the claims were confirmed for the first time."""
 
     def __repr__(self) -> str:
         return f"<Ahead {sum(map(len, self._claimed.values()))} claims>"
@@ -130,7 +130,7 @@ class Ahead:
         self._claimed = keep(self._client, self._claimant, claimed, self._heartbeats, self._ours)
 
     def _give_back(self, claimed: Mapping[int, list[Claim]]) -> None:
-        """What cannot be given back returns after its ack wait."""
+        """Returns claims; those that cannot be given back return after their ack wait."""
         late = self._late()
         self._release(claimed)
         for place, consumer in enumerate(self._claimant.consumers):

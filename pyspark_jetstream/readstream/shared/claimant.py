@@ -52,7 +52,7 @@ _FEWER: Final = 10
 """A claim that came too late is followed by one of this part, a tenth, of its messages."""
 
 _PACE_MESSAGES: Final = 1_000
-"""How fast messages come is measured on pulls that bring so many."""
+"""Least number of messages of a pull by which the rate is measured."""
 
 _MANY: Final = 5_000
 """
@@ -60,7 +60,7 @@ A claim of so many messages waits for the end of other readers' pulls, where the
 """
 
 _ALONE_S: Final = 0.5
-"""How long that end is waited for; a pull of as much as fits in one takes half of it."""
+"""Time for which that end is waited for; a pull of as much as fits in one takes half of it."""
 
 _LOOK_S: Final = 0.01
 """Between two looks whether others pull."""
@@ -75,7 +75,7 @@ _IN_TIME: Final = 3
 """Claims are collected during this part, a third, of the ack wait."""
 
 _TUNABLE: Final = frozenset({"max_ack_pending", "headers_only"})
-"""What an operator may change under queries that share: it changes none of their rows."""
+"""Fields that an operator may change under queries that share: they change none of their rows."""
 
 _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
@@ -88,26 +88,26 @@ class LastClaim:
     claims: dict[int, list[Claim]]
     """By partition."""
     began_s: float = -math.inf
-    """When its last try began, by `time.monotonic`."""
+    """Start of its last try, by `time.monotonic`."""
     server: str = ""
     """The run of the server that it was made through."""
     oldest_ns: float = math.inf
-    """When the oldest of its messages was stored, by the server's clock."""
+    """Time when the oldest of its messages was stored, by the server's clock."""
     doubted: set[SharedConsumer] = field(default_factory=set)
     """Consumers for which nobody answered: they may not be there any more."""
 
     @property
     def count(self) -> int:
-        """How many messages it has."""
+        """Number of its messages."""
         return sum(map(len, self.claims.values()))
 
 
 @dataclass(slots=True)
 class ClaimSizes:
-    """How many messages a claim, and each of its pulls, asks for: as many as come in time."""
+    """Sizes of a claim and of its pulls: as many messages as come in time."""
 
     most: float = math.inf
-    """Of one claim; fewer after one that came too late."""
+    """Upper bound of one claim; lower after a claim that came too late."""
     _rate: float = 0.0
     """Messages a second that the last large pulls brought; 0 before any."""
 
@@ -239,7 +239,7 @@ class Claimant:
         return claim.claims
 
     def infos(self) -> dict[int, ConsumerInfo]:
-        """Where the consumers stand, by partition."""
+        """Configurations and positions of the consumers, by partition."""
         asked_s = time.monotonic()
         infos = self._js.consumer_infos(
             [(consumer.stream, consumer.name) for consumer in self.consumers]

@@ -78,12 +78,12 @@ class ClaimedRead:
 
     @property
     def expected(self) -> int:
-        """How many messages they are."""
+        """Number of its messages."""
         return sum(map(length, self.claims.values()))
 
     @property
     def excusable(self) -> int:
-        """How many of them may be missing without loss."""
+        """Number of its messages that may be missing without loss."""
         minimum = self.others_from
         if minimum is None:
             return 0

@@ -67,11 +67,11 @@ class ClaimPulls:
         many: ManyClaims,
     ) -> None:
         self.claims: dict[int, list[Claim]] = {place: [] for place in wanted}
-        """What they have brought, by place; all of it is claimed, also where they break off."""
+        """Claims that the pulls brought, by place; they count also where the pulls break off."""
         self.delivered: dict[int, int] = {}
         """The number of the last delivery, by place."""
         self.oldest_ns = math.inf
-        """When the oldest message was stored, by the server's clock."""
+        """Time when the oldest message was stored, by the server's clock."""
         self.doubted: list[SharedConsumer] = []
         """Consumers for which nobody answered: they may not be there any more."""
         self.open: dict[int, int] = {}
@@ -206,7 +206,7 @@ class ClaimPulls:
         )
 
     def _room(self, place: int) -> int:
-        """How many messages the pull may still bring."""
+        """Number of messages that the pull may still bring."""
         return self._wanted[place] - len(self.claims[place])
 
     def _gather(self, connection: Connection) -> None:

@@ -74,7 +74,7 @@ class SharedConsumer:
 
     @property
     def acks(self) -> str:
-        """How the subjects begin on which its messages are acknowledged."""
+        """Prefix of the subjects on which its messages are acknowledged."""
         return f"$JS.ACK.{self.stream}.{self.name}"
 
 
@@ -103,7 +103,7 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
 
 
 def length(ranges: Ranges) -> int:
-    """How many sequences they are."""
+    """Number of sequences in the ranges."""
     return sum(last - first + 1 for first, last in ranges)
 
 
@@ -154,7 +154,7 @@ class ClaimedOffset:
     serial: int
     """Batches so far."""
     claims: Mapping[int, Claims]
-    """What the batch holds, by partition."""
+    """Claims of the batch, by partition."""
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
     marks: Mapping[str, Mark] = field(default_factory=dict)

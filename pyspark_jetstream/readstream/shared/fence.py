@@ -50,7 +50,10 @@ __all__ = ["Dealt", "Fence", "HeldClaims", "Open", "Settled", "AckFloor"]
 _VERSION: Final = 1
 
 _LONGEST_STEP_S: Final = 5.0
-"""So much of the time between two changes of the record counts: in more the server may be away."""
+"""
+Upper bound of the time counted between two changes of the record: in a longer one the server may be
+away.
+"""
 
 _FLOORS: Final = 8
 """Floors of so many moments are kept, at equal distances."""
@@ -63,7 +66,7 @@ class HeldClaims(NamedTuple):
     """Claims of one partition in an open batch."""
 
     stream: str
-    """When their stream was made, as the server writes it."""
+    """Creation time of their stream, in the server's text."""
     ranges: Ranges
 
 
@@ -80,12 +83,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What of one consumer is in committed batches, as far as the server may have forgotten it."""
+    """
+    Sequences of one consumer in committed batches, as far as the server may have forgotten them.
+    """
 
     stream: str
-    """When its stream was made."""
+    """Creation time of its stream."""
     consumer: str
-    """When the consumer was made."""
+    """Creation time of the consumer."""
     floor: int
     """The stream sequence up to which all is acknowledged."""
     floors: tuple[tuple[float, int], ...]
@@ -99,7 +104,7 @@ class Settled:
         return any(first <= sequence <= last for first, last in self.ranges)
 
     def look(self, there: AckFloor, clock: float, keep_s: float) -> Settled:
-        """What is settled after a look at the consumer."""
+        """The settled sequences after a look at the consumer."""
         is_another = (there.stream, there.consumer) != (self.stream, self.consumer)
         if is_another or there.ack_floor < self.floors[0][1]:
             return Settled.begun(there, clock)
@@ -112,12 +117,12 @@ class Settled:
         return replace(self, floor=floor, floors=tuple(floors), ranges=ranges)
 
     def also(self, ranges: Ranges) -> Settled:
-        """What is settled with these ranges, too."""
+        """The settled sequences with these ranges, too."""
         return replace(self, ranges=_merged([*self.ranges, *_above(self.floor, ranges)]))
 
     @staticmethod
     def begun(there: AckFloor, clock: float) -> Settled:
-        """What is settled of a consumer that is seen for the first time."""
+        """The settled sequences of a consumer that is seen for the first time."""
         floor = there.ack_floor
         return Settled(there.stream, there.consumer, floor, ((clock, floor),))
 
@@ -126,15 +131,15 @@ class AckFloor(NamedTuple):
     """The ack floor of a consumer, and which consumer that is, as the server says."""
 
     stream: str
-    """When its stream was made."""
+    """Creation time of its stream."""
     consumer: str
-    """When the consumer was made."""
+    """Creation time of the consumer."""
     ack_floor: int
     """The stream sequence up to which all is acknowledged."""
 
 
 class Dealt(NamedTuple):
-    """What a query was dealt, by partition."""
+    """Claims that the server gave a query, by partition."""
 
     mine: dict[int, list[Claim]]
     settled: dict[int, list[int]]
@@ -154,7 +159,7 @@ class Fence:
     clock: float = 0.0
     """Seconds in which batches were planned."""
     time: float = 0.0
-    """When it was changed last, by the server's clock, seconds since 1970."""
+    """Time of its last change, by the server's clock, in seconds since 1970."""
 
     def after(self, now: float, ack_floors: Mapping[int, AckFloor], keep_s: float) -> Fence:
         """The record after a look at the consumers at `now`, by the server's clock."""

@@ -44,7 +44,7 @@ class Many(NamedTuple):
     delivery: int
     """The number of the last delivery."""
     oldest_ns: int
-    """When the oldest message was stored."""
+    """Time when the oldest message was stored."""
     size: int
     """Bytes of all of them."""
 
@@ -59,7 +59,7 @@ class ManyClaims:
         return f"<ManyClaims {self._credit} bytes>"
 
     def add_credit(self, size: int) -> None:
-        """So many bytes were taken, in whatever way."""
+        """Counts bytes that were taken, in whatever way."""
         self._credit = min(self._credit + size, _MOST_CREDIT)
 
     def cut(

@@ -34,7 +34,7 @@ MAX_CLAIMS: Final = 50_000
 """Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
 
 WAIT_S: Final = 0.2
-"""How long an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""
+"""Time for which an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""
 
 _BEATS: Final = 3
 """Heartbeats in one ack wait."""
@@ -49,14 +49,16 @@ _SHORT: Final = 2
 
 @dataclass(slots=True)
 class Budget:
-    """How many claims a run may still make that ends at what is there (`availableNow`)."""
+    """
+    Number of claims that a run may still make, if it ends at the present end (`availableNow`).
+    """
 
     is_frozen: bool = False
     left: int | None = None
     """None before the consumers were asked, and for a run that does not end."""
 
     def spend(self, claims: int) -> None:
-        """So many were made."""
+        """Takes claims off the budget."""
         if self.left is not None:
             self.left = max(0, self.left - claims)
 
@@ -94,7 +96,7 @@ class GroupMember:
         keep_s = min(_KEEP_S, claimant.ack_wait_s / _IN_TIME)
         self.ahead = Ahead(options.connection, claimant, self.heartbeats, keep_s)
         self.lasted_s = math.inf
-        """How long the batch took that was planned before, until Spark came for another."""
+        """Duration of the batch that was planned before, until Spark came for another."""
         self._client = client
         self._options = options
         self._claimant = claimant
@@ -104,7 +106,7 @@ class GroupMember:
         self._settled = -1
         """The serial of the last batch that is acknowledged."""
         self._ahead_of: dict[str, str] = {}
-        """When the streams were made of which messages are claimed ahead."""
+        """Creation times of the streams whose messages are claimed ahead."""
 
     def __repr__(self) -> str:
         return f"<GroupMember of {self._options.consumer}: {self.heartbeats!r}, {self.ahead!r}>"
@@ -274,7 +276,7 @@ class GroupMember:
 
 
 def count(claimed: Mapping[int, Sequence[Claim]]) -> int:
-    """How many claims they are."""
+    """Number of claims."""
     return sum(map(len, claimed.values()))
 
 

@@ -80,7 +80,7 @@ class Alive:
 
 
 class Waits(NamedTuple):
-    """How long others wait for a query, in seconds."""
+    """Times for which others wait for a query, in seconds."""
 
     ack_s: float
     """Until the server deals out again what it was dealt."""
@@ -108,7 +108,7 @@ class OpenBatches:
         self._abandon_s = waits.abandon_s
         self._fence = Fence()
         self._sequence = 0
-        """Of the record in the bucket, as far as is known."""
+        """Sequence of the record in the bucket, as far as known."""
 
     def __repr__(self) -> str:
         return f"<OpenBatches of {self.query}, {len(self._fence.open)} queries>"

@@ -47,12 +47,12 @@ class Poison:
         self._max_deliver = max_deliver
         self._template = template
         self._let_go: dict[int, Counter[int]] = {}
-        """How often each message was let go again before it was in any batch, by partition."""
+        """By partition and message: how often it was let go again before it was in any batch."""
 
     def let_go(
         self, claims: Mapping[int, Sequence[Claim]], kept: Mapping[int, Sequence[Claim]]
     ) -> None:
-        """Of these claims those that were not kept do not count as deliveries."""
+        """Takes note that those of these claims that were not kept do not count as deliveries."""
         for partition, claimed in claims.items():
             sequences = {claim.sequence for claim in kept[partition]}
             counts = self._let_go.setdefault(partition, Counter())
@@ -144,7 +144,7 @@ class Poison:
 
 
 def _subjects(filter_: str | None, info: StreamInfo) -> list[str]:
-    """What the messages of a partition are published on; a mirror or so does not say."""
+    """Subjects of a partition's messages; a mirror, for one, does not name them."""
     if filter_ is not None:
         return [filter_]
     return list(info.config.get("subjects") or ["x"])

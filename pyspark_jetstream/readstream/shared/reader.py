@@ -96,7 +96,7 @@ class SharedStreamReader(StreamReader["ClaimDriver"]):
 
 
 class _Planned(NamedTuple):
-    """What was claimed last, until Spark shows that it has recorded it."""
+    """The last claims, until Spark shows that it has recorded them."""
 
     start: dict[str, Any]
     end: ClaimedOffset
@@ -105,7 +105,7 @@ class _Planned(NamedTuple):
 
 
 class ClaimDriver(Driver):
-    """What the query has claimed."""
+    """The query's claims, and its plans by them."""
 
     @property
     def _needs(self) -> tuple[tuple[int, int], str]:
@@ -345,7 +345,7 @@ class ClaimDriver(Driver):
         return entered(batches, sharing.claims_ledger == "true")
 
     def _starts(self) -> dict[int, int | None]:
-        """Where a consumer begins that is missing."""
+        """Starts of the consumers that are missing."""
         if self._from_start:
             return dict.fromkeys(range(len(self._layout)))
         positions = self._survey.positions(
@@ -453,7 +453,9 @@ def _count_batch(counts: ReadCounts, upto: ClaimedOffset, is_lost: bool) -> None
 
 
 def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:
-    """Where the shared consumers stand: what nobody has claimed, and what is not acknowledged."""
+    """
+    Counts at the shared consumers: messages that nobody has claimed, and those not acknowledged.
+    """
     counts.set_lag({index: info.num_pending for index, info in infos.items()})
     counts.set_ack_pending({index: info.num_ack_pending for index, info in infos.items()})
     for index, info in infos.items():

@@ -47,7 +47,7 @@ class SharedStreams:
 
     @property
     def created(self) -> dict[str, str]:
-        """When each stream was made."""
+        """Creation time of each stream."""
         return {name: info.created for name, info in self.infos.items()}
 
     def mark(self) -> Mapping[str, Mark]:

@@ -1,0 +1,302 @@
+"""
+Columns that are commands to the server, as header lines: `ttl`, schedules, counters.
+
+Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
+
+* `ttl` STRING: the message goes after so long (`Nats-TTL`); of a schedule, each message it makes
+  (`Nats-Schedule-TTL`).
+* `deliver_at` TIMESTAMP or `schedule` STRING (`@at TIME`, `@every 5m`, `@daily` and the like, or
+  six fields of cron): the row is a schedule (ADR-51). The server stores it on the row's subject, of
+  which there is one schedule at a time, and publishes its payload on `schedule_target`, of the same
+  stream, when the time comes. A schedule for one time is gone then.
+* `increment` BIGINT or DECIMAL without a fraction: the row adds so much to the counter of its
+  subject (ADR-49), and has no payload.
+
+A message that a schedule makes has the row's headers, but for its `Nats-Msg-Id`. So that an attempt
+of a task knows rows that earlier ones have stored, also when their time has come since and the
+schedules are gone, a scheduled row has its id a second time, in the header `ROW_ID`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .. import subjects
+from ..arrays import CRLF, NOTHING, binary, is_text, join, scalar
+from ..errors import ColumnError
+from ..outbox.targets import Target, Targets
+from .headerlines import TTL, Headers
+
+__all__ = [
+    "COMMANDS",
+    "ROW_ID",
+    "Commands",
+    "UnfitError",
+    "check_columns",
+    "check_once",
+    "column_fault",
+    "sound",
+    "unfit",
+]
+
+ROW_ID: Final = "Jetstream-Sink-Id"
+"""Header of a scheduled row, and of the messages that its schedule makes: the row's id."""
+
+_TTL_FORM: Final = r"^(never|[0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$"
+"""ADR-43: `never`, seconds, or a Go duration; that it is too short is the server's to say."""
+
+_SCHEDULE_FORM: Final = r"^(@at \S+|@every \S+|@[a-z]+|\S+( \S+){5})$"
+"""ADR-51; that a time or a field of cron is none is the server's to say."""
+
+_NO_SCHEDULES: Final = "takes no schedules; set allow_msg_schedules on it"
+_NO_COUNTERS: Final = "has no counters; that takes allow_msg_counter, with which it is made"
+_COUNTS: Final = "has counters: each row there needs an increment"
+_TIME: Final = pa.timestamp("us", "UTC")
+
+
+def _is_time(type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type) and type.tz is not None)
+
+
+def _is_whole(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or (pa.types.is_decimal(type) and type.scale == 0))
+
+
+COMMANDS: Final[dict[str, tuple[Any, str]]] = {
+    "ttl": (is_text, "STRING"),
+    "deliver_at": (_is_time, "TIMESTAMP"),
+    "schedule": (is_text, "STRING"),
+    "schedule_target": (is_text, "STRING"),
+    "increment": (_is_whole, "BIGINT, or DECIMAL without a fraction"),
+}
+"""The columns: what accepts their types, and how these are said."""
+
+
+class UnfitError(Exception):
+    """
+    Rows that can be no messages.
+
+    Args:
+        faults: STRING, what is wrong with each row; null for those that can be messages.
+    """
+
+    def __init__(self, faults: pa.Array) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
+def unfit(bad: pa.Array, reasons: str | pa.Array) -> UnfitError:
+    """The fault of rows that are bad, for a reason or for each its own."""
+    faults = pa.scalar(reasons) if isinstance(reasons, str) else reasons
+    return UnfitError(pc.if_else(pc.fill_null(bad, False), faults, pa.scalar(None, pa.string())))
+
+
+def sound(values: pa.Array, bad: pa.Array, reason: str | None = None) -> pa.Array:
+    """
+    The values but those that are bad, which are null.
+
+    Raises:
+        UnfitError: There are such, and there is a reason against it.
+    """
+    if not pc.any(bad).as_py():
+        return values
+    if reason is not None:
+        raise unfit(bad, reason)
+    return pc.if_else(bad, pa.scalar(None, pa.string()), values)
+
+
+def check_once(given: pa.Array, named: pa.Array, reason: str) -> None:
+    """
+    Raises:
+        UnfitError: A row has both.
+    """
+    both = pc.and_(pc.is_valid(named), pc.is_valid(given))
+    if pc.any(both).as_py():
+        raise unfit(both, reason)
+
+
+def check_columns(names: set[str]) -> tuple[str, str] | None:
+    """A column of a write that says nothing without another one, and why; None if there is none."""
+    scheduled = names & {"deliver_at", "schedule"}
+    if scheduled and "schedule_target" not in names:
+        return "schedule_target", "required: the subject that a schedule publishes on"
+    if "schedule_target" in names and not scheduled:
+        return "schedule_target", "says nothing without deliver_at or schedule; drop it"
+    return None
+
+
+def column_fault(names: Collection[str], target: Target) -> ColumnError | None:
+    """Why rows with these columns cannot be written into a stream that all of them go to."""
+    if "schedule_target" in names and not target.allow_schedules:
+        return ColumnError("schedule_target", f"stream '{target.name}' {_NO_SCHEDULES}")
+    if "increment" in names and not target.allow_counter:
+        return ColumnError("increment", f"stream '{target.name}' {_NO_COUNTERS}")
+    if target.allow_counter and "increment" not in names:
+        return ColumnError("increment", f"required: stream '{target.name}' {_COUNTS}")
+    return None
+
+
+class Commands:
+    """The commands of a batch of rows."""
+
+    def __init__(self, batch: pa.RecordBatch, strict: bool = True) -> None:
+        """
+        Args:
+            strict: whether what is no command is the row's fault; else it is left out.
+
+        Raises:
+            UnfitError: Some rows have none that the server would take.
+        """
+        self._names = set(batch.schema.names) & COMMANDS.keys()
+        self._batch = batch
+        self._strict = strict
+        why = "ttl is none: expected never, seconds, or a duration as 1h30m"
+        self._ttl = self._of_form("ttl", _TTL_FORM, why)
+        self._when = self._schedules()
+        self._target = self._text("schedule_target")
+        self._increment: pa.Array | None = None
+        if "increment" in self._names:
+            column = batch.column("increment")
+            self._increment = column if column.null_count < len(column) else None
+        if strict and self._names:
+            self._check_schedules()
+
+    def payloads(self, data: pa.Array) -> pa.Array:
+        """
+        BINARY: the payloads, which counters have none of.
+
+        Raises:
+            UnfitError: A row has none, or should have none.
+        """
+        if self._increment is None:
+            if data.null_count:
+                raise unfit(pc.is_null(data), "data is null; a message needs a payload")
+            return data
+        counts = pc.is_valid(self._increment)
+        if data.null_count:
+            bad = pc.and_not(pc.is_null(data), counts)
+            if pc.any(bad).as_py():
+                raise unfit(bad, "both data and increment are null")
+            data = pc.coalesce(data, NOTHING)
+        bad = pc.and_(counts, pc.greater(pc.binary_length(data), 0))
+        if pc.any(bad).as_py():
+            raise unfit(bad, "a row with an increment has no payload: leave data empty or null")
+        return data
+
+    def check_allowed(self, targets: Targets, codes: pa.Array) -> None:
+        """
+        Args:
+            codes: the target stream of each row.
+
+        Raises:
+            UnfitError: A row is for a stream that does not take its command.
+        """
+        counts = pc.is_valid(self._increment) if self._increment is not None else None
+        for place, target in enumerate(targets.streams):
+            own: pa.Array | None = None
+            for commands, allowed, what in (
+                (self._when, target.allow_schedules,
+                 _NO_SCHEDULES),
+                (self._increment, target.allow_counter,
+                 _NO_COUNTERS),
+            ):  # fmt: skip
+                if commands is not None and not allowed:
+                    own = pc.equal(codes, place) if own is None else own
+                    bad = pc.and_(pc.is_valid(commands), own)
+                    if pc.any(bad).as_py():
+                        raise unfit(bad, f"stream '{target.name}' {what}")
+            if target.allow_counter:
+                bad = pc.equal(codes, place)
+                bad = bad if counts is None else pc.and_not(bad, counts)
+                if pc.any(bad).as_py():
+                    raise unfit(bad, f"stream '{target.name}' {_COUNTS}")
+
+    def lines(self, headers: Headers, ids: pa.Array | None) -> Iterator[pa.Array]:
+        """
+        The header lines of each row, as BINARY.
+
+        Args:
+            ids: of the rows, as BINARY; null for none.
+
+        Raises:
+            UnfitError: A row has a command twice.
+        """
+        ttl = self._ttl
+        if ttl is not None:
+            named = headers.values(TTL)
+            if named is not None and self._strict:
+                check_once(ttl, named, f"both a ttl and the header {TTL}; drop one")
+        if self._when is not None and self._target is not None:
+            own = pc.and_(pc.is_valid(self._when), pc.is_valid(self._target))
+            lines = [
+                _line("Nats-Schedule", self._when),
+                _line("Nats-Schedule-Target", self._target),
+            ]
+            if ttl is not None:
+                lines.append(_line("Nats-Schedule-TTL", ttl))
+                ttl = pc.if_else(own, pa.scalar(None, pa.string()), ttl)
+            if ids is not None:
+                lines.append(_line(ROW_ID, ids))
+            yield pc.if_else(own, join(*lines), NOTHING)
+        if ttl is not None:
+            yield _line(TTL, ttl)
+        if self._increment is not None:
+            yield _line("Nats-Incr", self._increment.cast(pa.string()))
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────
+
+    def _schedules(self) -> pa.Array | None:
+        """STRING: when a row is to be published, as the server reads it; null for now."""
+        why = "schedule is none: expected @at TIME, @every 5m, @daily, or six fields of cron"
+        given = self._of_form("schedule", _SCHEDULE_FORM, why)
+        if "deliver_at" not in self._names:
+            return given
+        column = self._batch.column("deliver_at").cast(_TIME)
+        if column.null_count == len(column):
+            return given
+        times = pc.strftime(column, "@at %Y-%m-%dT%H:%M:%SZ")
+        if given is None:
+            return times
+        if self._strict:
+            check_once(given, times, "both deliver_at and schedule; leave one null")
+        return pc.coalesce(times, given)
+
+    def _check_schedules(self) -> None:
+        when, target = self._when, self._target
+        nothing = pa.nulls(len(self._batch), pa.string())
+        if when is not None:
+            bad = pc.and_(pc.is_valid(when), pc.is_null(nothing if target is None else target))
+            if pc.any(bad).as_py():
+                raise unfit(bad, "schedule_target is null: on which subject is it to be published?")
+        if target is not None:
+            bad = pc.and_(pc.is_valid(target), pc.is_null(nothing if when is None else when))
+            if pc.any(bad).as_py():
+                raise unfit(bad, "schedule_target without deliver_at or schedule")
+            bad = pc.match_substring_regex(target, subjects.FAULTY)
+            if pc.any(bad).as_py():
+                raise unfit(bad, "schedule_target is no subject that can be published on")
+
+    # ── values ───────────────────────────────────────────────────────────────────────────────
+
+    def _text(self, name: str) -> pa.Array | None:
+        """STRING: a column, None where it says nothing."""
+        if name not in self._names:
+            return None
+        given = self._batch.column(name).cast(pa.string())
+        return given if given.null_count < len(given) else None
+
+    def _of_form(self, name: str, form: str, why: str) -> pa.Array | None:
+        given = self._text(name)
+        if given is None:
+            return None
+        bad = pc.invert(pc.match_substring_regex(given, form))
+        return sound(given, bad, why if self._strict else None)
+
+
+def _line(name: str, values: pa.Array) -> pa.Array:
+    """BINARY: a header line of each value, empty where that is null."""
+    return pc.coalesce(join(scalar(f"{name}: "), binary(values), CRLF), NOTHING)

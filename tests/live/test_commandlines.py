@@ -1,0 +1,226 @@
+"""Scheduled rows and counters on a real server: each once, whatever happened to attempts before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from base64 import b64decode
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from pyspark_jetstream.errors import ColumnError, PublishRejectedError
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.sink import batch_writer
+
+from ..kits.options import changed
+from ..kits.shared import eventually
+from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, write
+
+__all__ = ["ledger", "options"]
+
+NATS = shutil.which("nats")
+MODES = ["async", "fast", "atomic", "auto"]
+BATCHED = {"allow_batched": True, "allow_atomic": True}
+
+
+def increments(name, count, size=100, keys=7, fail_at=None):
+    """Batches that add the row's number to one of seven counters; the task dies before a row."""
+    for low in range(0, count, size):
+        if fail_at is not None and low >= fail_at:
+            raise KilledError
+        numbers = range(low, min(count, low + size))
+        subjects = [f"{name}.{row % keys}" for row in numbers]
+        yield pa.record_batch({"subject": subjects, "increment": pa.array(numbers, pa.int64())})
+
+
+def sums(js, name):
+    """The counters of a stream, as it has them."""
+    subjects = sorted(js.subjects(name, ">"))
+    return {
+        message.subject.rpartition(".")[2]: int(json.loads(message.data)["val"])
+        for message in js.last_messages(name, subjects)
+    }
+
+
+def expected(*counts, keys=7):
+    """What the counters should be when so many rows of each task were added."""
+    total = Counter()
+    for count in counts:
+        for row in range(count):
+            total[str(row % keys)] += row
+    return dict(total)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_half_added_task_is_completed_beyond_the_window(js, ledger, options, new_stream, mode):
+    """
+    Counters are the sum of what was committed, once, also where the duplicate window has forgotten
+    the ids, and where another task adds to the same ones.
+    """
+    name = new_stream(allow_msg_counter=True, **BATCHED, **BRIEF)
+    options = changed(options, publish_mode=mode, **FAST)
+    one, two = TaskName(f"c-{mode}", 3, 1), TaskName(f"c-{mode}", 3, 2)
+    with pytest.raises(KilledError):
+        write(options, one, increments(name, 1000, fail_at=600))
+    outlive()
+    half = js.stream_info(name).messages
+    write(options, two, increments(name, 400))
+    again = write(options, one, increments(name, 1000))
+
+    assert 0 < half < 1000
+    assert (again.rows, again.stored, again.acked) == (1000, half, 1000 - half)
+    assert sums(js, name) == expected(1000, 400)
+
+
+def test_increments_of_any_size(js, ledger, options, new_stream):
+    """
+    The server adds numbers of any size; a DECIMAL of Spark has 38 digits.
+    """
+    name = new_stream(allow_msg_counter=True)
+    large = 10**38 - 1
+    batch = pa.record_batch(
+        {"subject": [f"{name}.a"] * 3, "increment": pa.array([large, large, -1], pa.decimal128(38))}
+    )
+    write(options, TaskName("large", 1, 0), [batch])
+
+    assert sums(js, name) == {"a": 2 * large - 1}
+
+
+def schedules(name, count, at, size=100, fail_at=None):
+    """Batches of rows for this time, each on a subject of its own; the task dies before a row."""
+    for low in range(0, count, size):
+        if fail_at is not None and low >= fail_at:
+            raise KilledError
+        numbers = range(low, min(count, low + size))
+        yield pa.record_batch(
+            {
+                "subject": [f"{name}.plan.{row}" for row in numbers],
+                "data": [str(row) for row in numbers],
+                "deliver_at": pa.array([at] * len(numbers), pa.timestamp("us", "UTC")),
+                "schedule_target": [f"{name}.due.{row % 3}" for row in numbers],
+            }
+        )
+
+
+def due(js, name):
+    """The payloads of what schedules have made, in order."""
+    info = js.stream_info(name)
+    found = js.messages_of([(name, {"seq": seq}) for seq in range(1, info.last_seq + 1)])
+    return [int(m.data) for m in found if m is not None and ".due." in m.subject]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_half_scheduled_task_is_completed_beyond_the_window(
+    js, ledger, options, new_stream, mode
+):
+    """
+    Rows whose time has come before the task is run again are published once, though their schedules
+    are gone and their ids forgotten.
+    """
+    name = new_stream(allow_msg_schedules=True, allow_msg_ttl=True, **BATCHED, **BRIEF)
+    options = changed(options, publish_mode=mode, **FAST)
+    task, at = TaskName(f"s-{mode}", 3, 1), datetime.now(UTC) + timedelta(seconds=1)
+    with pytest.raises(KilledError):
+        write(options, task, schedules(name, 300, at, fail_at=200))
+    outlive()
+    half = due(js, name)
+    again = write(options, task, schedules(name, 300, at))
+    eventually(lambda: len(due(js, name)) >= 300)
+    time.sleep(1.5)  # in which a schedule that is there twice would be heard of
+
+    assert 0 < len(half) < 300
+    assert (again.rows, again.stored, again.acked) == (300, len(half), 300 - len(half))
+    assert sorted(due(js, name)) == list(range(300))
+
+
+def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stream):
+    """
+    A field of cron that is none, and a target in another stream, are errors that name the row's
+    subject, with the server's words.
+    """
+    name, other = new_stream(allow_msg_schedules=True), new_stream()
+    for number, (schedule, target) in enumerate(
+        (("0 99 8 * * *", f"{name}.b"), ("@daily", f"{other}.b"), ("@daily", f"{name}.a"))
+    ):
+        batch = pa.record_batch(
+            {"subject": [f"{name}.a"], "data": ["x"], "schedule": [schedule],
+             "schedule_target": [target]}
+        )  # fmt: skip
+        with pytest.raises(PublishRejectedError, match=r"schedules (pattern|target) is invalid"):
+            write(options, TaskName("refused", number, 0), [batch])
+
+
+INTO = {
+    "no schedules": ({}, {"deliver_at": TimestampType(), "schedule_target": StringType()},
+                     "schedule_target", "takes no schedules; set allow_msg_schedules"),
+    "no counters": ({}, {"increment": LongType()}, "increment", "has no counters"),
+    "only counters": ({"allow_msg_counter": True}, {"data": StringType()}, "increment", "required"),
+    "a dead letter": ({"allow_msg_counter": True}, {"increment": LongType()}, "increment",
+                      "cannot stand in a dead letter"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("made", [False, True], ids=["there", "to make"])
+def test_a_stream_without_such_rows_is_named_on_the_driver(nats_server, new_stream, into, made):
+    """
+    Where all rows go to one stream, or to one that is to be made, its setting is looked at before a
+    row moves.
+    """
+    config, columns, blamed, says = INTO[into]
+    given = {"servers": nats_server.url}
+    if made:
+        given |= {"createStream": "true", "stream": "NEVER", "streamSubjects": "never.>"}
+        given |= {"streamConfig": json.dumps(config), "subject": "never.x"}
+    else:
+        given["subject"] = f"{new_stream(**config)}.x"
+    if into == "a dead letter":
+        given |= {"onReject": "dead-letter", "deadLetterSubject": "dead.x"}
+    if "increment" not in columns:
+        columns = {"data": StringType()} | columns
+    schema = StructType()
+    for name, type in columns.items():
+        schema = schema.add(name, type)
+    with pytest.raises(ColumnError) as caught:
+        batch_writer(parse_sink(given), schema, False)
+
+    assert caught.value.column == blamed
+    assert says in str(caught.value)
+
+
+@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+def test_the_command_nats_does_the_same(js, nats_server, ledger, options, new_stream):
+    """
+    What the command adds to a counter counts beside rows, and the command shows their sum; what it
+    schedules is read as rows schedule it.
+    """
+    counts = new_stream(allow_msg_counter=True)
+    plans = new_stream(allow_msg_schedules=True)
+
+    def nats(*words):
+        call = [NATS, "--server", nats_server.url, *words]
+        done = subprocess.run(call, check=True, timeout=60, capture_output=True, text=True)
+        return done.stdout
+
+    nats("pub", f"{counts}.3", "", "-J", "-H", "Nats-Incr:+100")
+    write(options, TaskName("cli", 1, 0), increments(counts, 50))
+    shown = json.loads(nats("stream", "get", counts, "-S", f"{counts}.3", "--json"))
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    nats("pub", f"{plans}.plan.x", "7", "-J", "-H", f"Nats-Schedule:@at {soon:%Y-%m-%dT%H:%M:%SZ}",
+         "-H", f"Nats-Schedule-Target:{plans}.due.x")  # fmt: skip
+    write(options, TaskName("cli", 2, 0), schedules(plans, 3, soon))
+    eventually(lambda: len(due(js, plans)) == 4)
+    last = nats("stream", "get", plans, "-S", f"{plans}.due.0", "--json")
+
+    total = 100 + expected(50)["3"]
+    assert sums(js, counts)["3"] == total
+    assert json.loads(b64decode(shown["data"])) == {"val": str(total)}
+    assert sorted(due(js, plans)) == [0, 1, 2, 7]
+    assert json.loads(last)["subject"] == f"{plans}.due.0"

@@ -1,0 +1,188 @@
+"""The configuration of docs/guides/permissions.md: each user does its work, and nothing more."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import JetStreamError, PermissionsError
+from pyspark_jetstream.operations.console.commands import main
+from pyspark_jetstream.write.ids import of_query
+from pyspark_jetstream.write.ledger import STREAM, Ledger
+from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.checkpoints import write_checkpoint
+from ..kits.options import connection_of, sink_of
+from ..kits.pins import Puller, Query
+from ..kits.places import ROOT
+from .test_inboxes import guarded, login, rows
+from .test_throttle import Task
+
+__all__ = ["guarded"]
+
+PIN = {"priority_policy": "pinned_client", "priority_groups": ["spark"]}
+
+
+@pytest.fixture
+def admin(guarded):
+    """Who may do everything, with the streams of the page."""
+    js = JetStream(guarded[1]["admin"])
+    for stream, subjects in (("FLIGHTS", ["flights.>"]), ("ALERTS", ["alerts.>"])):
+        js.create_stream({"name": stream, "subjects": subjects, "allow_direct": True})
+    for _ in range(5):
+        js.publish("flights.a", b"x", [])
+    return js
+
+
+@pytest.fixture
+def ops(guarded, monkeypatch, capsys):
+    """A program as `ops` runs it: its status, and all that it says."""
+    monkeypatch.setenv("JETSTREAM_PASSWORD", "ops-password")
+    flags = ["--servers", guarded[0].url, "--user", "ops", "--inbox-prefix", "_INBOX.ops"]
+
+    def run(*words):
+        status = main([*words, *flags])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    run.flags = flags
+    return run
+
+
+def test_ops_inspects(guarded, admin, ops):
+    """One stream, and all that is Spark's on the server."""
+    words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX_reader"}
+    query = Query(guarded[0], stream="FLIGHTS", consumer="c", readMode="consumer", **words)
+    query.batch()
+    query.stop()
+    Ledger(JetStream(guarded[1]["writer"])).ensure()
+    one, everything = ops("inspect", "--stream", "FLIGHTS"), ops("inspect")
+
+    assert one[0] == everything[0] == 0
+    assert one[2] == everything[2] == ""
+    assert "c-0" in one[1] and "c-0" in everything[1] and STREAM in everything[1]
+
+
+def test_ops_takes_a_pin_away(guarded, admin, ops):
+    """`unpin` ends the pin that a reader holds."""
+    admin.create_consumer(
+        "FLIGHTS", {"durable_name": "c-0", "name": "c-0", "ack_policy": "none", **PIN}
+    )
+    holder = Puller(guarded[0], "FLIGHTS", "c-0", **login("reader"))
+    holder.pull()
+    holder.next()
+    status, out, err = ops("unpin", "--stream", "FLIGHTS", "--consumer", "c")
+    holder.close()
+
+    assert (status, err) == (0, "")
+    assert f"unpinned {holder.pin}" in out
+
+
+def test_ops_rewinds(guarded, admin, ops, tmp_path):
+    """`rewind` sets checkpoint and ledger back to a batch."""
+    writer = guarded[1]["writer"]
+    options = sink_of(connection_of(guarded[0].url, **login("writer")), ledger=True)
+    ledger = Ledger(JetStream(writer))
+    ledger.ensure()
+    for batch in range(3):
+        write_task(writer, options, rows(10), TaskName("q", batch, 0), of_query("q", batch))
+        ledger.commit("q", batch, 1, {"rows": 10})
+    path = write_checkpoint(tmp_path / "checkpoint", [[{}]] * 3)
+    (path / "metadata").write_text('{"id":"q"}')
+    status, out, err = ops("rewind", "--checkpoint", str(path), "--batch", "1", "--force")
+    (committed,) = admin.stored_messages(STREAM, [{"last_by_subj": "$KV.SPARK_LEDGER.q.committed"}])
+
+    assert (status, err) == (0, ""), out
+    assert "batch 1 is next" in out
+    assert json.loads(committed.data)["batch"] == 0
+
+
+def test_ops_throttles(guarded, admin, ops):
+    """`throttle` finds the writer, pauses it, and counts what is stored against a quota."""
+    task = Task(guarded[0], sink_of(connection_of(guarded[0].url, **login("writer"))), ["alerts.a"])
+    task.start()
+    while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
+        pass
+    found = ops("throttle", "producers", "--wait", "2s", "--json")
+    paused = ops("throttle", "pause", "--subject", "alerts.b", "--for", "1200ms", "--json")
+    quota = subprocess.Popen(
+        [sys.executable, str(ROOT / "jobs" / "throttle.py"), "quota",
+         "--limit", "alerts.>=1000000/s", *ops.flags],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    first = quota.stderr.readline()
+    time.sleep(2.0)
+    quota.send_signal(signal.SIGINT)
+    out, err = quota.communicate(timeout=60)
+    task.finish()
+
+    assert found[0] == paused[0] == 0 and found[2] == ""
+    (producer,) = json.loads(found[1])["producers"]
+    assert (producer["query"], producer["streams"]) == ("orders", ["ALERTS"])
+    assert json.loads(paused[1])["stored"] == 0
+    assert [each["state"] for each in json.loads(paused[1])["producers"]] == ["acknowledged"]
+    assert quota.returncode == 0 and "ermission" not in first + err
+    assert re.search(r"alerts\.>.*1,000,000", out), out
+
+
+READ = ["$JS.API.STREAM.INFO.{}", "$JS.API.STREAM.MSG.GET.{}", "$JS.API.DIRECT.GET.{}"]
+CHANGE = ["$JS.API.STREAM.{}.{}".format(each, "{}") for each in ("UPDATE", "DELETE", "PURGE")]
+CHANGE += ["$JS.API.STREAM.MSG.DELETE.{}"]
+LISTS = ["$JS.API.STREAM.LIST", "$JS.API.INFO"]
+CONSUME = ["$JS.API.CONSUMER.CREATE.{}.x", "$JS.API.CONSUMER.MSG.NEXT.{}.x"]
+
+
+def of(*names):
+    """These requests about these streams."""
+    return [
+        each.format(name) for *requests, name in names for request in requests for each in request
+    ]
+
+
+FORBIDDEN = {
+    "reader": [
+        "flights.a", "alerts.a", "$KV.SPARK_LEDGER.q.committed", "spark.jetstream.throttle",
+        "$JS.API.STREAM.NAMES", "$JS.API.CONSUMER.LIST.FLIGHTS", "_INBOX_writer.x", *LISTS,
+        *of((CHANGE, "FLIGHTS"), (READ, CHANGE, CONSUME, "ALERTS")),
+        *of((READ, CHANGE, "KV_SPARK_LEDGER")),
+    ],
+    "writer": [
+        "flights.a", "spark.jetstream.throttle", "spark.jetstream.throttle.7", "_INBOX_reader.x",
+        "$JS.API.STREAM.DELETE.KV_SPARK_LEDGER", "$JS.API.STREAM.UPDATE.KV_SPARK_LEDGER", *LISTS,
+        *of((READ, CHANGE, CONSUME, "FLIGHTS"), (CHANGE, "ALERTS")),
+    ],
+    "ops": [
+        "flights.a", "alerts.a", "_INBOX_reader.x", *LISTS,
+        "$JS.API.STREAM.DELETE.KV_SPARK_LEDGER", "$JS.API.CONSUMER.DELETE.FLIGHTS.c-0",
+        *of((CHANGE, CONSUME, "FLIGHTS"), (CHANGE, CONSUME, "ALERTS")),
+    ],
+}  # fmt: skip
+"""What each user may not publish: the others' work, and whatever changes streams."""
+
+
+@pytest.mark.parametrize("user", FORBIDDEN)
+def test_a_user_does_nothing_more(guarded, admin, user):
+    """Each of the others' subjects, and of those that change streams, the server refuses."""
+    client, allowed = guarded[1][user], []
+    before = [admin.stream_info(name).last_seq for name in ("FLIGHTS", "ALERTS")]
+    for subject in FORBIDDEN[user]:
+        try:
+            client.connection.send(wire.pub(subject, b"{}"))
+            client.connection.ping(10)
+            allowed.append(subject)
+        except PermissionsError:
+            client.drop()
+        except JetStreamError as error:
+            allowed.append(f"{subject}: {error!r}")
+
+    assert allowed == []
+    assert [admin.stream_info(name).last_seq for name in ("FLIGHTS", "ALERTS")] == before

@@ -1,0 +1,149 @@
+"""Several streams in one read, by name or by pattern, against a real server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import OptionError, StreamNotFoundError
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+
+_runs = itertools.count()
+
+
+class Tenants:
+    """Streams of one test, with a beginning in common."""
+
+    def __init__(self, js: JetStream) -> None:
+        self.js = js
+        self.prefix = f"tenant{next(_runs)}"
+
+    def make(self, *names: object, **config: Any) -> None:
+        for name in names:
+            stream = f"{self.prefix}-{name}"
+            own = {"name": stream, "subjects": [f"{stream}.>"], "storage": "memory"}
+            self.js.create_stream(own | {"allow_direct": True} | config)
+
+    def fill(self, *names: object, count: int = 3) -> None:
+        for name in names:
+            stream = f"{self.prefix}-{name}"
+            replies = self.js.client.requests([(f"{stream}.{i}", b"%d" % i) for i in range(count)])
+            assert all(b"error" not in reply.data for reply in replies)
+
+    def remove(self, *names: object) -> None:
+        for name in names:
+            self.js.delete_stream(f"{self.prefix}-{name}")
+
+    def name(self, name: object) -> str:
+        return f"{self.prefix}-{name}"
+
+    def asked(self) -> int:
+        """Requests to JetStream's API so far, but for this one."""
+        reply = self.js.client.request(f"{self.js.prefix}.INFO")
+        return int(json.loads(reply.data)["api"]["total"])
+
+
+@pytest.fixture
+def tenants(js: JetStream) -> Iterator[Tenants]:
+    made = Tenants(js)
+    yield made
+    for name in js.stream_names():
+        if name.startswith(made.prefix):
+            js.delete_stream(name)
+
+
+@pytest.fixture
+def read(nats_server: DevServer) -> Callable[..., list[tuple[str, int, int]]]:
+    """The rows of a batch read: stream, partition, sequence."""
+
+    def rows(**options: Any) -> list[tuple[str, int, int]]:
+        given = {"servers": nats_server.url} | options
+        reader = JetStreamRangeReader(parse_read({k: str(v) for k, v in given.items()}))
+        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        found = [row for batch in batches for row in batch.to_pylist()]
+        return sorted((row["stream"], row["partition"], row["sequence"]) for row in found)
+
+    return rows
+
+
+def test_a_list_and_a_pattern(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    Each stream's messages come, once and with its name, by list or by pattern; each stream is
+    partition 0 of itself; streams of other names stay out.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "c")
+    every = [(tenants.name(name), 0, seq) for name in "ac" for seq in (1, 2, 3)]
+
+    assert read(stream=f"{tenants.name('c')},{tenants.name('a')}") == every
+    assert read(streamPattern=f"{tenants.prefix}-*") == every
+    assert read(streamPattern=f"{tenants.prefix}-*c") == every[3:]
+
+
+def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    Offsets by stream bound that stream alone, also where messages are missing in it.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b", count=6)
+    a, b = tenants.name("a"), tenants.name("b")
+    tenants.js.client.request(f"{tenants.js.prefix}.STREAM.MSG.DELETE.{b}", b'{"seq": 2}')
+
+    assert read(
+        streamPattern=f"{tenants.prefix}-*",
+        startingOffsets=json.dumps({a: {"0": 5}}),
+        endingOffsets=json.dumps({b: {"0": 3}}),
+    ) == [(a, 0, 5), (a, 0, 6), (b, 0, 1), (b, 0, 3)]
+
+
+def test_tasks_of_one_backlog_keep_their_stream(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    Cut by sequence, each task's rows still have their stream.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b", count=50)
+
+    rows = read(streamPattern=f"{tenants.prefix}-*", maxRecordsPerPartition=7)
+
+    assert rows == [(tenants.name(name), 0, seq) for name in "ab" for seq in range(1, 51)]
+
+
+def test_what_is_not_there(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    A pattern that no stream has, and a name in a list that none has, are errors that say so; a
+    stream without direct get is named.
+    """
+    tenants.make("a")
+    with pytest.raises(OptionError, match="streamPattern': there is no stream of such a name"):
+        read(streamPattern=f"{tenants.prefix}-none*")
+    with pytest.raises(StreamNotFoundError, match=tenants.name("none")):
+        read(stream=f"{tenants.name('a')},{tenants.name('none')}")
+    tenants.make("old", allow_direct=False)
+    with pytest.raises(OptionError, match=f"'{tenants.name('old')}' has direct get off"):
+        read(streamPattern=f"{tenants.prefix}-*")
+
+
+@pytest.mark.parametrize("count", [10, 300])
+def test_planning_asks_by_pages(nats_server: DevServer, tenants: Tenants, count: int) -> None:
+    """
+    How many streams there are costs pages of 256, and no question for each stream.
+    """
+    tenants.make(*range(count))
+    tenants.fill(0, 7)
+    pages = -(-len(tenants.js.stream_names()) // 256)
+
+    options = {"servers": nats_server.url, "streamPattern": f"{tenants.prefix}-*"}
+    reader = JetStreamRangeReader(parse_read(options))
+    before = tenants.asked()
+    tasks = reader.partitions()
+    asked = tenants.asked() - before - 1
+
+    assert len(tasks) == 2
+    assert asked <= 2 * pages + 2

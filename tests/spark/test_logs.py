@@ -1,0 +1,66 @@
+"""The option `logLevel`: what driver and tasks of a query write, and what Spark collects of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.devserver import DevServer
+
+from ..conftest import connection_to
+from ..kits.places import ROOT
+from ..kits.sources import NewStream
+from ..unit.test_logs import LINE
+
+
+@pytest.mark.parametrize("level", ["debug", ""])
+def test_the_log_of_a_query(
+    nats_server: DevServer, new_stream: NewStream, tmp_path: Path, level: str
+) -> None:
+    """
+    Driver, read tasks and write tasks write lines with time, level, query, batch and task; without
+    the option those are warnings. Where Spark collects what workers log, it gets ours alone.
+    """
+    source, target = new_stream(allow_direct=True), new_stream()
+    client = Client(connection_to(nats_server))
+    client.connection.send(b"PUB %b.\xff 1\r\nx\r\n" % source.encode())
+    client.connection.ping(10.0)
+    client.close()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.logged_query",
+         nats_server.url, source, target, str(tmp_path), level],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    found = [match for line in done.stderr.splitlines() if (match := LINE.fullmatch(line))]
+    told = {
+        match.group("level", "batch", "task", "logger"): match["text"]
+        for match in found
+        if match["query"] == "orders by day"
+    }
+    collected = [
+        json.loads(line.removeprefix("collected "))
+        for line in done.stdout.splitlines()
+        if line.startswith("collected ")
+    ]
+    ours = [each for each in collected if each["logger"].startswith("pyspark_jetstream.")]
+
+    read = told["WARNING", "0", "0.0", "pyspark_jetstream.fetch.decoding.rows"]
+    assert "no UTF-8" in read
+    assert "no UTF-8" in next(each["msg"] for each in ours if each["level"] == "WARNING")
+    assert ours[0]["context"]["task"] and ours[0]["context"]["batch"] == "-"
+    assert done.stderr.count("no UTF-8") == 1  # of the query; that of the read is collected
+    if level:
+        written = told["INFO", "0", "driver", "pyspark_jetstream.write.sink"]
+        assert "rows=1 acked=1" in written
+        assert (
+            "publishing stream=" in told["DEBUG", "0", "0.0", "pyspark_jetstream.publish.laneset"]
+        )
+    else:
+        assert {which for which, *_ in told} == {"WARNING"}

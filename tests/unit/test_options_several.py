@@ -1,0 +1,109 @@
+"""Several streams in one read: what the options say, and which do not go with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
+from pyspark_jetstream.fetch.options import Several
+from pyspark_jetstream.options import parse_read
+
+LIST, PATTERN = {"stream": "ORDERS, RETURNS"}, {"streamPattern": "tenant-*"}
+
+
+@pytest.mark.parametrize(
+    ("options", "several", "text"),
+    [
+        ({"stream": "ORDERS"}, None, "ORDERS"),
+        (LIST, Several(("ORDERS", "RETURNS")), "ORDERS,RETURNS"),
+        (PATTERN, Several((), "tenant-*"), "tenant-*"),
+    ],
+    ids=["one", "list", "pattern"],
+)
+def test_which_streams(options, several, text):
+    """
+    One name is one stream; a comma list or a pattern is several.
+    """
+    parsed = parse_read(options)
+
+    assert parsed.several == several
+    assert parsed.stream == text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken", "others"),
+    [
+        ("t-*", ["t-", "t-1", "t-a-b"], ["t", "xt-1", "T-1"]),
+        ("*", ["a", "A-1"], []),
+        ("a*c[1]", ["ac[1]", "abc[1]"], ["ac1", "abcd[1]"]),
+        ("*-eu", ["x-eu"], ["x-eu-1"]),
+    ],
+)
+def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
+    """
+    `*` stands for any characters, also none; whatever else is in a pattern stands for itself.
+    """
+    several = parse_read({"streamPattern": pattern}).several
+
+    assert [name for name in [*taken, *others] if several.takes(name)] == taken
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (LIST | PATTERN, "streamPattern': contradicts option 'stream'"),
+        ({}, "stream': required"),
+        ({"streamPattern": "tenant"}, "a name with \\* for any characters"),
+        ({"streamPattern": "a.*"}, "no dots"),
+        ({"stream": "A,"}, "got an empty string"),
+        ({"stream": "A,A"}, "distinct names"),
+        ({"stream": "A,B c"}, "expected a stream name"),
+        ({"stream": "A,B-{partition}"}, "none with {partition}"),
+        (LIST | {"partitions": "2"}, "partitions': belongs to one stream"),
+        (PATTERN | {"subject": "a.>"}, "subject': belongs to one stream"),
+        (LIST | {"startingOffsets": '{"0": 3}'}, "by stream, such as"),
+        (LIST | {"startingOffsets": '{"ORDERS": {"1": 3}}'}, "partition 0 of 'ORDERS'"),
+        (LIST | {"startingOffsets": '{"OTHERS": {"0": 3}}'}, "'OTHERS' is none of ORDERS,RETURNS"),
+        (LIST | {"startingOffsets": '{"ORDERS": {"0": -3}}'}, "expected earliest, latest, or JSON"),
+        (LIST | {"startingOffsets": '{"ORDERS": 3}'}, "expected earliest, latest, or JSON"),
+        (LIST | {"endingOffsets": '{"ORDERS": {"0": "earliest"}}'}, "sequences or latest"),
+        ({"stream": "A", "startingOffsets": '{"A": {"0": 3}}'}, "as one stream is read"),
+        (LIST | {"multiLast": ">"}, "stream': a snapshot has one stream"),
+        (PATTERN | {"multiLast": ">"}, "streamPattern': a snapshot has one stream"),
+        (LIST | {"sequence": "3"}, "a direct get has one stream"),
+        ({"bucket": "B"} | PATTERN, "streamPattern': contradicts option 'bucket'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together(options, told):
+    """
+    What belongs to one stream is refused beside several, and each mistake is named.
+    """
+    with pytest.raises(OptionError, match=told):
+        parse_read(options)
+
+
+def test_where_each_stream_begins():
+    """
+    Offsets are said by stream and partition, as Kafka's source has them; who is left out begins at
+    its first message, and ends at its last.
+    """
+    bounds = '{"ORDERS": {"0": 7}, "RETURNS": {"0": "latest"}}'
+    parsed = parse_read(LIST | {"startingOffsets": bounds, "endingOffsets": bounds})
+
+    assert parsed.starting.streams == {"ORDERS": {0: 7}, "RETURNS": {0: "latest"}}
+    assert parsed.ending.streams == parsed.starting.streams
+    assert (parsed.starting.word, parsed.ending.word) == ("earliest", "latest")
+
+
+def test_each_stream_is_partition_0_of_itself():
+    """
+    Among all partitions each has its place; its rows have the number within its stream.
+    """
+    layout = Layout.of_streams(["B", "A"])
+
+    assert tuple(layout) == (SubjectPartition(0, "B"), SubjectPartition(1, "A"))
+    assert layout.streams == ("B", "A")
+    assert not layout.shares_stream and layout.named_filters == ()
+    assert layout.within(1) == (Layout((SubjectPartition(0, "A"),)), 0)

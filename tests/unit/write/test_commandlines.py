@@ -1,0 +1,213 @@
+"""Columns that are commands to the server: schedules, counters, and what is wrong with them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import ColumnError, RowError
+from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.write.rows import check_schema
+
+from ...kits.encoder import Encoder, builder, frames
+from ...kits.targets import targets_of
+
+WHEN = datetime(2026, 12, 1, 8, 30, 0, 250, tzinfo=UTC)
+TIME = pa.timestamp("us", "UTC")
+
+
+def lines(batch, **arguments):
+    """The header lines of each row, as texts."""
+    found = frames(Encoder("IN", subject="s", **arguments), batch)
+    return [frame.split(b"\r\n")[2:-3] for frame in found]
+
+
+def rows(**columns):
+    """A batch of rows with a payload."""
+    count = len(next(iter(columns.values())))
+    return pa.record_batch({"data": pa.array(["x"] * count)} | columns)
+
+
+def test_a_schedule_as_header_lines():
+    """
+    A time, or a text, becomes a schedule with its target and the TTL of what it makes, and with the
+    row's id a second time; a row without a time is a message like any other.
+    """
+    batch = rows(
+        deliver_at=pa.array([WHEN, None, None], TIME),
+        schedule=pa.array([None, "0 30 8 * * *", None]),
+        schedule_target=pa.array(["t.a", "t.b", None]),
+        ttl=pa.array(["5m", None, "1h"]),
+    )
+
+    assert lines(batch, id_prefix="P") == [
+        [b"Nats-Msg-Id: P-0", b"Nats-Schedule: @at 2026-12-01T08:30:00.000250Z",
+         b"Nats-Schedule-Target: t.a", b"Nats-Schedule-TTL: 5m", b"Jetstream-Sink-Id: P-0"],
+        [b"Nats-Msg-Id: P-1", b"Nats-Schedule: 0 30 8 * * *", b"Nats-Schedule-Target: t.b",
+         b"Jetstream-Sink-Id: P-1"],
+        [b"Nats-Msg-Id: P-2", b"Nats-TTL: 1h"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([5, -3, None], pa.int64()),
+        pa.array([Decimal(5), Decimal(-3), None], pa.decimal128(38, 0)),
+        pa.array([5, -3, None], pa.int8()),
+    ],
+    ids=["bigint", "decimal", "tinyint"],
+)
+def test_an_increment_as_header_lines(values):
+    """
+    An increment is a header, and the payload is empty; a row without one is a message.
+    """
+    batch = pa.record_batch({"increment": values, "data": pa.array(["", None, "x"])})
+
+    assert frames(Encoder("IN", subject="s"), batch) == [
+        b"HPUB s IN.0 26 26\r\nNATS/1.0\r\nNats-Incr: 5\r\n\r\n\r\n",
+        b"HPUB s IN.1 27 27\r\nNATS/1.0\r\nNats-Incr: -3\r\n\r\n\r\n",
+        b"PUB s IN.2 1\r\nx\r\n",
+    ]
+
+
+def test_increments_need_no_payload():
+    """
+    The largest number that Spark has, without a column `data`.
+    """
+    large = Decimal("-" + "9" * 38)
+    batch = pa.record_batch({"increment": pa.array([large], pa.decimal128(38, 0))})
+
+    assert lines(batch) == [[b"Nats-Incr: -" + b"9" * 38]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"deliver_at": pa.array([WHEN], TIME), "schedule": ["@daily"], "schedule_target": ["t"]},
+         "both deliver_at and schedule"),
+        ({"deliver_at": pa.array([WHEN], TIME), "schedule_target": pa.array([None], pa.string())},
+         "schedule_target is null"),
+        ({"deliver_at": pa.array([None], TIME), "schedule_target": ["t"]},
+         "schedule_target without deliver_at or schedule"),
+        ({"schedule": ["tomorrow"], "schedule_target": ["t"]}, "schedule is none: expected @at"),
+        ({"schedule": ["30 8 * * *"], "schedule_target": ["t"]}, "six fields of cron"),
+        ({"schedule": ["@daily\r\nA: b"], "schedule_target": ["t"]}, "schedule is none"),
+        ({"schedule": ["@daily"], "schedule_target": ["t.*"]}, "no subject that can be"),
+        ({"schedule": ["@daily"], "schedule_target": ["t\r\nA: b"]}, "no subject that can be"),
+        ({"increment": [1]}, "a row with an increment has no payload"),
+        ({"increment": pa.array([1, None], pa.int64()), "data": pa.array(["", None])},
+         "both data and increment are null"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_rows_that_the_server_would_refuse(columns, reason):
+    """
+    What is wrong with a row is found before it is sent; with `onReject` it is that row's fault, and
+    nothing of its commands goes out with it.
+    """
+    columns = {
+        name: value if isinstance(value, pa.Array) else pa.array(value)
+        for name, value in columns.items()
+    }
+    with pytest.raises(RowError, match="row .* of partition 0: .*") as caught:
+        builder(subject="s").build(rows(**columns))
+    assert reason in str(caught.value)
+
+    refused = builder(subject="s", rejects=True).build(rows(**columns))
+    faults = [fault for fault in refused.faults.to_pylist() if fault is not None]
+    assert len(faults) == 1 and reason in faults[0]
+
+
+COLUMNS = {
+    "schedule_target": pa.string(), "deliver_at": TIME, "schedule": pa.string(),
+    "increment": pa.int64(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "blamed"),
+    [
+        (["deliver_at"], "schedule_target"),
+        (["schedule"], "schedule_target"),
+        (["schedule_target"], "schedule_target"),
+    ],
+)
+def test_columns_that_need_another_one(columns, blamed):
+    """
+    A schedule needs its target, and a target its schedule, which the driver says.
+    """
+    schema = pa.schema({"data": pa.string()} | {name: COLUMNS[name] for name in columns})
+    with pytest.raises(ColumnError) as caught:
+        check_schema(schema, True)
+
+    assert caught.value.column == blamed
+
+
+@pytest.mark.parametrize(
+    ("name", "type"),
+    [
+        ("deliver_at", pa.timestamp("us")),
+        ("deliver_at", pa.string()),
+        ("schedule", pa.int64()),
+        ("increment", pa.decimal128(10, 2)),
+        ("increment", pa.float64()),
+        ("increment", pa.string()),
+    ],
+    ids=str,
+)
+def test_columns_of_another_type(name, type):
+    """
+    A time without its zone, and a number with a fraction, are none.
+    """
+    schema = {"data": pa.string(), "schedule_target": pa.string(), "schedule": pa.string()}
+    with pytest.raises(ColumnError, match=r"expected (TIMESTAMP|STRING|BIGINT, or DECIMAL)"):
+        check_schema(pa.schema(schema | {name: type}), True)
+
+
+def of(name, **config):
+    """A target, by its configuration."""
+    return Target.parse({"name": name, "subjects": [f"{name}.>"]} | config)
+
+
+@pytest.mark.parametrize(
+    ("config", "columns", "reason"),
+    [
+        ({}, {"schedule": ["@daily"], "schedule_target": ["S.b"]},
+         "stream 'S' takes no schedules; set allow_msg_schedules on it"),
+        ({}, {"increment": [1]}, "stream 'S' has no counters"),
+        ({"allow_msg_counter": True}, {"data": ["x"]}, "each row there needs an increment"),
+        ({"allow_msg_schedules": True}, {"schedule": ["@daily"], "schedule_target": ["S.b"]}, None),
+        ({"allow_msg_counter": True}, {"increment": [1]}, None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_streams_that_do_not_take_a_command(config, columns, reason):
+    """
+    A row for a stream that would refuse its command is named, with the stream and what to set.
+    """
+    target = of("S", **config)
+    columns = {name: pa.array(value) for name, value in columns.items()}
+    batch = pa.record_batch({"subject": ["S.a"], "data": pa.array([""])} | columns)
+    building = builder(targets=targets_of(lambda _: target))
+    if reason is None:
+        assert len(building.build(batch)) == 1
+        return
+    with pytest.raises(RowError) as caught:
+        building.build(batch)
+
+    assert reason in str(caught.value)
+
+
+def test_counters_that_forget_cannot_be_exact():
+    """
+    Where the next increment of a subject takes the place of the one before, nobody can tell later
+    whether a row was added.
+    """
+    counters = of("S", allow_msg_counter=True, max_msgs_per_subject=1)
+
+    assert "counters and max_msgs_per_subject" in counters.fault(10.0)
+    assert of("S", allow_msg_counter=True).fault(10.0) is None
