@@ -1,5 +1,5 @@
 """
-Every error this package raises, and nothing else.
+Every error this package raises, and where the documentation says more.
 
 Each renders one line that says what happened, where, and what to do; each pickles, because it
 crosses from a Spark worker to the driver as text and, in tests, as an object. `retryable` says
@@ -139,6 +139,18 @@ _REMEDIES: Final = {
 """Advice by the server's err_code (server/errors.json)."""
 
 
+DOCUMENTATION: Final = ""
+"""The address of the published pages, without a slash at its end; a release sets it. "": none."""
+
+
+def further(page: str) -> str:
+    """
+    A clause in brackets with the address of this page, which stands in docs/ as `<page>.md`; "" as
+    long as the pages have no address.
+    """
+    return f" (see {DOCUMENTATION}/{page}.html)" if DOCUMENTATION else ""
+
+
 def _remedy(err_code: int) -> str:
     remedy = _REMEDIES.get(err_code)
     return f"; {remedy}" if remedy else ""
@@ -260,8 +272,9 @@ class PermissionsError(JetStreamError):
     def _line(self) -> str:
         inbox = ", or let inboxPrefix name where its replies may come"
         return (
-            f"{self.violation}; grant it to this user (docs/guides/permissions.md lists the"
-            f" subjects that are used){inbox if 'Subscription to' in self.violation else ''}"
+            f"{self.violation}; grant it to this user"
+            f"{inbox if 'Subscription to' in self.violation else ''}"
+            f"{further('guides/permissions')}"
         )
 
 

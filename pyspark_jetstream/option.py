@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from .errors import OptionError
+from .errors import OptionError, further
 from .othernames import said_of
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
     kinds = {kind} if kind == "sink" else {"stream", "range"}
     candidates = {each: option.name for each, option in known.items() if option.kinds & kinds}
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=_ALIKE)
-    return f"did you mean '{candidates[near[0]]}'?" if near else "docs/reference/options.md has all"
+    if near:
+        return f"did you mean '{candidates[near[0]]}'?"
+    return f"no option is spelled alike{further('reference/options')}"
 
 
 def exclusive(values: Values, *names: str) -> None:

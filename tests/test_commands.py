@@ -242,22 +242,23 @@ def test_a_command_needs_no_extra_to_say_how_it_is_called():
 
 
 @pytest.mark.parametrize(
-    ("package", "extra"), [("rich.table", "cli"), ("prometheus_client", "metrics")]
+    ("module", "package"), [("rich.table", "rich"), ("prometheus_client", "prometheus-client")]
 )
-def test_a_missing_extra(capsys, program, package, extra):
+def test_a_missing_package(capsys, program, module, package):
     """
-    Where an extra is missing, one line says what brings it.
+    Where an optional package is missing, one line says what to type, for this Python, however this
+    package itself was installed.
     """
 
     def work(given):
-        raise ModuleNotFoundError(f"No module named '{package}'", name=package)
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
     program(work)
 
     assert said(capsys, "explain-mapping") == (
         1, "",
-        f"pyspark-jetstream explain-mapping: needs {package.partition('.')[0]}:"
-        f" pip install 'pyspark-jetstream[{extra}]'\n",
+        f"pyspark-jetstream explain-mapping: needs {package}:"
+        f" {sys.executable} -m pip install {package}\n",
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..errors import ApiError, RecordError, StreamNotFoundError
+from ..errors import ApiError, RecordError, StreamNotFoundError, further
 from ..sanitize import get_logger
 from .info import StoredMessage
 from .jetstream import DEFAULT_PREFIX, JetStream
@@ -71,7 +71,7 @@ class Bucket:
                 f"stream {self.stream} is filled from another stream ({origins[0]}): the server"
                 f" takes {_EXPECTED} off what it copies, so that records in it could be anybody's."
                 f" Move the bucket by `nats stream backup {self.stream} DIR` and `nats stream"
-                " restore DIR`, which keep it (docs/runbook.md)"
+                f" restore DIR`, which keep it{further('runbook')}"
             )
         if not any(self.prefix in subject for subject in config.get("subjects") or ()):
             return f"stream {self.stream} is there, but is no bucket of this name"

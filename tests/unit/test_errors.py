@@ -31,8 +31,7 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Publish to "a"'),
-        'Permissions Violation for Publish to "a"; grant it to this user'
-        " (docs/guides/permissions.md lists the subjects that are used)",
+        'Permissions Violation for Publish to "a"; grant it to this user',
     ),
     (
         errors.RequestTimeoutError("$JS.API.INFO", 2.0, "is it up?"),
@@ -122,9 +121,8 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Subscription to "_INBOX.a.*"'),
-        'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user ('
-        "docs/guides/permissions.md lists the subjects that are used), or let inboxPrefix name"
-        " where its replies may come",
+        'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user, or let'
+        " inboxPrefix name where its replies may come",
     ),
     (
         errors.ProducerThrottledError("a", "TopicProduceQuotaExceeded", "a", 2.0, 0, "no", 10077),

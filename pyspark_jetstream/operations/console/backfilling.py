@@ -42,7 +42,7 @@ class Backfill(NamedTuple):
     spark: SparkSession
     journal: Journal
     shown: Callable[[int, int], Shown]
-    """What `copy` shows its progress with."""
+    """The progress display of `copy`."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def working(job: str, title: str, place: str, settings: Mapping[str, str]) -> It
 
 
 def arguments(parser: Parser) -> None:
-    """What all backfills take, in the file of `--config` too."""
+    """Arguments of all backfills, in the file of `--config` too."""
     parser.when_interrupted = "; run it again to go on"
     parser.add_file()
     parser.add_options("--option", help="an option of the read (see Options)")
@@ -70,7 +70,7 @@ def arguments(parser: Parser) -> None:
 
 
 def chunk_arguments(parser: Parser, chunk_messages: int) -> None:
-    """What backfills into files, or into a stream, take besides."""
+    """Further arguments of backfills into files, or into a stream."""
     add = parser.add_setting
     add("--partition-by", nargs="+", default=[], metavar="WORD",
         help="directories by day (UTC), token:N (of the subject, from 1), partition or"
@@ -147,6 +147,17 @@ def _connection_of(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name.lower() in names}
 
 
+def _is_found(spark: SparkSession) -> bool:
+    """
+    Whether Spark finds the format by itself, so that another one of its name would be a warning.
+    It does not look for data sources in `--py-files`; what came so is used, whatever is installed.
+    """
+    if not os.path.isdir(os.path.dirname(pyspark_jetstream.__file__)):
+        return False
+    found = spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("jetstream")
+    return bool(found)
+
+
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
     """Spark as spark-submit has it, or as its configuration says, with what backfills rely on."""
@@ -156,7 +167,8 @@ def session(name: str) -> Iterator[SparkSession]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     spark = builder.getOrCreate()
-    pyspark_jetstream.register(spark)  # Spark does not look for data sources in --py-files
+    if not _is_found(spark):
+        pyspark_jetstream.register(spark)
     # A day is a day of UTC, and timestamps are stored as such, not as Impala's INT96.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")

@@ -37,7 +37,7 @@ class Command(NamedTuple):
     """The first sentence of its help."""
 
     words: tuple[str, ...] = ()
-    """What the name says, and stands before the words that are given."""
+    """Arguments that the name stands for, before those that are given."""
 
 
 COMMANDS: Final = {
@@ -97,12 +97,12 @@ COMMANDS: Final = {
     ),
 }
 
-_EXTRAS: Final = {"rich": "cli", "prometheus_client": "metrics"}
-"""Packages that an installation may lack, and the extra that brings each."""
+_OPTIONAL: Final = {"rich": "rich", "prometheus_client": "prometheus-client"}
+"""Modules that an installation may lack, and the package of each, as pip knows it."""
 
 
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
-    """The exit status of the command; 1: an extra is missing; 2: no such command; 130: Ctrl-C."""
+    """The exit status of the command; 1: a package is missing; 2: no such command; 130: Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for length in (2, 1):
         name = " ".join(words[:length])
@@ -137,9 +137,10 @@ def _run(name: str, called: str, words: Sequence[str]) -> int:
         return INTERRUPTED
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in _OPTIONAL:
             raise
-        complain(f"{called}: needs {package}: pip install '{PROGRAM}[{_EXTRAS[package]}]'")
+        pip = shlex.join([sys.executable, "-m", "pip", "install", _OPTIONAL[package]])
+        complain(f"{called}: needs {_OPTIONAL[package]}: {pip}")
         return FAILED
 
 
@@ -171,7 +172,9 @@ def _script(shell: str) -> list[str]:
 
 
 def _followers() -> dict[str, str]:
-    """What may follow a command: its own commands, and flags; the longest commands come first."""
+    """
+    Words that may follow a command: its own commands, and flags; the longest commands come first.
+    """
     program = import_module(".program", __package__)
     found = {"": ["completion", "--help", "--version"], "completion": ["bash", "zsh"]}
     for name, made in COMMANDS.items():
@@ -190,7 +193,7 @@ def _followers() -> dict[str, str]:
 
 
 def _mistake(words: list[str], group: list[str]) -> str:
-    """What is wrong with words that name no command; values, which may be secrets, stay out."""
+    """The error in words that name no command; values, which may be secrets, stay out."""
     if not words:
         return "expected a command."
     blamed = words[1:2] if group else words[:1]

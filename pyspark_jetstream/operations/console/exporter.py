@@ -10,7 +10,7 @@ listens to the same subject has the same figures; let Prometheus scrape one of t
 Exit status 1: no connection or no port, why in one line; 2: wrong arguments; 130: interrupted.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
-Needs prometheus-client: pip install 'pyspark-jetstream[metrics]'
+Needs prometheus-client: pip install prometheus-client
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IDLE_S = 10.0
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     add = parser.add_argument
     add("--metrics-subject", type=checked(check_filter), metavar="SUBJECT",
         default="spark.jetstream.metrics", help="%(default)s")  # fmt: skip

@@ -17,8 +17,8 @@ With another N, beside the old layout, which queries may go on reading:
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
 and then with --hand-over, once the query that reads the old one is stopped: it prints, as JSON, the
-options for the end of the old layout and the beginning of the new one. All steps are in
-docs/guides/partitions.md.
+options for the end of the old layout and the beginning of the new one. All steps are in the guide
+about partitions.
 
 --undo, with the arguments the streams were made with, removes them.
 
@@ -54,7 +54,7 @@ _VERIFY: Final = (
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     parser.when_interrupted = ": the server goes on copying; run this again to check"
     add = parser.add_argument
     add("--stream", metavar="NAME", required=True, help="the stream to partition; left as it is")

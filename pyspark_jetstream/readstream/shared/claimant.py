@@ -27,6 +27,7 @@ from ...errors import (
     OptionError,
     ReadError,
     RequestTimeoutError,
+    further,
 )
 from ...fetch.assumptions import Assumption, consumer_changes
 from ...sanitize import get_logger
@@ -272,7 +273,7 @@ class Claimant:
                     f"{change.text}. Queries that share it would read other messages, or each"
                     " other's; set it back (`nats consumer edit`), or start them again with it."
                     " What another filter leaves out the consumer has passed over, and does not"
-                    " deliver by itself any more (docs/guides/sharing.md)",
+                    f" deliver by itself any more{further('guides/sharing')}",
                 )
 
     @property
