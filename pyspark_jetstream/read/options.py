@@ -110,7 +110,7 @@ class BucketOptions(SnapshotOptions):
 
 
 def bucket_prefix(bucket: str) -> str:
-    """What stands before a key in a bucket's subjects (ADR-8)."""
+    """Prefix of a key's subject in a bucket (ADR-8)."""
     return f"$KV.{bucket}."
 
 

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from .. import subjects
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..client.versions import Version
-from ..errors import ApiError, OptionError, StreamNotFoundError
+from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
+from .changes import SETTLES_S
 
 __all__ = ["create_streams", "stream_configs"]
 
@@ -56,6 +58,8 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             # another way. An old server was refused before if a user asked for it.
             logger.info("stream=%s made without allow_batched: the server is too old", name)
         is_new = _is_missing(js, name) and _create(js, config)
+        if is_new:
+            _await_name(js, config)
         actual = js.stream_info(name).config
         differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
         if is_new:
@@ -90,6 +94,19 @@ def _create(js: JetStream, config: dict[str, Any]) -> bool:
         ) from error
     logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
     return True
+
+
+def _await_name(js: JetStream, config: dict[str, Any]) -> None:
+    """
+    Waits until tasks find the stream by its subject: in a cluster another server than the one that
+    has made it says which streams there are, and knows a moment later.
+    """
+    name, patience = config["name"], Patience(SETTLES_S)
+    try:
+        while js.stream_of(config["subjects"][0]) != name and not patience.over:
+            patience.pause()
+    except JetStreamError as error:  # who may not ask publishes without
+        logger.info("stream=%s: not asked whether tasks find it: %s", name, error)
 
 
 def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:
