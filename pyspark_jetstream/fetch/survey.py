@@ -192,12 +192,13 @@ class Survey:
     def _several(self, several: Several) -> dict[str, StreamInfo]:
         """The streams there are now: by pages of all, or where they are few each is asked for."""
         known = list(several.names)
-        infos: dict[str, StreamInfo] = {}
+        listed: dict[str, StreamInfo | None] = {}
         if not known or len(known) > _ASKED:
-            infos = self.js.streams_listed(several.takes)
+            listed = self.js.streams_listed(several.takes)
             known = known or list(self._layout.streams if self._layout is not None else ())
+        infos = {name: info for name, info in listed.items() if info is not None}
         # One that a listing leaves out may be there.
-        asked = [name for name in known if name not in infos]
+        asked = [name for name in dict.fromkeys([*known, *listed]) if name not in infos]
         if asked:
             infos |= {i.name: i for i in self.js.stream_infos_there(asked) if i is not None}
         order = several.names or sorted(infos)

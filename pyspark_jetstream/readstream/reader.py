@@ -163,8 +163,8 @@ class RangeDriver(Driver):
         """The last two, the newest last: a commit comes one batch late."""
         self._is_deep = False
         """Whether the newest leaves so much behind that the next batch is planned by its look."""
-        self._stayed = False
-        """Whether nothing was there to read the last time."""
+        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
+        """Behind which start nothing was there to read the last time, and what Spark was told."""
         self._waiting_since: float | None = None
         """Since when `minRecordsPerTrigger` holds the next batch back."""
         self._planned: Offset | None = None
@@ -209,6 +209,10 @@ class RangeDriver(Driver):
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         """The end of the batch after `start`; `start` itself while there is none."""
+        if self._rests(start):
+            time.sleep(_IDLE_WAIT_S)
+            assert self._stayed is not None
+            return self._stayed[1]
         initial = is_initial(start)
         if not initial:
             self._durables.expect(Offset.from_json(start))
@@ -230,8 +234,11 @@ class RangeDriver(Driver):
         # The first batch of a query is one also without rows: nothing is waited for.
         waits = not self._end.is_frozen and not initial
         plan = self._next(first, waits, unlimited)
-        self._stayed = plan is None
-        return first.stay if plan is None else plan.end.to_json()
+        if plan is not None:
+            self._stayed = None
+            return plan.end.to_json()
+        self._stayed = start, first.stay
+        return first.stay
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
@@ -278,13 +285,19 @@ class RangeDriver(Driver):
         except JetStreamError as error:
             logger.warning("settling failed, the next commit will cover it: %s", error)
 
+    def _rests(self, start: Mapping[str, Any]) -> bool:
+        """
+        Whether nothing was there just now: several streams are listed with all others of the
+        account, and their offsets are long, so they are not looked at as often as Spark asks.
+        """
+        if self._stayed is None or not self._layout.is_several:
+            return False
+        return not self._watched.is_older(_LOOK_EVERY_S) and self._stayed[0] == start
+
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
     def _fresh_s(self, start: Mapping[str, Any]) -> float:
         """How old the last look may be by which the batch after `start` is planned."""
-        if self._layout.is_several:
-            # They are listed with all streams of the account: not as often as Spark asks.
-            return _LOOK_EVERY_S if self._stayed else 0.0
         if self._is_deep:
             return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything

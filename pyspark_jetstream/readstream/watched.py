@@ -64,8 +64,12 @@ class WatchedStreams:
 
     def look(self, fresh_s: float = 0.0) -> None:
         """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""
-        if time.monotonic() - self.seen.at >= fresh_s:
+        if self.is_older(fresh_s):
             self.seen = self._survey.look(self._durables.watched())
+
+    def is_older(self, age_s: float) -> bool:
+        """Whether the last look was so long ago."""
+        return time.monotonic() - self.seen.at >= age_s
 
     @property
     def infos(self) -> Mapping[str, StreamInfo]:
@@ -161,6 +165,8 @@ class WatchedStreams:
         """
         known = [stream for stream, *_ in offset.layout]
         self._survey.take(Layout.of_streams(known))
+        if any(stream not in self.infos and stream not in self._gone for stream in known):
+            self.look()  # now each of them is asked for that a listing leaves out
         for index, stream in enumerate(known):
             if stream not in self.infos and stream not in self._gone:
                 self._lost(stream, index, "the stream was deleted, with what was not read of it")

@@ -170,6 +170,10 @@ def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query
     again = [[read.end - read.start for read in t.work.reads] for t in several.tasks()]
     assert again == sizes
     assert len(set(rows(several))) == len(several.rows) == 12_120
+    tenants.fill(1, 2, 3, count=6_000)
+    time.sleep(0.55)
+    several.plan()
+    assert [len(task.work.reads) for task in several.tasks()] == [1, 1, 1]
     split = query(streamPattern=f"{tenants.prefix}-*", minPartitions=40)
     split.plan()
     assert len(split.tasks()) >= 40

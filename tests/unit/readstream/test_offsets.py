@@ -249,12 +249,12 @@ def test_partitions_that_come_and_go():
     Laid out anew, the partitions that stay are where they were, by whatever place; the others begin
     where it is said; of those that go nothing is left.
     """
-    laid = SEVERAL.laid_out([("D",), ("C",), ("A",)], {("D",): 6}, {"D": "t3"})
+    laid = SEVERAL.laid_out([("C",), ("D",), ("B",)], {("D",): 6}, {"D": "t3"})
 
-    assert (laid.sequences, laid.base) == ((6, 9, 0), (6, 2, 0))
-    assert laid.layout == (("D",), ("C",), ("A",))
-    assert laid.streams == {"D": "t3", "C": "t2", "A": "t0"}
-    assert (laid.idle, laid.resumed) == ((1, 2), (6, 8, 0))
-    assert list(laid.marks) == ["A"]
+    assert (laid.sequences, laid.base) == ((9, 6, 7), (2, 6, 3))
+    assert laid.layout == (("C",), ("D",), ("B",))
+    assert laid.streams == {"C": "t2", "D": "t3", "B": "t1"}
+    assert (laid.idle, laid.resumed) == ((0,), (8, 6, 5))
+    assert list(laid.marks) == ["B"]
     assert laid.split
     assert SEVERAL.laid_out(SEVERAL.layout, {}, {}) == SEVERAL
