@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DecimalType,
     IntegerType,
     LongType,
     MapType,
@@ -50,29 +51,29 @@ _BUCKET_COLUMNS = [
     StructField("operation", StringType()),
 ]
 _DELIVERIES = StructField("deliveries", IntegerType())
+_COUNT = StructField("count", DecimalType(38, 0))
 _HEADERS = StructField("headers", MapType(StringType(), ArrayType(StringType())))
-
-
-def _columns(include_headers: bool, bucket: bool = False) -> StructType:
-    columns = _BUCKET_COLUMNS if bucket else _COLUMNS
-    return StructType([*columns, _HEADERS] if include_headers else list(columns))
-
-
-def _claimed(columns: StructType) -> StructType:
-    """The columns of a read that shares its consumer."""
-    return StructType([*columns.fields, _DELIVERIES])
 
 
 def columns_of(options: Mapping[str, str]) -> StructType:
     """
     The columns of a read with these options, a case-insensitive dictionary that is not checked:
-    `headers` only with `includeHeaders=true`, `deliveries` only where the consumer is shared
-    (`priorityPolicy`).
+    `headers` and `count` only with `includeHeaders` and `includeCount`, `deliveries` only where the
+    consumer is shared (`priorityPolicy`).
     """
-    headers = str(options.get("includeHeaders", "")).strip().lower() == "true"
-    columns = _columns(headers, "bucket" in options)
-    policy = str(options.get("priorityPolicy", "")).strip().lower()
-    return _claimed(columns) if policy in POLICIES else columns
+
+    def said(name: str) -> str:
+        return str(options.get(name, "")).strip().lower()
+
+    columns = _BUCKET_COLUMNS if "bucket" in options else _COLUMNS
+    return StructType(
+        [
+            *columns,
+            *[_HEADERS] * (said("includeHeaders") == "true"),
+            *[_DELIVERIES] * (said("priorityPolicy") in POLICIES),
+            *[_COUNT] * (said("includeCount") == "true"),
+        ]
+    )
 
 
 def _check_schema(schema: StructType, wanted: StructType) -> None:
@@ -150,15 +151,13 @@ class JetStreamDataSource(DataSource):
         gc.freeze()  # a process that begins has no garbage: importing the rest need not look for it
         options = parse_stream(dict(self.options))
         log_for(options.connection.log_level, options.query_name or options.consumer)
-        columns = _columns(options.include_headers)
+        _check_schema(schema, columns_of(self.options))
         if options.sharing is not None:
             from .readstream.shared.reader import SharedStreamReader
 
-            _check_schema(schema, _claimed(columns))
             return SharedStreamReader(options)
         from .readstream.reader import JetStreamStreamReader
 
-        _check_schema(schema, columns)
         return JetStreamStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
-from .errors import JetStreamError
+from .errors import JetStreamError, ReadError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
 from .fetch.decoding.markers import without_markers
@@ -42,6 +43,10 @@ __all__ = [
 ]
 
 logger = get_logger(__name__)
+
+COUNT: Final = pa.field("count", pa.decimal128(38, 0))
+_SUM: Final = r'^\{"val":"(?P<count>-?[0-9]+)"\}$'
+"""The payload of a message of a counter (ADR-49)."""
 
 
 class Work(Protocol):
@@ -191,6 +196,34 @@ def cheapest(survey: Survey, info: StreamInfo, tasks: Iterable[ReadTask]) -> Ite
             yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
         else:
             yield task
+
+
+def counted(batches: Iterator[pa.RecordBatch], wanted: bool) -> Iterator[pa.RecordBatch]:
+    """
+    Batches with the column `count` behind the others, where it is wanted (`includeCount`).
+
+    Raises:
+        ReadError: A counter has more digits than a DECIMAL.
+    """
+    for batch in batches:
+        yield batch.append_column(COUNT, _count(batch)) if wanted else batch
+
+
+def _count(batch: pa.RecordBatch) -> pa.Array:
+    found = pc.struct_field(pc.extract_regex(batch.column("data"), _SUM), "count")
+    texts = pc.if_else(pc.equal(found, b""), pa.scalar(None, pa.binary()), found).cast(pa.string())
+    digits = pc.utf8_length(pc.utf8_ltrim(texts, "-"))
+    if (pc.max(digits).as_py() or 0) > COUNT.type.precision:
+        at = pc.index(pc.greater(digits, COUNT.type.precision), True).as_py()
+        row = batch.slice(at, 1).to_pylist()[0]
+        raise ReadError(
+            row["stream"],
+            row["partition"],
+            f"the counter on '{row['subject']}' has {digits[at]} digits at sequence"
+            f" {row['sequence']}, and a DECIMAL has {COUNT.type.precision}; leave includeCount out,"
+            " it stands in data as text",
+        )
+    return texts.cast(COUNT.type)
 
 
 def trimmed(

@@ -38,6 +38,8 @@ READ_OPTIONS: Final = table(
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`."),
     Option("includeHeaders", "include_headers", value_of.boolean, "false",
         "Add the column `headers`."),
+    Option("includeCount", "include_count", value_of.boolean, "false",
+        "Add the column `count`: the sum of the subject's counter, null where there is none."),
     Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
         "Fail when messages are gone before they were read."),
     Option("onInvalidSubject", "on_invalid_subject", value_of.choice("fail", "replace", "drop"),
@@ -95,6 +97,7 @@ class StreamOptions:
     """None where nobody says, and the stream's own transform may."""
     partition_subject: str | None
     include_headers: bool
+    include_count: bool
     fail_on_data_loss: bool
     on_invalid_subject: str
     """`fail`, `replace` or `drop`."""

@@ -49,7 +49,7 @@ from ..outbox.admission import AUTO_ROWS, Admission, Shed, queue_rows
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
-from .lanes.lane import earliest
+from .lanes.lane import BROKEN, earliest
 from .laneset import LaneSet
 from .pauses import WriterPauses
 from .rowthread import Supply
@@ -498,7 +498,7 @@ class Publisher:
         """Until there is a connection, or the oldest publish on its way has no time left."""
         lanes = self.lanes.all
         for lane in lanes:
-            lane.on_disconnect()
+            lane.on_disconnect(f"{BROKEN}: {error.reason}")
         oldest = min((lane.give_up_at for lane in lanes), default=math.inf)
         patience = Patience(
             min(oldest - self._now(), self._context.options.window.publish_timeout_s),

@@ -110,7 +110,7 @@ class BucketOptions(SnapshotOptions):
 
 
 def bucket_prefix(bucket: str) -> str:
-    """What stands before a key in a bucket's subjects (ADR-8)."""
+    """Prefix of a key's subject in a bucket (ADR-8)."""
     return f"$KV.{bucket}."
 
 
@@ -155,8 +155,8 @@ def _snapshot(values: Values) -> SnapshotOptions:
 
 
 def _bucket(values: Values) -> BucketOptions:
-    _refuse(values, "bucket", "stream", "subject", "multiLast", "maxBytes", "startingTimestamp",
-            "streamPattern", *_CALLS, *_RANGE, *_LAYOUT)  # fmt: skip
+    _refuse(values, "bucket", "stream", "subject", "includeCount", "multiLast", "maxBytes",
+            "startingTimestamp", "streamPattern", *_CALLS, *_RANGE, *_LAYOUT)  # fmt: skip
     bucket, keys = values["bucket"], values["keys"]
     values = values.also(stream=f"KV_{bucket}")
     latest = not values["history"]

@@ -25,7 +25,16 @@ from ..fetch import planning
 from ..fetch.dataloss import History, lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, total
-from ..tasks import OwnRead, RangeRead, ReadTask, cheapest, direct_tasks, read_task, trimmed
+from ..tasks import (
+    OwnRead,
+    RangeRead,
+    ReadTask,
+    cheapest,
+    counted,
+    direct_tasks,
+    read_task,
+    trimmed,
+)
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -76,7 +85,8 @@ class JetStreamRangeReader(NarrowedReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         options = self._options
-        yield from trimmed(read_task(partition), options.drop_markers, options.include_headers)
+        rows = trimmed(read_task(partition), options.drop_markers, options.include_headers)
+        yield from counted(rows, options.include_count)
         if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
             with borrow(partition.connection) as client:
                 History(JetStream(client), partition.work).end()

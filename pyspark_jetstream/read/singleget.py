@@ -38,7 +38,7 @@ from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_subjects
 from ..sanitize import get_logger
-from ..tasks import ReadTask, read_task, shaped
+from ..tasks import ReadTask, counted, read_task, shaped
 from .options import CallOptions
 
 __all__ = ["CallRead", "JetStreamCallReader"]
@@ -123,7 +123,7 @@ class JetStreamCallReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of the task."""
-        return read_task(partition)
+        return counted(read_task(partition), self._options.include_count)
 
     def _info(self, client: Client) -> StreamInfo | None:
         """The stream; None where the user may read one subject, and ask nothing else."""

@@ -71,7 +71,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What one attempt found."""
+    """The index that one attempt found."""
 
     pin: int
     seen: Seen

@@ -26,7 +26,7 @@ from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
 from ..fetch.survey import Survey
 from ..logs import log_for
-from ..tasks import ReadTask, WarmUp, read_task
+from ..tasks import ReadTask, WarmUp, counted, read_task
 from ..values import EARLIEST
 from .counts import ReadCounts, behind_latest, query_label
 from .offsets import INITIAL
@@ -225,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         assert isinstance(partition, ReadTask)  # a stream's plan has no task of nothing
-        return read_task(partition)
+        return counted(read_task(partition), self._options.include_count)
 
     def stop(self) -> None:
         """Closes the connections. Spark often ends the process without this call."""

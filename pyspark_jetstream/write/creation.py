@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from .. import subjects
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..client.versions import Version
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
+from .changes import SETTLES_S
 
 __all__ = ["create_streams", "stream_configs"]
 
@@ -60,6 +62,8 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             # another way. An old server was refused before if a user asked for it.
             logger.info("stream=%s made without allow_batched: the server is too old", name)
         is_new = _is_missing(js, name) and _create(js, config)
+        if is_new:
+            _await_name(js, config)
         actual = js.stream_info(name).config
         differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
         if is_new:
@@ -108,6 +112,19 @@ def _overlapped(js: JetStream, wanted: Sequence[str]) -> str:
         f" ({names}); write without createStream, into that one, or give this one other"
         " streamSubjects" if taken else ""
     )  # fmt: skip
+
+
+def _await_name(js: JetStream, config: dict[str, Any]) -> None:
+    """
+    Waits until tasks find the stream by its subject: in a cluster another server than the one that
+    has made it says which streams there are, and knows a moment later.
+    """
+    name, patience = config["name"], Patience(SETTLES_S)
+    try:
+        while js.stream_of(config["subjects"][0]) != name and not patience.over:
+            patience.pause()
+    except JetStreamError as error:  # who may not ask publishes without
+        logger.info("stream=%s: not asked whether tasks find it: %s", name, error)
 
 
 def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:

@@ -39,8 +39,16 @@ def switch(server: DevServer, on: bool) -> None:
 
 def limit(server: DevServer, **limits: int) -> None:
     """How much of JetStream the account may have, as `max_file`; without one: no limit."""
-    words = ", ".join(f"{name}: {value}" for name, value in limits.items())
-    _reload(server, f"{{{words}}}" if words else "enabled")
+    _reload(server, _braces(limits) if limits else "enabled")
+
+
+def bound(server: DevServer, **limits: int) -> None:
+    """How much of anything else it may have, as `max_conn`; without one: no limit."""
+    _reload(server, f"enabled, limits: {_braces(limits)}")
+
+
+def _braces(limits: dict[str, int]) -> str:
+    return "{" + ", ".join(f"{name}: {value}" for name, value in limits.items()) + "}"
 
 
 def _reload(server: DevServer, jetstream: str) -> None:

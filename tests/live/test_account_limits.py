@@ -1,6 +1,11 @@
-"""An account, or a server, that has no room left: what is shed, and what the error says."""
+"""
+An account, or a server, that has no room left: what is shed, and what the error says. An account
+whose other limits are lowered amid a write.
+"""
 
 from __future__ import annotations
+
+from threading import Timer
 
 import pyarrow as pa
 import pytest
@@ -8,14 +13,21 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
+from pyspark_jetstream.errors import (
+    NotConnectedError,
+    ProducerThrottledError,
+    PublishTimeoutError,
+    RowError,
+)
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.write.ids import Ids
 from pyspark_jetstream.write.ledger import BUCKET
 from pyspark_jetstream.write.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
+from ..kits import accounts
 from ..kits.options import connection_of, priorities_of, rules_of, sink_of
+from ..kits.shared import eventually
 from .test_publisher import stored
 
 MODES = ["async", "fast", "atomic", "auto"]
@@ -161,3 +173,73 @@ def test_a13_rows_that_find_no_room_are_dropped(js, full):
     found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=6.0)
 
     assert (found.acked, found.dropped) == (0, 60)
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    """A server whose account gets other limits by a reload."""
+    with DevServer(accounts.ACCOUNT) as server:
+        yield server
+
+
+def written_amid(server, act, mode):
+    """A task of six blocks of rows; something happens once the first ones are stored."""
+    client = Client(connection_of(server.url))
+    js = JetStream(client)
+    streams(js)
+
+    def blocks():
+        for block in range(6):
+            if block == 2:
+                eventually(lambda: js.stream_info("T").last_seq > 0)
+                act()
+            yield batch_of([f"T.{i % 7}" for i in range(100)])
+
+    options = sink_of(
+        connection_of(server.url), publish_mode=mode, ledger=True,
+        publish_timeout_s=4.0, ack_timeout_s=1.0,
+    )  # fmt: skip
+    writer = Client(options.connection)
+    try:
+        found = write_task(writer, options, blocks(), TaskName("w", 0, 0), Ids("w"))
+        return found, js.stream_info("T").last_seq
+    finally:
+        accounts.bound(server)
+        for name in js.stream_names():
+            js._call(f"STREAM.DELETE.{name}")
+        for each in (client, writer):
+            each.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_conn": 1}, "maximum account active connections exceeded"),
+        ({"max_payload": BYTES}, "maximum payload exceeded"),
+    ],
+    ids=["connections", "payload"],
+)
+def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, said, mode):
+    """
+    Connections are refused for a second, or rows are too large: then each row is stored once.
+    """
+    before = len(bounded.log)
+
+    def lower():
+        accounts.bound(bounded, **limits)
+        Timer(1.0, accounts.bound, [bounded]).start()
+
+    found, last = written_amid(bounded, lower, mode)
+
+    assert (found.acked + found.stored, last) == (600, 600)
+    assert said in bounded.log[before:]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_payload_of_the_account_that_stays_lowered(bounded, mode):
+    """
+    The error says which limit it is.
+    """
+    with pytest.raises((RowError, NotConnectedError), match=r"(?i)max(_|imum )payload"):
+        written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), mode)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.write.creation import create_streams, stream_configs
 
-from ..kits.options import creation_of
+from ..kits.options import connection_of, creation_of
+from ..kits.proxy import Proxy
 
 
 @pytest.fixture
@@ -62,6 +65,29 @@ def test_a_field_that_the_server_does_not_know_is_an_error(js):
     """
     with pytest.raises(OptionError, match=r"option 'createStream': stream 'C8': .*tomorrow"):
         create_streams(js, creation_of("C8", ("c8",), tomorrow=True))
+
+
+def test_a_stream_is_there_once_tasks_find_it(js, nats_server, deleting):
+    """
+    A cluster may name a stream a moment after it was made: until then tasks would say that none
+    takes their rows.
+    """
+    deleting.append("C9")
+    late = iter(range(3))
+
+    def rewrite(data):
+        if b'"streams":["C9"]' in data and next(late, None) is not None:
+            return data.replace(b'"streams":["C9"]', b'"streams":["--"]')
+        return data
+
+    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
+        client = Client(connection_of(proxy.url))
+        create_streams(JetStream(client), creation_of("C9", ("c9.>",)))
+        found = JetStream(client).stream_of("c9.a")
+        client.close()
+
+    assert found == "C9"
+    assert next(late, None) is None
 
 
 def test_the_filtered_layout_is_one_stream_with_a_wildcard(js, deleting):

@@ -256,6 +256,30 @@ def test_messages_that_leave_as_they_should_are_no_alarm(js, nats_server, new_st
     assert js.stream_info(name).last_seq == COUNT + 10
 
 
+def edited(js, name, config):
+    """All that an operator may change, and that takes no row."""
+    config |= {
+        "description": "edited", "metadata": {"by": "an operator"}, "compression": "s2",
+        "max_msgs": 10 * COUNT, "max_bytes": 10**8, "max_age": 3600 * 10**9, "max_consumers": 1,
+        "max_msgs_per_subject": COUNT, "duplicate_window": 600 * 10**9, "discard": "new",
+        "republish": {"src": f"{name}.>", "dest": f"copies.{name}.>"}, "allow_direct": False,
+        "deny_delete": True, "deny_purge": True, "subjects": [*config["subjects"], f"{name}-more"],
+        "subject_transform": {"src": f"{name}.>", "dest": f"{name}.t.>"},
+    }  # fmt: skip
+    js._call(f"STREAM.UPDATE.{name}", config)
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream, mode):
+    """
+    Whoever edits a stream under a write ends it no sooner than an edit takes rows.
+    """
+    name = new_stream(allow_batched=True, allow_atomic=True)
+    run(js, nats_server, name, edited, publish_mode=mode)
+
+    assert js.stream_info(name).messages == COUNT + 10
+
+
 def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_stream):
     """
     A stream is turned from `interest` to `limits`: what it was given since is there. What nobody
@@ -264,7 +288,7 @@ def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_st
     name = new_stream(retention="interest")
 
     def keep(js, name, config):
-        js._call(f"STREAM.UPDATE.{name}", config | {"retention": "limits"})
+        js.call(f"STREAM.UPDATE.{name}", config | {"retention": "limits"})
 
     run(js, nats_server, name, keep, ledger=False)
 

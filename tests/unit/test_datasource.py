@@ -27,6 +27,13 @@ def test_the_columns_follow_from_the_options():
         "plain": source(stream="S"),
         "headers": source(stream="S", includeHeaders="true"),
         "shared": source(stream="S", consumer="c", priorityPolicy="overflow"),
+        "count": source(
+            stream="S",
+            consumer="c",
+            priorityPolicy="overflow",
+            includeHeaders="true",
+            includeCount="TRUE",
+        ),
         "bucket": source(bucket="B"),
     }
     columns = {key: each.schema().fieldNames() for key, each in names.items()}
@@ -34,6 +41,7 @@ def test_the_columns_follow_from_the_options():
     assert columns["plain"] == ["subject", "data", "sequence", "timestamp", "partition", "stream"]
     assert columns["headers"] == [*columns["plain"], "headers"]
     assert columns["shared"] == [*columns["plain"], "deliveries"]
+    assert columns["count"] == [*columns["plain"], "headers", "deliveries", "count"]
     assert columns["bucket"] == ["key", "value", "revision", "timestamp", "operation"]
 
 

@@ -157,7 +157,8 @@ def test_the_test_command_is_ci_s():
 
 def test_figures_of_the_first_pages_are_measured():
     """
-    What README and the landing page say in figures stands in the pages that were measured.
+    What README, the landing page and the guide to layouts say in figures stands in the pages that
+    were measured.
     """
     first = (DOCS / "index.md").read_text()
     bench, reliability = (DOCS / "bench.md").read_text(), (DOCS / "reliability.md").read_text()
@@ -168,5 +169,9 @@ def test_figures_of_the_first_pages_are_measured():
     for page in (first, README):
         assert f"{cells[0]} rows" in page
         assert f"{faults} random faults" in page
+    figures = re.findall(r"([\d,]+) rows/s", (DOCS / "guides" / "layout.md").read_text())
+    assert len(figures) > 5
+    for figure in figures:
+        assert f" {figure} |" in bench
     assert "ten times a loop of nats-py" in first
     assert 9.5 <= float(cells[cells.index(cells[6]) + 1]) < 10.5

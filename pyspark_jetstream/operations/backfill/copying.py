@@ -34,11 +34,11 @@ class ChunkSource(Protocol):
         """The rows of a chunk."""
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """How many messages of a chunk are gone, given how many rows it was read with."""
+        """Number of a chunk's messages that are gone, by the number of rows that were read."""
 
 
 class ChunkTarget(Protocol):
-    """Where chunks go, each as a whole."""
+    """Target of chunks, each as a whole."""
 
     def check(self, plan: Plan) -> Plan:
         """
@@ -56,7 +56,7 @@ class ChunkTarget(Protocol):
         """Takes back what can be, of a chunk that will not be recorded."""
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
-        """What the manifest says of the chunks; drops what belongs to none."""
+        """The manifest's part about the chunks; drops files that belong to none."""
 
     def faults(self, manifest: Manifest) -> list[str]:
         """Reads everything again and compares it with the manifest; what differs."""

@@ -62,13 +62,13 @@ _QUOTAS: Final = {
 """The tables of the file, by the quota that each has the limits of."""
 
 _WRITERS: Final = 20
-"""How many writers of a limit have rows of their own."""
+"""Number of a limit's writers with rows of their own."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
 
 def arguments(parser: Parser) -> None:
-    """What its commands take."""
+    """Arguments of the program's commands."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, act: Callable[[Any], int], text: str) -> Parser:
@@ -114,7 +114,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _common(parser: Parser) -> None:
-    """What all its commands take."""
+    """Arguments of all commands."""
     parser.add_argument("--throttle-subject", type=checked(check_subject), metavar="SUBJECT",
         default=THROTTLE_SUBJECT, help="where the writers listen (%(default)s)")  # fmt: skip
     parser.add_argument("--receipt-wait", type=argument(receipt_wait), default=0.1,
@@ -261,7 +261,7 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
 
 
 def _outcome(pauses: Pauses) -> dict[str, Any]:
-    """Who was told, who acknowledged, and who has ended meanwhile, for programs."""
+    """Producers by outcome, told, acknowledged and ended, as JSON."""
     ended = [
         {"state": response.value} | ended._asdict() for response, ended in pauses.ended.items()
     ]
@@ -306,7 +306,7 @@ def _row(
 
 
 def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
-    """Of each limit what streams store, and below it what each writer publishes of its share."""
+    """For each limit the rate of its streams, and below it each writer's rate and share."""
     rows: list[Row] = []
     for quota_ in quotas:
         limit = quota_.limit

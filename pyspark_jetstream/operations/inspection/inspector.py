@@ -83,7 +83,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What rates are counted from."""
+    """State of the last look, by which rates are counted."""
 
     at_s: float
     found: Inspection
@@ -250,7 +250,7 @@ class Inspector:
         return tuple(ordered), answered
 
     def _prefixes(self, sources: Sequence[_Source]) -> list[str]:
-        """Of the consumers' names, as far as they are known."""
+        """Prefixes of the consumers' names, as far as known."""
         known = {self._consumer or "", *(source.consumer for source in sources)}
         return sorted(known - {""})
 

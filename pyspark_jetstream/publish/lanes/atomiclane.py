@@ -57,6 +57,7 @@ from . import window
 from .answers import Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
+from .lane import BROKEN
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 
@@ -348,12 +349,12 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._retries += self._batch.sent
             self._batch.again(cause, now)
 
-    def on_disconnect(self) -> None:
-        super().on_disconnect()
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        super().on_disconnect(why)
         if self._batch is not None and not self._batch.waiting:
             self._retries += self._batch.sent
             self._ignored += self._batch.sent
-            self._batch.lost("the connection broke")
+            self._batch.lost(why)
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """

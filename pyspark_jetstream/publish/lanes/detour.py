@@ -30,7 +30,7 @@ from ...outbox.messages import Messages, sizes
 from .answers import Outcome, Refusal
 from .asynclane import AsyncLane
 from .frames import Frames
-from .lane import Lane, Rejected, earliest
+from .lane import BROKEN, Lane, Rejected, earliest
 
 __all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
 
@@ -379,8 +379,8 @@ class BatchLane(Lane, Generic[B]):
         elif self._batch is not None:
             self._on_batch_reply(self._batch, token, (status, description, data), now)
 
-    def on_disconnect(self) -> None:
-        self._detour.on_disconnect()
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        self._detour.on_disconnect(why)
 
     def holds(self, is_paused: Callable[[str], bool]) -> bool:
         return self.busy

@@ -69,6 +69,7 @@ from .answers import Says, is_ordinal, understand
 from .detour import BatchLane, unfit
 from .fastbatch import OUTSTANDING, BatchTerms, FastBatch
 from .frames import Frames
+from .lane import BROKEN
 
 __all__ = ["FastLane"]
 
@@ -183,8 +184,8 @@ class FastLane(BatchLane[FastBatch]):
             self._ignored += batch.sent - batch.acked
         self._settle(batch, now)
 
-    def on_disconnect(self) -> None:
-        super().on_disconnect()
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        super().on_disconnect(why)
         if self._batch is not None:
             self._batch.on_disconnect()
 

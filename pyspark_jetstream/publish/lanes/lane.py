@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
 
-__all__ = ["Lane", "Rejected", "earliest"]
+__all__ = ["BROKEN", "Lane", "Rejected", "earliest"]
+
+BROKEN: Final = "the connection broke"
 
 
 class Rejected(NamedTuple):
@@ -127,8 +129,13 @@ class Lane(Protocol):
     ) -> None:
         """Handles the reply with this token."""
 
-    def on_disconnect(self) -> None:
-        """Handles a broken connection: each publish in flight may or may not be stored."""
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        """
+        Handles a broken connection: each publish in flight may or may not be stored.
+
+        Args:
+            why: it broke, for the error of publishes whose time ends before they are stored.
+        """
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """

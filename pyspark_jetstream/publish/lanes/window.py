@@ -42,6 +42,7 @@ from ...outbox.limits import Kind, Limit
 from .answers import Outcome, Refusal
 from .flight import Flight
 from .frames import Frames, Publishes
+from .lane import BROKEN
 from .retries import Deadlines, Retries, Trouble
 
 __all__ = ["Window"]
@@ -355,12 +356,12 @@ class Window:
     def _pushed_back(self, now: float) -> None:
         self._limit.dropped(now)
 
-    def on_disconnect(self) -> None:
+    def on_disconnect(self, why: str = BROKEN) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
         for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
             if ordinal not in self._again:
                 self._begin_again(ordinal, at)
-        self.ignored += self._again.lose_all("the connection broke")
+        self.ignored += self._again.lose_all(why)
 
     def _begin_again(self, ordinal: int, first_sent: float) -> Trouble:
         return self._again.begin(ordinal, first_sent, self._earlier.get(ordinal, _NEW).unsure)

@@ -9,6 +9,7 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, absorb
 from pyspark_jetstream.publish.lanes.lane import Lane
 
+from ...kits.atomic import lane as atomic_lane
 from ...kits.fast import lane as fast_lane
 from ...kits.lanes import INBOX, PREFIX, ModelServer, hear, messages, parse, sent
 
@@ -305,6 +306,22 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
 
     with pytest.raises(PublishTimeoutError):
         lane.expire(1.0)
+
+
+@pytest.mark.parametrize("make", [new_lane, atomic_lane], ids=["async", "atomic"])
+def test_rows_whose_connection_broke_say_why(make):
+    """
+    Rows that a server cuts off each time they are sent tell, once their time is over, what it said.
+    """
+    lane = make()
+    lane.offer(messages(["a", "b"]))
+    lane.ready(0.0, 1 << 20)
+    lane.on_disconnect("the connection broke: Maximum Payload Violation")
+
+    with pytest.raises(
+        PublishTimeoutError, match="the connection broke: Maximum Payload Violation"
+    ):
+        lane.expire(200.0)
 
 
 def test_a_duplicate_of_what_was_sent_once_is_told():
