@@ -33,32 +33,32 @@ _STEP: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How far one stream is."""
+    """Progress of one stream."""
 
     stream: str
     messages: int
     expected: int
-    """What the origin held for it when it was last asked."""
+    """Number of the origin's messages for it at the last look."""
     lag: int = 0
-    """How far the server says its copying is behind, in messages of its source."""
+    """Messages by which the server's copying is behind its source."""
     error: str = ""
-    """What the server says went wrong, if anything did."""
+    """The server's error, if there was one."""
     doing: str = "copied"
-    """What `messages` counts: `copied` or `verified`."""
+    """Meaning of `messages`: `copied` or `verified`."""
 
 
 Progress = Callable[[Sequence[Copied]], None]
 
 
 class CopiedFrom(NamedTuple):
-    """Where a message was copied from."""
+    """Origin of a copied message."""
 
     stream: str
     sequence: int
 
 
 class Feeding(NamedTuple):
-    """What a stream is filled from."""
+    """The source of a stream."""
 
     feed: str
     filters: tuple[str, ...]
@@ -71,7 +71,7 @@ class Copies:
         self.js = js
 
     def copied(self, stream: str, expected: int) -> Copied:
-        """How far the stream's one source is."""
+        """Progress of the stream's one source."""
         info = self.js.stream_info(stream)
         source = (info.sources or [{}])[0]
         return Copied(
@@ -219,7 +219,7 @@ def subject_counts(js: JetStream, stream: str, filter: str) -> Counter[str]:
 
 
 def feeding_of(config: Mapping[str, Any]) -> Feeding | None:
-    """What fills a stream of this configuration; None where it is not filled from one other."""
+    """The source of a stream with this configuration; None where it does not have exactly one."""
     sources = config.get("sources") or []
     if len(sources) != 1 or sources[0].get("external"):
         return None

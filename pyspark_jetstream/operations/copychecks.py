@@ -154,7 +154,7 @@ class _Copy:
             self._meter.at(self.name, batch["sequence"][-1].as_py())
 
     def upto(self, bound: int) -> list[pa.RecordBatch]:
-        """What has not been taken yet and was copied from sequences up to `bound`."""
+        """Batches copied from sequences up to `bound` that were not taken before."""
         while not self._over and not (
             self._ready and self._ready[-1]["source"][-1].as_py() > bound
         ):

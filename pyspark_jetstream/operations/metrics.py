@@ -40,17 +40,17 @@ from ..publish.metrics import EXPORTED, UNKNOWN, Bounded, Labels, MetricsSnapsho
 from ..worker import MAX_NAME
 
 _MAX_SUBJECTS: Final = 1_000
-"""Of all producers together; later ones are `UNKNOWN`."""
+"""Upper bound for all producers together; later subjects are `UNKNOWN`."""
 
 _MAX_QUERIES: Final = 1_000
-"""Of all producers together; later ones are `UNKNOWN`."""
+"""Upper bound for all producers together; later queries are `UNKNOWN`."""
 
 _MAX_STREAMS: Final = 1_000
 _MAX_PARTITIONS: Final = 10_000
-"""Of all producers together; later ones are `UNKNOWN`."""
+"""Upper bound for all producers together; later partitions are `UNKNOWN`."""
 
 _MAX_SERIES: Final = 50_000
-"""Of all queries together; of later ones the open labels are `UNKNOWN`."""
+"""Upper bound for all queries together; the open labels of later series are `UNKNOWN`."""
 
 _MAX_HELD: Final = 500_000
 """Series of all producers that have not ended; the one silent for longest is taken for ended."""
@@ -195,7 +195,7 @@ class Beginnings:
         return f"<Beginnings of {len(self._shown)} series>"
 
     def of(self, totals: Mapping[str, MetricsSnapshot]) -> dict[str, MetricsSnapshot]:
-        """What to show of these totals, by query."""
+        """The series of these totals to show, by query."""
         return {
             query: MetricsSnapshot.of(
                 (name, labels, series if self._is_known(query, name, labels) else [0] * len(series))

@@ -57,7 +57,7 @@ copies comes from, and in which order; also each payload and each missing messag
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """What was made, and compared with the origin."""
+    """The partitions that were made and compared with the origin."""
 
     numbered: str | None
     streams: tuple[Copied, ...]
@@ -117,7 +117,7 @@ class PlannedStream:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a plan comes to."""
+    """Size and settings of a plan's copies."""
 
     streams: tuple[PlannedStream, ...]
     inherited: dict[str, Any]

@@ -32,7 +32,7 @@ from ..fetch.layout import PARTITIONS
 from ..mapping.rule import Rule, find_partition
 
 MARK: Final = "pyspark-jetstream."
-"""What the names begin with that a plan writes into the metadata of its streams."""
+"""Prefix of the metadata that a plan writes into its streams."""
 
 _COPIED_SETTINGS: Final = (
     "storage",
@@ -56,13 +56,13 @@ _OF_THE_ORIGIN: Final = frozenset(
 _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", "old", "none", "default", {}, [])
 
 _HEADER_BYTES: Final = 16
-"""Of the store: the length of a message's headers, their first line and their end."""
+"""Bytes of the store for a message's headers: their length, first line and end."""
 
 _OF_A_COPY: Final = ("sources", "allow_direct")
-"""What an existing stream must have as planned; its limits are its owner's."""
+"""Settings that an existing stream must have as planned; its limits are its owner's."""
 
 _OF_OTHERS: Final = ("subject_transform", "mirror", "republish", "duplicate_window")
-"""What it must not have: it would change, lose or add messages."""
+"""Settings that it must not have: they would change, lose or add messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Hop:
 
     feed: str
     copies: Mapping[str, str]
-    """What each takes of the feed, by name."""
+    """By name: the filter of each copy on the feed."""
     rule: Rule | None = None
-    """What a subject becomes; None where it stays."""
+    """The rule for subjects; None where they stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class PartitionPlan:
     streams: str | None = None
     """Name of the partitions' streams with `{partition}` in it; None: the numbered stream only."""
     partition_subject: str | None = None
-    """Where the number stands in the origin's subjects: `flights.{partition}.>`."""
+    """Subjects of the origin with the place of the number: `flights.{partition}.>`."""
     subject: str | None = None
     """Filter of the subjects to number, where none of them carries a number."""
     tokens: tuple[int, ...] = ()
-    """Which of the `*` of `subject` are hashed, from 1; none: the whole subject."""
+    """Numbers, from 1, of the `*` of `subject` that are hashed; none: the whole subject."""
     destination: str | None = None
     """The transform; default: the number right after the literal beginning (`numbering`)."""
     numbered: str | None = None
@@ -158,31 +158,33 @@ class PartitionPlan:
 
     @property
     def layout(self) -> str:
-        """What a reader names: the partitions' streams with `{partition}`, or the numbered one."""
+        """
+        The `stream` of a reader: the partitions' streams with `{partition}`, or the numbered one.
+        """
         return self.streams or str(self.numbered_name)
 
     @property
     def transform(self) -> str:
-        """What `subject` becomes."""
+        """Destination of `subject`."""
         if self.subject is None:
             return ""
         return self.destination or numbering(self.subject, self.partitions, self.tokens)
 
     @property
     def template(self) -> str:
-        """Where the number stands in the subjects of the partitions."""
+        """Subjects of the partitions, with the place of the number."""
         if self.partition_subject is not None:
             return self.partition_subject
         return (find_partition(self.transform) or (0, ""))[1]
 
     @property
     def filter(self) -> str:
-        """Which of the origin's subjects are copied."""
+        """Filter of the origin's subjects that are copied."""
         return self.subject or subjects.partition_wildcard(self.template)
 
     @property
     def rule(self) -> Rule | None:
-        """How the origin's subjects become those of the partitions; None where they stay."""
+        """The rule from the origin's subjects to those of the partitions; None where they stay."""
         return Rule.parse(self.subject, self.transform) if self.subject else None
 
     @property

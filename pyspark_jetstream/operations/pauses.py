@@ -73,7 +73,9 @@ _FORGET_S: Final = 10.0
 """A producer that has been silent for so long, and owes no receipt, has ended."""
 
 _MAX_FAILED: Final = 1_000
-"""How many producers that missed a command are named: an operator with a quota runs for months."""
+"""
+Upper bound of the named producers that missed a command: an operator with a quota runs for months.
+"""
 
 _FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
 
@@ -120,18 +122,18 @@ class Member:
     producer: Producer
     response: Response
     heard: float
-    """When the producer last answered."""
+    """Time of the producer's last answer."""
     told: bool = False
     """Whether it ever got a command."""
     receipts: int = 0
     missed: int = 0
     """Commands it did not acknowledge before the next one came, nor their fallback."""
     whole_until: float = -math.inf
-    """How long it is paused as a whole, if it listened to the fallback."""
+    """End of its pause as a whole, if it listened to the fallback."""
     asks: dict[int, _Ask] = field(default_factory=dict)
     """By request_id; oldest first."""
     uses: dict[Key, Use] = field(default_factory=dict)
-    """What it publishes, by the rate that limits it."""
+    """Its publishes, by the rate that limits them."""
 
     @property
     def keeps_rates(self) -> bool:
@@ -139,7 +141,7 @@ class Member:
         return self.producer.supports_throttle and self.producer.supports_rate
 
     def use(self, key: Key) -> Use:
-        """What it publishes under this rate."""
+        """Its publishes under this rate."""
         return self.uses.setdefault(key, Use())
 
     def update(self, producer: Producer, now: float) -> bool:
@@ -172,7 +174,7 @@ class _Pause:
 
     @property
     def due(self) -> float:
-        """When to issue it again; never if what was issued is enough."""
+        """Time of the next command; never if the last one is enough."""
         return self.issued - MARGIN_S if self.until > self.issued + _EXACT_S else math.inf
 
 
@@ -269,7 +271,7 @@ class Pauses:
 
     @property
     def next_deadline(self) -> float:
-        """When `due` has something to do."""
+        """The time of the next call of `due`."""
         issue = min((pause.due for pause in self._pauses.values()), default=math.inf)
         return min(self._discovery, self._asked.next_deadline, issue)
 
@@ -350,7 +352,7 @@ class Pauses:
     # ── what happens ─────────────────────────────────────────────────────────────────────────
 
     def due(self, now: float) -> list[Send]:
-        """What is to be published now: fallbacks, discovery, what must be issued again."""
+        """Messages to publish now: fallbacks, discovery, commands that must be repeated."""
         sends = self._overdue(now)
         if now >= self._discovery:
             self._discovery = now + _SECOND_S

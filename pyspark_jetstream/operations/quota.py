@@ -56,7 +56,7 @@ _UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class QuotaLimit(NamedTuple):
-    """So much a second on the subjects of some filters together, and at most so much at once."""
+    """Rate and burst on the subjects of some filters together."""
 
     filters: tuple[str, ...]
     rate: float
@@ -68,7 +68,7 @@ class QuotaLimit(NamedTuple):
 
     @property
     def unit(self) -> Unit:
-        """What is counted."""
+        """The unit of the rate."""
         return "byte" if self.of_bytes else "msg"
 
     @property
@@ -78,7 +78,7 @@ class QuotaLimit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As tables show it."""
+        """The limit's name in tables."""
         if self.reason is Reason.BrokerProduceQuotaExceeded:
             return "broker"
         return ", ".join(self.filters)
@@ -185,7 +185,7 @@ class Quota:
         self._bucket.consumed(count, now, -_LONGEST_S * self.limit.rate + self._target)
 
     def wanted(self, now: float) -> Wanted:
-        """What writers that keep rates may publish in a second, all together."""
+        """The rate of all writers that keep rates, together."""
         filters, reason, unit = self.limit.filters, self.limit.reason, self.limit.unit
         room = max(0.0, self.limit.rate + self._bucket.tokens(now) / _EVEN_S)
         return Wanted(filters, reason, unit, room)
@@ -218,7 +218,7 @@ class Quota:
 def shares_of(
     quotas: Iterable[Quota], members: Mapping[int, Member], now: float
 ) -> dict[Key, dict[int, Rates]]:
-    """What each of the producers that keep rates may publish."""
+    """The share of each producer that keeps rates."""
     uses = {number: member.uses for number, member in members.items() if member.keeps_rates}
     return plan([quota.wanted(now) for quota in quotas], uses)
 

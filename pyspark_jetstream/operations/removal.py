@@ -39,7 +39,7 @@ class Removed:
     stream: str
     messages: int
     lost: tuple[str, ...] = field(default=())
-    """What is lost with it, in words."""
+    """Losses by the removal, in words."""
 
 
 def undo_partitions(
@@ -124,7 +124,7 @@ def _losses(
 
 
 def _unread(js: JetStream, stream: str) -> list[str]:
-    """What consumers of the stream would lose with it, in words."""
+    """Losses of the stream's consumers, in words."""
     consumers, missing = js.consumer_list(stream)
     lost = []
     for consumer in consumers:

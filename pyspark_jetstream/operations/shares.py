@@ -29,11 +29,11 @@ _SAME: Final = 0.1
 K = TypeVar("K", bound=Hashable)
 
 Key = tuple[str, Reason]
-"""What a rate is about: a filter of subjects, and whose limit it is."""
+"""Key of a rate: a filter of subjects, and the reason of the limit."""
 
 
 class Wanted(NamedTuple):
-    """So much a second may be published on some filters together."""
+    """The rate on some filters together."""
 
     filters: tuple[str, ...]
     reason: Reason
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """What is known of one writer under one rate."""
+    """State of one writer under one rate."""
 
     told: Rates | None = None
     told_at: float = -math.inf
@@ -72,7 +72,7 @@ class Use:
             self.before = now, kept.msg_in_counter, kept.bytes_in_counter
 
     def wants(self, unit: Unit) -> float:
-        """How many messages, or bytes, a second it can use."""
+        """Messages, or bytes, a second that it can use."""
         told = self.told or Rates()
         may, used = (told.msgs, self.msgs) if unit == "msg" else (told.nbytes, self.nbytes)
         if self.waiting_for and (self.waiting_for == unit or not may):

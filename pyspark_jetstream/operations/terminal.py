@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 _GAP: Final = "  "
 _NUMBER: Final = re.compile(r"[-+]?[\d,.]+( ?(%|s|[KMGT]?i?B))?|\?|none|")
-"""What stands at the right of a column that has numbers and nothing else."""
+"""Cells of a column of numbers, which stand at the right."""
 
 
 def say(*lines: object) -> None:

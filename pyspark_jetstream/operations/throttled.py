@@ -28,18 +28,18 @@ class Throttled(NamedTuple):
     """A subject of a writer that is paused."""
 
     producer_id: int
-    """Of the writer: one attempt of one task."""
+    """The writer's number: one attempt of one task."""
     subject: str
     reason: str
     """One of the throttle's five, such as `TopicProduceQuotaExceeded`."""
     until: datetime
-    """When it goes on if nobody says more: an operator's pause is issued again each second."""
+    """End of the pause unless it is issued again; an operator's is issued each second."""
     filter: str
-    """What was paused, the subject among it."""
+    """The paused subjects, of which this is one."""
     source: str
     """`operator`, or `server` where it is a refusal of the server's."""
     request_id: int
-    """Of the operator's command; 0 where there is none."""
+    """Number of the operator's command; 0 where there is none."""
 
 
 def throttled_subjects(options: Mapping[str, str], wait: str = "1s") -> list[Throttled]:
@@ -77,7 +77,7 @@ def is_throttled(options: Mapping[str, str], subject: str | None = None, wait: s
 
 
 def throttled_of(member: Member) -> Iterator[Throttled]:
-    """What this writer has said of itself, as far as it still holds."""
+    """Pauses that this writer has reported and that still hold."""
     ago_s = time.monotonic() - member.heard
     for paused in member.producer.throttled:
         if paused.pause_s > ago_s:

@@ -33,7 +33,7 @@ _NEW: Final = 0.2
 
 
 class Came(NamedTuple):
-    """What was published."""
+    """Messages and bytes that were published."""
 
     messages: int
     nbytes: int
@@ -41,7 +41,7 @@ class Came(NamedTuple):
 
 @dataclass(slots=True)
 class _Mark:
-    """Where a stream stood at the last call, and at the one before."""
+    """Ends of a stream at the last call, and at the one before."""
 
     created: str
     last: int
@@ -52,7 +52,7 @@ class _Mark:
     """Bytes of a message, of those it held when it last held any."""
 
     def came(self, info: StreamInfo) -> Came:
-        """What the stream has stored since the last call."""
+        """Messages and bytes that the stream has stored since the last call."""
         count = max(0, info.last_seq - self.last)
         left = self.messages + count - info.messages
         mean = self.mean or (info.bytes / info.messages if info.messages else 0.0)
@@ -117,7 +117,7 @@ class Usage:
         return total
 
     def _mark(self, info: StreamInfo) -> _Mark:
-        """Where it stood; what a new stream holds came before."""
+        """The stream's end then; messages that a new stream holds came before."""
         mark = self._marks.get(info.name)
         if mark is None or mark.created != info.created:
             last = info.last_seq

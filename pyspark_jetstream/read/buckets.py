@@ -43,7 +43,7 @@ class BucketRead:
 
     messages: Work
     prefix: str
-    """What stands before the keys."""
+    """Prefix of the keys' subjects."""
     keys: tuple[str, ...]
     include_headers: bool
     drop_markers: bool
@@ -182,7 +182,9 @@ def _of_subjects(narrowing: Narrowing, prefix: str) -> Narrowing:
 
 
 def _prefix(js: JetStream, info: StreamInfo, bucket: str) -> str:
-    """What stands before a key; a mirror has the subjects of its origin, perhaps a mirror too."""
+    """
+    Prefix of a key's subject; a mirror has the subjects of its origin, which may be a mirror too.
+    """
     mirror = info.config.get("mirror") or {}
     if mirror and not mirror.get("subject_transforms"):
         first = js.message_get(info.name, seq=1, next_by_subj=bucket_prefix("*") + subjects.REST)

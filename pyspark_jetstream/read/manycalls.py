@@ -29,7 +29,7 @@ __all__ = ["MAX_BYTES", "together"]
 logger = get_logger(__name__)
 
 MAX_BYTES: Final = 1 << 20
-"""What one call may bring, give or take its last message; what it leaves is pending."""
+"""Bytes that one call may bring, give or take its last message; the rest is pending."""
 
 
 def together(

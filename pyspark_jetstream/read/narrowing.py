@@ -70,7 +70,7 @@ class Narrowing:
     subjects: frozenset[str] | None = None
     """Only these; None for all."""
     prefix: str = ""
-    """What the subjects begin with."""
+    """Common beginning of the subjects."""
     sequences: Interval = Interval()
     partitions: Interval = Interval()
     since: datetime | None = None
@@ -113,7 +113,7 @@ class Narrowing:
         return (f"{whole}.{subjects.REST}",)
 
     def within(self, filters: Iterable[str | None]) -> list[str | None]:
-        """What is left of subject filters (None: all subjects), each narrowed."""
+        """Narrowed subject filters (None: all subjects); those that match nothing are left out."""
         mine = self.filters()
         if mine is None:
             return list(filters)

@@ -64,14 +64,14 @@ class NarrowedReader(DataSourceReader):
     """A reader that asks the server for less where a query's filters allow it."""
 
     narrowing = Narrowing()
-    """What the filters leave; everything, unless Spark hands some over."""
+    """The part of the stream that the filters leave; everything, unless Spark hands some over."""
 
 
 class TakesFilters(NarrowedReader):
     """Mixed into such a reader where Spark hands filters over."""
 
     column_names: Mapping[str, str] = {}
-    """What columns are called in a stream's read, where they are called otherwise."""
+    """By column of this read: its name in a stream's read, where that differs."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Notes what they leave. All stay with Spark, which applies them to the rows."""

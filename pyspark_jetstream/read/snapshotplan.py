@@ -54,7 +54,7 @@ LOOKED_UP_COST: Final = 18.0
 """One subject by `multi_last`, 1,024 a request."""
 
 LOOKED_UP_PAST_COST: Final = 150.0
-"""Likewise at a sequence in the past, for a subject that changed since."""
+"""Cost of the same at a sequence in the past, for a subject that changed since."""
 
 READ_COST: Final = 7.0
 """One message by an unfiltered batched direct get, reduced."""
@@ -64,10 +64,10 @@ _TASK_MESSAGES: Final = 50_000
 _DENSE: Final = 1 / 3
 
 _SCHEMA: Final = pa.schema([("subject", pa.string()), ("sequence", pa.int64())])
-"""Of a plan."""
+"""Schema of a plan."""
 
 _STORED: Final = pa.schema([("subject", pa.binary()), ("sequence", pa.int64())])
-"""Of what a plan is made of: subjects that differ may be the same as text."""
+"""Schema of what a plan is made of: subjects that differ may be the same as text."""
 
 
 def choose_index(subjects: int, messages: int, past: bool) -> Index:
@@ -120,7 +120,7 @@ class LastOfEach:
         self.add(pa.RecordBatch.from_arrays(columns, schema=_STORED))
 
     def subjects(self) -> set[str]:
-        """As a listing names them."""
+        """Subjects as a listing names them."""
         self._reduce()
         return set(map(readable, self._reduced["subject"].to_pylist()))
 
@@ -155,7 +155,7 @@ def _last(table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What makes messages leave a stream, as far as it decides what a gap means."""
+    """Limits by which messages leave a stream, as far as they decide the meaning of a gap."""
 
     per_subject: int
     """Messages it keeps of a subject; 0 for any number."""
@@ -205,7 +205,9 @@ def past_is_gone(later: LaterSubject, limits: StreamLimits, asked_for_past: bool
 
 
 def plan_of(stored: pa.Table, texts: Texts) -> pa.Table:
-    """What `LastOfEach.table` holds, with the subjects as text; without those that have none."""
+    """
+    The table of `LastOfEach.table` with subjects as text; rows whose subject has none are left out.
+    """
     stored = stored.combine_chunks()
     names, sequences = (
         column.chunk(0) if column.num_chunks else pa.array([], column.type)
@@ -241,7 +243,7 @@ def pack(plan: pa.Table) -> bytes:
 
 
 def unpack(packed: bytes) -> pa.Table:
-    """What `pack` made."""
+    """The table that `pack` packed."""
     with pa.ipc.open_stream(zlib.decompress(packed)) as reader:
         return reader.read_all().combine_chunks()
 

@@ -33,7 +33,7 @@ _ONE_BY_ONE: Final = 10_000
 """Messages of a record batch that are got one by one, at the most."""
 
 _BATCH_BYTES: Final = 32 << 20
-"""Likewise bytes, as far as they can be told from those before."""
+"""Upper bound of a batch's bytes, as far as they can be told from the batches before."""
 
 
 @dataclass(frozen=True, slots=True)

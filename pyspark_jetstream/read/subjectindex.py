@@ -44,7 +44,7 @@ each, 75 to 230 µs as of the past.
 """
 
 _TOGETHER_FAR: Final = 256
-"""Likewise where requests follow each other: no longer a wait than a range's request is."""
+"""Names of one request where requests follow each other: no longer a wait than a range's is."""
 
 _AT_ONE_TIME: Final = 1_000
 """Subjects whose first messages are held at one time, while it is seen where they lie."""
@@ -52,7 +52,7 @@ _AT_ONE_TIME: Final = 1_000
 
 @dataclass(slots=True)
 class Seen:
-    """What was found of some subjects at the pin."""
+    """Findings about some subjects at the pin."""
 
     last: LastOfEach = field(default_factory=LastOfEach)
     strangers: list[LaterSubject] = field(default_factory=list)

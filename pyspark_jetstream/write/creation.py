@@ -8,14 +8,17 @@ stream it made, as it does not know them; one since 2.12 refuses them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from .. import subjects
 from ..client.jetstream import JetStream
+from ..client.patience import Patience
 from ..client.versions import Version
-from ..errors import ApiError, OptionError, StreamNotFoundError
+from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
+from .changes import SETTLES_S
 
 __all__ = ["create_streams", "stream_configs"]
 
@@ -38,6 +41,9 @@ _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
 
 _BATCHED_SINCE: Final[Version] = (2, 14)
 
+_OVERLAP: Final = 10065
+"""err_code of JSStreamSubjectOverlapErr: another stream has a subject of this one."""
+
 _NAME_IN_USE: Final = 10058
 """err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
 
@@ -56,6 +62,8 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             # another way. An old server was refused before if a user asked for it.
             logger.info("stream=%s made without allow_batched: the server is too old", name)
         is_new = _is_missing(js, name) and _create(js, config)
+        if is_new:
+            _await_name(js, config)
         actual = js.stream_info(name).config
         differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
         if is_new:
@@ -85,11 +93,38 @@ def _create(js: JetStream, config: dict[str, Any]) -> bool:
     except ApiError as error:
         if error.err_code == _NAME_IN_USE:
             return False
-        raise OptionError(
-            "createStream", f"stream '{config['name']}': {error.description}"
-        ) from error
+        why = f"stream '{config['name']}': {error.description}"
+        if error.err_code == _OVERLAP:
+            why += _overlapped(js, config["subjects"])
+        raise OptionError("createStream", why) from error
     logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
     return True
+
+
+def _await_name(js: JetStream, config: dict[str, Any]) -> None:
+    """
+    Waits until tasks find the stream by its subject: in a cluster another server than the one that
+    has made it says which streams there are, and knows a moment later.
+    """
+    name, patience = config["name"], Patience(SETTLES_S)
+    try:
+        while js.stream_of(config["subjects"][0]) != name and not patience.over:
+            patience.pause()
+    except JetStreamError as error:  # who may not ask publishes without
+        logger.info("stream=%s: not asked whether tasks find it: %s", name, error)
+
+
+def _overlapped(js: JetStream, wanted: Sequence[str]) -> str:
+    """Which streams have these subjects, and what to do; as far as the user may ask."""
+    try:
+        taken = [(name, each) for each in wanted for name in js.stream_names(each)[:3]]
+    except JetStreamError:
+        return ""
+    names = ", ".join(f"'{name}' takes '{each}'" for name, each in taken)
+    return (
+        f" ({names}); write without createStream, into that one, or give this one other"
+        " streamSubjects" if taken else ""
+    )  # fmt: skip
 
 
 def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:

@@ -13,12 +13,15 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..kits.places import ROOT
 from . import clocks, processes
 
-__all__ = ["Query"]
+__all__ = ["NOT_STARTED", "Query"]
+
+NOT_STARTED: Final = "Python worker failed to connect back"
+"""Spark's words where a worker, or what plans a source, was not there within ten seconds."""
 
 _OURS = re.compile(r"pyspark_jetstream\.errors\.(\w+)")
 _ERROR = re.compile(r"\b([A-Za-z_.]*(?:Error|Exception))\b:? ?([^\n]{0,120})")
@@ -133,6 +136,8 @@ class Query:
                 told = json.loads(line.removeprefix("ENDED "))
                 if ours := _OURS.findall(told):
                     return str(ours[-1])
+                if NOT_STARTED in told:
+                    return NOT_STARTED
                 found = _ERROR.findall(told)
                 plain = " ".join(told.partition("=== Streaming Query")[0].split())
                 return " ".join(found[-1]) if found else f"{plain[:60]} … {plain[-60:]}"

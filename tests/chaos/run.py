@@ -22,6 +22,7 @@ from .cases import TARGET, Case
 from .faults import FAULTS, Fault, MissedError, fitting
 from .ledger import Verdict, by_subject, judge
 from .outcomes import EXACT, Outcome
+from .query import NOT_STARTED
 from .world import World
 
 __all__ = ["Plan", "Result", "run"]
@@ -206,14 +207,14 @@ async def _finish(plan: Plan, world: World, result: Result) -> Outcome:
 
 def _note_ends(world: World, result: Result) -> list[list[str]]:
     """
-    What each query has ended with since the last fault, which is noted as what came of that; not
-    that a busy machine could not start a Python worker in the ten seconds that Spark gives it.
+    What each query has ended with since the last fault, which is noted as what came of that; but
+    for a machine that is too busy to start a Python worker.
     """
     if not result.last:
         return []
     since = result.last["before"]
     said = [
-        [cause for cause in query.said[begin:] if "failed to connect back" not in cause]
+        [cause for cause in query.said[begin:] if cause != NOT_STARTED]
         for query, begin in zip(world.queries, since, strict=True)
     ]
     result.last["came"] = ", ".join(sorted({n for each in said for n in each})) or str(EXACT)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.write.creation import create_streams, stream_configs
 
-from ..kits.options import creation_of
+from ..kits.options import connection_of, creation_of
+from ..kits.proxy import Proxy
 
 
 @pytest.fixture
@@ -64,6 +67,29 @@ def test_a_field_that_the_server_does_not_know_is_an_error(js):
         create_streams(js, creation_of("C8", ("c8",), tomorrow=True))
 
 
+def test_a_stream_is_there_once_tasks_find_it(js, nats_server, deleting):
+    """
+    A cluster may name a stream a moment after it was made: until then tasks would say that none
+    takes their rows.
+    """
+    deleting.append("C9")
+    late = iter(range(3))
+
+    def rewrite(data):
+        if b'"streams":["C9"]' in data and next(late, None) is not None:
+            return data.replace(b'"streams":["C9"]', b'"streams":["--"]')
+        return data
+
+    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
+        client = Client(connection_of(proxy.url))
+        create_streams(JetStream(client), creation_of("C9", ("c9.>",)))
+        found = JetStream(client).stream_of("c9.a")
+        client.close()
+
+    assert found == "C9"
+    assert next(late, None) is None
+
+
 def test_the_filtered_layout_is_one_stream_with_a_wildcard(js, deleting):
     """
     A partition token in the subjects alone makes one stream that takes every partition.
@@ -107,12 +133,13 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
 
 def test_subjects_of_another_stream_are_an_error(js, new_stream):
     """
-    The server's own reason is passed on, with the stream's name.
+    The server's own reason is passed on, with both streams' names.
     """
     other = new_stream()
+    named = rf"stream 'C5': subjects overlap .*\('{other}' takes '{other}\.a'\); write without"
 
-    with pytest.raises(OptionError, match=r"option 'createStream': stream 'C5': subjects overlap"):
-        create_streams(js, creation_of("C5", (f"{other}.a",)))
+    with pytest.raises(OptionError, match=rf"option 'createStream': {named}"):
+        create_streams(js, creation_of("C5", ("c5.>", f"{other}.a")))
 
 
 def test_more_replicas_than_servers_are_an_error(js):

@@ -266,7 +266,7 @@ def edited(js, name, config):
         "deny_delete": True, "deny_purge": True, "subjects": [*config["subjects"], f"{name}-more"],
         "subject_transform": {"src": f"{name}.>", "dest": f"{name}.t.>"},
     }  # fmt: skip
-    js._call(f"STREAM.UPDATE.{name}", config)
+    js.call(f"STREAM.UPDATE.{name}", config)
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])

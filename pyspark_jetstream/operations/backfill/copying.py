@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..terminal import complain
 from .faults import BackfillError, StorageError
 from .journal import Entry, Journal, Manifest, Plan
 
@@ -33,11 +34,11 @@ class ChunkSource(Protocol):
         """The rows of a chunk."""
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """How many messages of a chunk are gone, given how many rows it was read with."""
+        """Number of a chunk's messages that are gone, by the number of rows that were read."""
 
 
 class ChunkTarget(Protocol):
-    """Where chunks go, each as a whole."""
+    """Target of chunks, each as a whole."""
 
     def check(self, plan: Plan) -> Plan:
         """
@@ -55,7 +56,7 @@ class ChunkTarget(Protocol):
         """Takes back what can be, of a chunk that will not be recorded."""
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
-        """What the manifest says of the chunks; drops what belongs to none."""
+        """The manifest's part about the chunks; drops files that belong to none."""
 
     def faults(self, manifest: Manifest) -> list[str]:
         """Reads everything again and compares it with the manifest; what differs."""
@@ -87,7 +88,12 @@ def copy(
             source.check(plan)
             target.check(plan)
         planned = [chunk["messages"] or 0 for chunk in plan["chunks"]]
-        show = shown(sum(planned), sum(planned[number] for number in journal.done))
+        done = sum(planned[number] for number in journal.done)
+        complain(
+            f"planned {sum(planned):,} messages in {len(planned):,} chunks; {len(journal.done):,}"
+            " of them are done. A run that is killed loses the chunk it is at (--chunk-messages)"
+        )
+        show = shown(sum(planned), done)
         for number, chunk in enumerate(plan["chunks"]):
             if number not in journal.done:
                 source.check(plan)

@@ -57,7 +57,7 @@ class Journal:
     done: dict[int, Entry]
     """The entries, by chunk."""
     manifest: Manifest | None
-    """What was done, once all is done."""
+    """The result, once all is done."""
 
     def __init__(self, storage: Storage, job: str, settings: Mapping[str, str]) -> None:
         """

@@ -43,14 +43,17 @@ _RESTORED: Final = (
 )
 _EXPECTED: Final = "Nats-Expected-Stream"
 _COUNTED_SUBJECTS: Final = 1_000
-"""Of a chunk, those with the most rows; the others are counted together."""
+"""
+Upper bound of a chunk's counted subjects, those with the most rows; the others are counted
+together.
+"""
 
 _DELETES: Final = 1_000
 """Messages deleted at one time."""
 
 
 class Selection:
-    """Which dead letters are replayed, of those whose subject is one of the target's."""
+    """The dead letters to replay, among those whose subject is one of the target's."""
 
     def __init__(self, reasons: Sequence[str], priorities: Sequence[str]) -> None:
         self._words = (("reason", list(reasons)), ("priority", list(priorities)))
@@ -84,7 +87,7 @@ class ReplayTarget(RelayTarget):
         self._selection = selection
 
     def check(self, plan: Plan) -> Plan:
-        """As for any relay; adds the subjects of the target to the plan."""
+        """Checks the plan like any relay; adds the subjects of the target to it."""
         target = super().check(plan)
         subjects = self._info().config.get("subjects")
         if not subjects:
@@ -121,7 +124,7 @@ class ReplayTarget(RelayTarget):
         }
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
-        """What was replayed: all in all, and of the subjects with the most rows."""
+        """Replayed rows: in all, and by the subjects with the most rows."""
         sums = {
             name: sum(entry[name] for entry in entries)
             for name in ("rows", "replayed", "duplicates", "elsewhere", "no_letters")
@@ -214,7 +217,7 @@ def remove(
 
 
 def _measures() -> list[Column]:
-    """What there is in a chunk, wanted and not."""
+    """Measures of a chunk, selected rows and others."""
     is_letter = F.col("subject").isNotNull()
     return [
         F.count(F.lit(1)).alias("rows"),

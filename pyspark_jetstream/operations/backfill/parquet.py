@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OURS: Final = re.compile(r"(?:.*/)?chunk-\d{5,}-\d{3,}-[0-9a-f]{8}\.parquet")
 _TOKEN: Final = re.compile(r"token:([1-9][0-9]?)")
 _FIELDS: Final = ("rows", "first", "last", "checksum", "bytes")
-"""What is measured of a file."""
+"""Measures of a file."""
 
 
 class Partitioning(NamedTuple):
@@ -40,7 +40,7 @@ class Partitioning(NamedTuple):
     columns: tuple[str, ...]
     words: tuple[str, ...]
     schema: StructType
-    """Of the rows with all columns that partition them."""
+    """Schema of the rows with all columns that partition them."""
 
     @classmethod
     def parse(cls, words: Sequence[str], rows: StructType) -> Partitioning:
@@ -164,7 +164,9 @@ class ParquetTarget:
         return faults + [f"{path} is none of this backfill's" for path in sorted(measured)]
 
     def _measured(self, directory: str) -> dict[str, dict[str, Any]]:
-        """What the Parquet files below a directory hold, by their paths; not those without rows."""
+        """
+        Measures of the Parquet files below a directory, by path; files without rows are left out.
+        """
         sizes = {
             file.path: file.bytes
             for file in self._storage.files(directory)

@@ -29,7 +29,7 @@ class ChunkRate:
         self.done = done
         self.rows = 0
         self._marks = deque([(now, done, 0)], maxlen=_MARKS)
-        """When how much was done, and how many rows."""
+        """Times, with the done part and the rows by then."""
 
     def __repr__(self) -> str:
         return f"<ChunkRate {self.done}/{self.total}, {self.rows} rows>"
@@ -51,13 +51,13 @@ class ChunkRate:
         return "  ".join(words)
 
     def percent(self) -> float:
-        """How much of all is done, by earlier runs too."""
+        """The done part of everything, earlier runs included."""
         return 100 * self.done / self.total if self.total else 100.0
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
-    """What `copy` shows its progress with."""
+    """The progress display of `copy`."""
     try:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     except ImportError:

@@ -186,7 +186,7 @@ def _range_of(task: ReadTask) -> RangeRead | OwnRead:
 
 
 def marked(info: StreamInfo) -> dict[str, Any]:
-    """What a plan notes of a stream, by which `check_streams` knows it again."""
+    """A plan's notes of a stream, by which `check_streams` knows it again."""
     return {"created": info.created, "mark": [info.last_seq, info.last_time, info.mark.seen_us]}
 
 

@@ -50,7 +50,7 @@ class RelayTarget:
     """Publishes chunks into a stream."""
 
     way_out = "Purge the copy and begin in a new directory"
-    """What to do when it cannot be told what was stored."""
+    """Advice where it cannot be told what was stored."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class RelayTarget:
         """Nothing: what is published stays, and the next run finds it."""
 
     def result(self, entries: list[Entry]) -> dict[str, Any]:
-        """What was copied, and between which sequences of the target it lies."""
+        """Copied rows, and the sequences of the target between which they lie."""
         return {
             "rows": sum(entry["rows"] for entry in entries),
             "checksum": checksums.total(entry["checksum"] for entry in entries),
@@ -168,7 +168,7 @@ class RelayTarget:
 
     @property
     def _prefix(self) -> str:
-        """What the ids of this backfill begin with."""
+        """Prefix of this backfill's ids."""
         return f"{self._journal.opened()['id']}-"
 
     def _messages(self, rows: DataFrame) -> DataFrame:

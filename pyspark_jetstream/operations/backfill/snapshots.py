@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NAME: Final = "jetstream-plan"
-"""Of the data source that reads a chunk; always the same, so that Spark keeps no more than one."""
+"""
+Name of the data source that reads a chunk; always the same, so that Spark keeps no more than one.
+"""
 
 
 def snapshot_options(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Hadoop(NamedTuple):
-    """Where Hadoop's file systems are: in a JVM, by a configuration."""
+    """Hadoop's file systems, in a JVM, by a configuration."""
 
     jvm: Any
     configuration: Any
@@ -58,7 +58,7 @@ class Storage:
         return f"{self.root}/{name}" if name else self.root
 
     def names(self, directory: str = "") -> list[str]:
-        """What stands in a directory itself; nothing where there is none."""
+        """Names in a directory itself; none where there is no directory."""
         with from_java(self.path(directory)):
             path = self._path(directory)
             if not self._files.exists(path):

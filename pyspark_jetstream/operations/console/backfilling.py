@@ -42,7 +42,7 @@ class Backfill(NamedTuple):
     spark: SparkSession
     journal: Journal
     shown: Callable[[int, int], Shown]
-    """What `copy` shows its progress with."""
+    """The progress display of `copy`."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def working(job: str, title: str, place: str, settings: Mapping[str, str]) -> It
 
 
 def arguments(parser: Parser) -> None:
-    """What all backfills take, in the file of `--config` too."""
+    """Arguments of all backfills, in the file of `--config` too."""
     parser.when_interrupted = "; run it again to go on"
     parser.add_file()
     parser.add_options("--option", help="an option of the read (see Options)")
@@ -70,7 +70,7 @@ def arguments(parser: Parser) -> None:
 
 
 def chunk_arguments(parser: Parser, chunk_messages: int) -> None:
-    """What backfills into files, or into a stream, take besides."""
+    """Further arguments of backfills into files, or into a stream."""
     add = parser.add_setting
     add("--partition-by", nargs="+", default=[], metavar="WORD",
         help="directories by day (UTC), token:N (of the subject, from 1), partition or"

@@ -37,7 +37,7 @@ class Command(NamedTuple):
     """The first sentence of its help."""
 
     words: tuple[str, ...] = ()
-    """What the name says, and stands before the words that are given."""
+    """Arguments that the name stands for, before those that are given."""
 
 
 COMMANDS: Final = {
@@ -172,7 +172,9 @@ def _script(shell: str) -> list[str]:
 
 
 def _followers() -> dict[str, str]:
-    """What may follow a command: its own commands, and flags; the longest commands come first."""
+    """
+    Words that may follow a command: its own commands, and flags; the longest commands come first.
+    """
     program = import_module(".program", __package__)
     found = {"": ["completion", "--help", "--version"], "completion": ["bash", "zsh"]}
     for name, made in COMMANDS.items():
@@ -191,7 +193,7 @@ def _followers() -> dict[str, str]:
 
 
 def _mistake(words: list[str], group: list[str]) -> str:
-    """What is wrong with words that name no command; values, which may be secrets, stay out."""
+    """The error in words that name no command; values, which may be secrets, stay out."""
     if not words:
         return "expected a command."
     blamed = words[1:2] if group else words[:1]

@@ -22,7 +22,7 @@ from .program import Parser
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     parser.add_argument("mapping", help="the text of a mapping, or a file")
     parser.add_argument("subjects", metavar="SUBJECT", nargs="+")
     parser.add_json()
@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def document(explained: Explanation) -> dict[str, Any]:
-    """What may happen to a message on this subject, for programs."""
+    """Destinations of a message on this subject, as JSON."""
     becomes = [
         {
             "cluster": cluster,

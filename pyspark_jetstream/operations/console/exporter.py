@@ -48,7 +48,7 @@ _IDLE_S = 10.0
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     add = parser.add_argument
     add("--metrics-subject", type=checked(check_filter), metavar="SUBJECT",
         default="spark.jetstream.metrics", help="%(default)s")  # fmt: skip

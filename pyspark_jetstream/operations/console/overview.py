@@ -54,7 +54,7 @@ _STREAM: Final = ("stream", "subject", "partitions", "partitionSubject")
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     add_consumers(parser)
     add = parser.add_argument
     add("--subject", metavar="FILTER", help="as the query's option subject")
@@ -80,7 +80,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def add_consumers(parser: Parser) -> None:
-    """Which consumers are meant: by their names, or by a query's checkpoint."""
+    """Arguments that select consumers: by their names, or by a query's checkpoint."""
     add = parser.add_argument
     add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
     add("--partitions", metavar="N", help="how many there are")
@@ -108,6 +108,8 @@ def inspecting(given: argparse.Namespace) -> Iterator[tuple[Client, Inspector]]:
     if words and "stream" not in words:
         raise OptionError(next(iter(words)), "needs --stream")
     options = parse_stream(connection_words(given) | words) if words else None
+    if options is not None and options.several is not None:
+        raise OptionError("stream", "expected one; --checkpoint shows a query of several")
     with _checkpoint(given) as checkpoint, connected(given) as client:
         yield client, Inspector(client, options, given.consumer, checkpoint)
 
@@ -153,5 +155,5 @@ def _lines() -> Iterator[Callable[[Inspection], None]]:
 
 
 def document(inspection: Inspection) -> dict[str, Any]:
-    """What was found, for programs."""
+    """The inspection as JSON."""
     return asdict(inspection) | {"problems": inspection.problems()}

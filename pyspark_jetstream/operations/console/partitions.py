@@ -54,7 +54,7 @@ _VERIFY: Final = (
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     parser.when_interrupted = ": the server goes on copying; run this again to check"
     add = parser.add_argument
     add("--stream", metavar="NAME", required=True, help="the stream to partition; left as it is")

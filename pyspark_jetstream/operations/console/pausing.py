@@ -34,7 +34,7 @@ NOT_PAUSED: Final = 3
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     add_consumers(parser)
     parser.add_argument("--for", dest="for_s", type=seconds, metavar="TIME", help="such as 10m")
     parser.add_argument("--resume", action="store_true", help="end a pause, as `resume` does")

@@ -44,7 +44,7 @@ _SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.s
 _PAIR: Final = "NAME=VALUE"
 _NEGATIVE: Final = re.compile(r"-\.?\d")
 _OPTION: Final = re.compile(r"\boption '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])")
-"""How errors name an option: `option 'x'`, `option x`, or its bare name where it has a capital."""
+"""Names of options in errors: `option 'x'`, `option x`, or the bare name where it has a capital."""
 
 
 def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> int:
@@ -79,17 +79,17 @@ class Parser(argparse.ArgumentParser):
     """The command line of a program, or of one of its commands."""
 
     when_interrupted = ""
-    """What is said after "interrupted"; nothing is said where this is empty."""
+    """The text behind "interrupted"; empty for no text."""
 
     def __init__(self, **how: Any) -> None:
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(formatter_class=kind, allow_abbrev=False, **how)
         self.name = re.sub(r".*/|\.py\b", "", self.prog)
-        """What lines of errors begin with: the program, without folder and `.py`."""
+        """First word of error lines: the program, without folder and `.py`."""
         self._settings: dict[str, argparse.Action] = {}
-        """What may stand in the file of `--config`, by its name there."""
+        """Settings that may stand in the file of `--config`, by their names there."""
         self._flags: dict[str, str] = {}
-        """How options are spelled here that have another name as options of Spark."""
+        """Spelling here of options that have another name as options of Spark."""
         self.set_defaults(parser=self)
 
     # ── what it takes ────────────────────────────────────────────────────────────────────────
@@ -126,7 +126,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def names(self) -> list[str]:
-        """What may stand in the file; tables end with `s`."""
+        """Settings that may stand in the file; tables end with `s`."""
         return [
             f"{name}s" if action.metavar == _PAIR else name
             for name, action in self._settings.items()

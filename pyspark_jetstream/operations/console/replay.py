@@ -53,7 +53,7 @@ from .backfilling import identity, reaching, working
 from .program import Parser, merged, positive
 
 JOB: Final = "replay_dead_letters"
-"""How journals and Spark know it."""
+"""Name of the job in journals and in Spark."""
 
 _NOT_HERE: Final = ("subject", "subjectmapping", "overloadpolicy")
 """Options that would send rows elsewhere."""
@@ -64,7 +64,7 @@ _SHOWN: Final = 20
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     backfilling.arguments(parser)
     add = parser.add_setting
     add("--stream", metavar="NAME", help="the stream of dead letters")
@@ -130,7 +130,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def document(manifest: Manifest, place: str, removed: int | None) -> dict[str, object]:
-    """What was replayed, and what is left where it was, for programs."""
+    """Replayed rows, and those left, as JSON."""
     counts = ("replayed", "duplicates", "elsewhere", "no_letters", "missing")
     return {
         "directory": place,

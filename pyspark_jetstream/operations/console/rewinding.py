@@ -55,7 +55,7 @@ _OF_BATCH: Final = re.compile(r"\.?(\d+)(\.crc)?")
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     add = parser.add_argument
     add("--checkpoint", metavar="DIR", required=True,
         help="the query's checkpointLocation: a local path, or file://")  # fmt: skip

@@ -34,11 +34,11 @@ from .backfilling import concluded, identity, schema_of, working
 from .program import Parser, merged
 
 JOB: Final = "snapshot_backfill"
-"""How journals and Spark know it."""
+"""Name of the job in journals and in Spark."""
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     backfilling.arguments(parser)
     add = parser.add_setting
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")

@@ -62,13 +62,13 @@ _QUOTAS: Final = {
 """The tables of the file, by the quota that each has the limits of."""
 
 _WRITERS: Final = 20
-"""How many writers of a limit have rows of their own."""
+"""Number of a limit's writers with rows of their own."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
 
 def arguments(parser: Parser) -> None:
-    """What its commands take."""
+    """Arguments of the program's commands."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, act: Callable[[Any], int], text: str) -> Parser:
@@ -114,7 +114,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _common(parser: Parser) -> None:
-    """What all its commands take."""
+    """Arguments of all commands."""
     parser.add_argument("--throttle-subject", type=checked(check_subject), metavar="SUBJECT",
         default=THROTTLE_SUBJECT, help="where the writers listen (%(default)s)")  # fmt: skip
     parser.add_argument("--receipt-wait", type=argument(receipt_wait), default=0.1,
@@ -225,9 +225,9 @@ def _nobody(given: argparse.Namespace) -> int:
 def _found(pauses: Pauses) -> list[Row]:
     return [
         {
+            "producer": str(number),
             "query": _shown(member.producer.query),
             "host": _shown(member.producer.host),
-            "producer": str(number),
             "streams": ", ".join(map(_shown, member.producer.streams)),
             "subjects sent": _sent(member),
             "supports throttle": "yes" if member.producer.supports_throttle else "no",
@@ -261,7 +261,7 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
 
 
 def _outcome(pauses: Pauses) -> dict[str, Any]:
-    """Who was told, who acknowledged, and who has ended meanwhile, for programs."""
+    """Producers by outcome, told, acknowledged and ended, as JSON."""
     ended = [
         {"state": response.value} | ended._asdict() for response, ended in pauses.ended.items()
     ]
@@ -296,8 +296,8 @@ def _row(
     producer: str, query: str, subjects: str, receipts: int | None, missed: int | None, state: str
 ) -> Row:
     return {
-        "query": query,
         "producer": producer,
+        "query": query,
         "subjects sent": subjects,
         "receipts": receipts,
         "missed": missed,
@@ -306,7 +306,7 @@ def _row(
 
 
 def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
-    """Of each limit what streams store, and below it what each writer publishes of its share."""
+    """For each limit the rate of its streams, and below it each writer's rate and share."""
     rows: list[Row] = []
     for quota_ in quotas:
         limit = quota_.limit
@@ -320,7 +320,9 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
 
         figures = (limit.rate, quota_.rate, quota_.total)
         rows.append(row(limit.name, figures, _state(quota_, writers, usage, pauses)))
-        rows += [row(f"  {w.query} {w.name}", w.figures, w.state) for w in writers[:_WRITERS]]
+        rows += [
+            row(f"  {w.name} {w.query}".rstrip(), w.figures, w.state) for w in writers[:_WRITERS]
+        ]
         if rest := writers[_WRITERS:]:
             sums = [sum(column) for column in zip(*(w.figures for w in rest), strict=True)]
             rows.append(row(f"  {len(rest):,} more", sums, ""))

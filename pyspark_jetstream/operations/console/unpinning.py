@@ -35,7 +35,7 @@ PINNED_CLIENT: Final = "pinned_client"
 
 
 def arguments(parser: Parser) -> None:
-    """What it takes."""
+    """The program's arguments."""
     add_consumers(parser)
     parser.add_json("one JSON document a consumer, one a line")
     parser.add_connection()

@@ -44,7 +44,7 @@ class Checkpoint:
     committed: int | None
     """The last batch that is done."""
     planned_offsets: Mapping[str, Any]
-    """What each source's batch ends with, by the source's number or name; JSON values."""
+    """Planned end of each source's batch, by the source's number or name; JSON values."""
     committed_offsets: Mapping[str, Any]
 
 
@@ -53,10 +53,10 @@ class Directory(Protocol):
 
     @property
     def location(self) -> str:
-        """Where it is."""
+        """Place of the checkpoint."""
 
     def names(self, directory: str) -> list[str]:
-        """What stands in a directory; nothing where there is none."""
+        """Names in a directory; none where there is no directory."""
 
     def read(self, name: str) -> bytes:
         """

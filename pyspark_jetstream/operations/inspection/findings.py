@@ -100,12 +100,12 @@ class PinState:
 
 @dataclass(frozen=True, slots=True)
 class ProgressState:
-    """How far a consumer is."""
+    """Progress of a consumer."""
 
     delivered: int = 0
     """The last stream sequence delivered."""
     deliveries: int = 0
-    """How many there were since it was made or reset."""
+    """Number of deliveries since it was made or reset."""
     ack_floor: int = 0
     """The stream sequence up to which all is acknowledged."""
     lag: int = 0
@@ -116,7 +116,7 @@ class ProgressState:
     waiting: int = 0
     """Pulls that wait."""
     last_active: str = ""
-    """When it last delivered something, "" never."""
+    """Time of the last delivery, "" for never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class ConsumerState:
     problems: tuple[str, ...] = ()
     read_rate: float | None = None
     lag_rate: float | None = None
-    """How fast the lag grows."""
+    """Growth of the lag."""
 
     @property
     def is_sparks(self) -> bool:
@@ -181,7 +181,7 @@ class PositionState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """What the last planned batch claimed of a partition that is read with others."""
+    """Claims of the last planned batch, on a partition that is read with others."""
 
     index: int
     stream: str
@@ -189,9 +189,9 @@ class ClaimState:
     first: int
     last: int
     redelivered: int
-    """Of these, messages that had been delivered before."""
+    """Number of these messages that had been delivered before."""
     ack_pending: int | None
-    """What the consumer waits to have acknowledged; None where there is no consumer."""
+    """Number of messages without an ack; None where there is no consumer."""
     problems: tuple[str, ...] = ()
 
 
@@ -226,7 +226,7 @@ class CheckpointState:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found at one moment."""
+    """Findings of one moment."""
 
     time: str
     server: str
@@ -236,7 +236,7 @@ class Inspection:
     checkpoint: CheckpointState | None
     leases: tuple[LeaseState, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be looked at."""
+    """Parts that could not be inspected."""
 
     def problems(self) -> list[str]:
         """Every problem with its place, one line each."""
@@ -263,7 +263,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What the server says of the streams and consumers of a checkpoint."""
+    """The server's state of the streams and consumers of a checkpoint."""
 
     streams: Mapping[str, StreamInfo]
     """By name, as far as they are there."""
@@ -352,7 +352,7 @@ def consumer_state(
 
 
 def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str, ...]:
-    """What of a query's own consumer is not as the query made it, or holds it."""
+    """Settings of a query's own consumer that somebody else has changed."""
     info = consumer_info_of(dict(answer))
     if info.name.startswith(NAMES):
         return ()  # an attempt's, which ends with it

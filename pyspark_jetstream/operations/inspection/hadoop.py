@@ -40,9 +40,9 @@ class HadoopDirectory:
         self._timeout_s = timeout_s
         self._late: threading.Thread | None = None
         self._gateway: Any = None
-        """Of a JVM that was started for this."""
+        """Gateway of a JVM that was started for this."""
         self._said: IO[bytes] = tempfile.TemporaryFile()
-        """What that JVM says: not into what a person reads here."""
+        """Output of that JVM, kept from the terminal."""
         try:
             self._storage: Storage = self._within(self._reached)
             self._check()
@@ -78,7 +78,7 @@ class HadoopDirectory:
             raise OptionError("checkpoint", f"no streaming query's: {self.location}: {why}")
 
     def _within(self, call: Callable[[], T]) -> T:
-        """What a call returns, or why not, as an error of ours."""
+        """Result of a call, or its failure as an error of ours."""
         results: list[T] = []
         errors: list[BaseException] = []
 
@@ -129,7 +129,7 @@ class HadoopDirectory:
         return Hadoop(jvm, util.newConfiguration(jvm.org.apache.spark.SparkConf()))
 
     def _error(self, error: BaseException) -> BaseException:
-        """What the file system, or the start of the JVM, failed with."""
+        """The error of the file system, or of the JVM's start."""
         from pyspark.errors import PySparkException
 
         from ..backfill.faults import StorageError

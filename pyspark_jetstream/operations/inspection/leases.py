@@ -27,11 +27,11 @@ class WaitingState:
 
     query: str
     name: str
-    """As Spark's users call it, "" where it has no name."""
+    """The user's name for it; "" where it has none."""
     host: str
     pid: int
     seen: str
-    """When it last said so."""
+    """Time of its last report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LeaseState:
     host: str = ""
     pid: int = 0
     term: int = 0
-    """How often it has changed hands."""
+    """Number of times that it has changed hands."""
     renewed: str = ""
     until: str = ""
     """Till then nobody takes it, unless its holder gives it back."""
@@ -99,7 +99,7 @@ def _is_of(token: str, streams: Sequence[str]) -> bool:
 
 
 def _waiting(message: StoredMessage, now: datetime) -> WaitingState | None:
-    """Who waits by this message; None where nobody does any more."""
+    """The query that waits by this message; None where none waits any more."""
     try:
         said = Waiting.from_bytes(message.data)
     except ValueError:
