@@ -36,6 +36,11 @@ READ_OPTIONS: Final = table(
     Option("partitions", "", value_of.positive, "1", "Number N of subject partitions."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`."),
+    Option("bucket", "bucket", value_of.bucket_name, "",
+        "A Key-Value bucket: its keys with their latest values; in a stream with their changes."),
+    Option("keys", "keys", value_of.filters, "",
+        "Only keys of the bucket that match, such as `user.*.name`; a comma list or JSON list.",
+        absent=(">",)),
     Option("includeHeaders", "include_headers", value_of.boolean, "false",
         "Add the column `headers`."),
     Option("includeCount", "include_count", value_of.boolean, "false",
@@ -106,6 +111,13 @@ class StreamOptions:
     starting: Starting
     several: Several | None
     """None where there is one stream, or one a partition."""
+    bucket: str | None
+    """The Key-Value bucket whose stream it is; None where it is read as a stream."""
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether messages are read with their headers: what a bucket's do stands there."""
+        return self.include_headers or self.bucket is not None
 
 
 def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> StreamOptions:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from .. import subjects
@@ -21,7 +20,7 @@ from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
-from ..fetch.decoding.markers import PUT, operations
+from ..fetch.decoding.keys import keyed
 from ..fetch.decoding.rows import kept
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Survey, check_direct
@@ -35,24 +34,7 @@ from .ranges import JetStreamRangeReader
 from .snapshot import picks, take
 from .snapshotplanner import Snapshots
 
-__all__ = ["BucketRead", "FilteredBucketReader", "JetStreamBucketReader", "bucket_schema"]
-
-
-def bucket_schema(include_headers: bool) -> pa.Schema:
-    """The columns of a bucket."""
-    fields = [
-        pa.field("key", pa.string()),
-        pa.field("value", pa.binary()),
-        pa.field("revision", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("operation", pa.string()),
-    ]
-    if include_headers:
-        fields.append(pa.field("headers", _HEADERS))
-    return pa.schema(fields)
-
-
-_HEADERS = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+__all__ = ["BucketRead", "FilteredBucketReader", "JetStreamBucketReader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +55,18 @@ class BucketRead:
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        prefix = self.prefix
-        schema = bucket_schema(self.include_headers)
-        wanted = [subjects.matcher(f"{prefix}{key}") for key in self.keys]
+        return keyed(self._wanted(client), self.include_headers, self.drop_markers)
+
+    def _wanted(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The messages, without those that only lie between."""
+        wanted = [subjects.matcher(f"{self.prefix}{key}") for key in self.keys]
         for batch in kept(self.messages.batches(client)):
             if len(wanted) > 1:
                 names = batch.column("subject").to_pylist()
                 batch = batch.filter(
                     pa.array([any(match(name) for match in wanted) for name in names], pa.bool_())
                 )
-            operation = operations(batch.column("headers"))
-            if self.drop_markers:
-                puts = pc.equal(operation, PUT)
-                batch, operation = batch.filter(puts), operation.filter(puts)
-            if batch.num_rows:
-                key = pc.utf8_slice_codeunits(batch.column("subject"), len(prefix))
-                columns = [key, *batch.select(["data", "sequence", "timestamp"]).columns, operation]
-                if self.include_headers:
-                    columns.append(batch.column("headers"))
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield batch
 
 
 class JetStreamBucketReader(NarrowedReader):
@@ -149,6 +124,7 @@ class JetStreamBucketReader(NarrowedReader):
             RangeOptions(
                 connection=planned.connection,
                 stream=planned.stream,
+                bucket=None,
                 subjects=(planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",),
                 partitions=planned.partitions,
                 partition_subject=planned.partition_subject,

@@ -24,6 +24,7 @@ from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
+from ..fetch.decoding.keys import keyed
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
@@ -232,7 +233,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         assert isinstance(partition, ReadTask)  # a stream's plan has no task of nothing
-        return counted(read_task(partition), self._options.include_count)
+        options, rows = self._options, read_task(partition)
+        if options.bucket is not None:
+            return keyed(rows, options.include_headers)
+        return counted(rows, options.include_count)
 
     def stop(self) -> None:
         """Closes the connections. Spark often ends the process without this call."""

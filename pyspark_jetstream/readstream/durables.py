@@ -105,7 +105,7 @@ class Durables:
             start=offset.sequences[partition.index],
             end=end,
             expected=expected,
-            include_headers=options.include_headers,
+            include_headers=options.needs_headers,
             fail_on_data_loss=options.fail_on_data_loss,
             mark=info.mark,
             owner=self.owner(offset.query),

@@ -8,6 +8,7 @@ in `shared.claims`.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -17,9 +18,10 @@ from .. import values as value_of
 from ..client.options import metrics_options
 from ..errors import OptionError
 from ..fetch.options import Several, StreamOptions, ending_of, stream_values
-from ..option import Option, Values, needs, table
+from ..option import Option, Values, exclusive, needs, parsed, table
 from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
+from ..subjects import bucket_prefix
 from ..values import Starting
 
 __all__ = ["POLICIES", "SHARING_OPTIONS", "STREAM_OPTIONS", "Sharing", "SourceOptions", "shared_by"]
@@ -48,9 +50,10 @@ def _priority(value: str) -> int:
 SHARING_OPTIONS: Final = table(
     "stream",
     Option("minPending", "min_pending", value_of.positive, "",
-        "`overflow`: served only while so many messages wait, or `minAckPending` holds."),
+        "`overflow`: served only while so many messages of a partition wait, or `minAckPending`"
+        " holds."),
     Option("minAckPending", "min_ack_pending", value_of.positive, "",
-        "`overflow`: served only while so many are claimed and not acknowledged."),
+        "`overflow`: served only while so many of a partition are claimed and not acknowledged."),
     Option("priority", "priority", _priority, "0", "`prioritized`: 0 is served first, 9 last."),
     Option("ackWait", "ack_wait_s", value_of.duration, "2m",
         "Claims of a reader that is gone return to the others after it (shared consumers)."),
@@ -204,6 +207,21 @@ class SourceOptions(StreamOptions):
     """Beyond it nothing is read, whatever comes."""
 
 
+def _of_bucket(values: Values) -> Values:
+    """The options of the stream of a Key-Value bucket, whose keys are read."""
+    for name in ("stream", "streamPattern", "subject", "partitions", "partitionSubject"):
+        exclusive(values, "bucket", name)
+    exclusive(values, "bucket", "includeCount")
+    if values["priorityPolicy"] != "pinned_client":
+        raise OptionError("bucket", "is read by consumers of its own: leave priorityPolicy out")
+    bucket = values["bucket"]
+    given = {"stream": f"KV_{bucket}"}
+    if "keys" in values:
+        filters = [f"{bucket_prefix(bucket)}{key}" for key in values["keys"]]
+        given["subject"] = parsed("keys", value_of.disjoint_filters, json.dumps(filters))
+    return values.also(**given)
+
+
 def source_options(values: Values) -> SourceOptions:
     """
     Options of `spark.readStream`, of their typed values.
@@ -211,6 +229,9 @@ def source_options(values: Values) -> SourceOptions:
     Raises:
         OptionError: The first mistake found.
     """
+    needs(values, "keys", "bucket")
+    if "bucket" in values:
+        values = _of_bucket(values)
     common = stream_values(values)
     read_mode = values["readMode"]
     if common["several"] is not None:

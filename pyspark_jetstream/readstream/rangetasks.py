@@ -129,7 +129,7 @@ class RangeTasks:
             start=plan.start.sequences[at],
             end=plan.end.sequences[at],
             expected=plan.counts[at] if index is not None else total(plan.counts),
-            include_headers=self._options.include_headers,
+            include_headers=self._options.needs_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
             mark=self._watched.infos[stream].mark,
             unseen=unseen,

@@ -62,7 +62,7 @@ def test_mistakes_are_said_with_the_columns(options):
     ("options", "schema", "option"),
     [
         ({"stream": "S", "multiLast": ">"}, None, "multiLast"),
-        ({"bucket": "B"}, None, "bucket"),
+        ({"bucket": "B", "history": "true"}, None, "history"),
         ({"stream": "S"}, StructType().add("value", StringType()), "schema"),
         ({"strem": "S"}, StructType().add("value", StringType()), "strem"),
     ],

@@ -151,6 +151,7 @@ def test_stream_options_arrive_typed():
         "partition_subject": "a.{partition}.>",
         "include_headers": True,
         "include_count": False,
+        "bucket": None,
         "fail_on_data_loss": False,
         "on_invalid_subject": "replace",
         "min_partitions": None,

@@ -1,0 +1,153 @@
+"""A Key-Value bucket as a stream of changes, beside what a watcher of the KV API sees."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+
+import pytest
+
+from pyspark_jetstream.errors import OptionError
+from pyspark_jetstream.options import parse_stream
+
+from ..kits.reading import query
+from ..kits.seeds import fresh
+from .test_buckets import DEL, PURGE, bucket, put, read
+
+__all__ = ["bucket", "put", "query", "read"]
+
+NATS = shutil.which("nats")
+SEEDS = [1, *fresh(__name__)]
+
+
+def changes(seed, count, keys=40):
+    """Entries for `put`: puts, deletes and purges of few keys."""
+    rng = random.Random(seed)
+    found = []
+    for number in range(count):
+        key = f"{rng.choice('ab')}.{rng.randrange(keys)}"
+        marker = rng.choice([None, None, None, DEL, PURGE])
+        found.append((key, b"", marker) if marker else (key, b"%d" % number))
+    return found
+
+
+def seen(rows):
+    """What rows say, in order."""
+    return [(row["key"], row["value"], row["revision"], row["operation"]) for row in rows]
+
+
+def fold(entries):
+    """What a bucket has after these changes."""
+    found = {}
+    for key, value, _, operation in entries:
+        found[key] = value if operation == "PUT" else None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", ["auto", "consumer", "direct"])
+@pytest.mark.parametrize("history", [1, 5])
+def test_latest_values_then_changes(bucket, put, query, read, js, history, mode, seed):
+    """
+    What the bucket holds comes first, each key's last revision among it, then each change once, in
+    order of the revisions, over restarts, too; folded it is the bucket.
+    """
+    name = bucket(history=history)
+    entries = changes(seed, 900)
+    put(name, *entries[:300])
+    held = seen(read(name, history="true", dropMarkers="false"))
+    one = query(bucket=name, readMode=mode)
+    one.drain()
+    first = seen(one.rows)
+    for low in range(300, 900, 200):
+        put(name, *entries[low : low + 200])
+        last = js.stream_info(f"KV_{name}").last_seq
+        one.drain()
+        assert one.rows[-1]["revision"] == last
+        one.restart()
+    rows = seen(one.rows)
+
+    assert first == sorted(held, key=lambda entry: entry[2])
+    assert [entry[2] for entry in rows] == sorted({entry[2] for entry in rows})
+    assert all(entry in rows for entry in seen(read(name, history="true", dropMarkers="false")))
+    assert fold(rows) == {row["key"]: row["value"] for row in read(name)}
+    assert {entry[3] for entry in rows} == {"PUT", "DEL", "PURGE"}
+
+
+def test_some_keys_and_changes_alone(bucket, put, query):
+    """
+    `keys` leaves the others out, each filter a partition; from `latest` on there are changes alone.
+    """
+    name = bucket()
+    put(name, ("a.1", b"old"), ("b.1", b"old"), ("c.1", b"old"))
+    some = query(bucket=name, keys="a.>,c.*", includeHeaders="true")
+    later = query(bucket=name, startingOffsets="latest")
+    for each in (some, later):
+        each.plan()
+        each.commit()
+    put(name, ("a.1", b"new"), ("b.1", b"", DEL), ("c.2", b"new"))
+    some.drain()
+    later.drain()
+
+    assert sorted(seen(some.rows), key=lambda entry: entry[2]) == [
+        ("a.1", b"old", 1, "PUT"), ("c.1", b"old", 3, "PUT"),
+        ("a.1", b"new", 4, "PUT"), ("c.2", b"new", 6, "PUT"),
+    ]  # fmt: skip
+    assert [row["headers"] for row in some.rows] == [None] * 4
+    assert seen(later.rows) == [
+        ("a.1", b"new", 4, "PUT"), ("b.1", b"", 5, "DEL"), ("c.2", b"new", 6, "PUT"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"bucket": "B", "stream": "S"}, "stream"),
+        ({"bucket": "B", "subject": "x"}, "subject"),
+        ({"bucket": "B", "partitions": "2"}, "partitions"),
+        ({"bucket": "B", "includeCount": "true"}, "includeCount"),
+        ({"bucket": "B", "keys": "a.*,*.b"}, "keys"),
+        ({"stream": "S", "keys": "a"}, "keys"),
+        ({"bucket": "B", "priorityPolicy": "overflow", "consumer": "c"}, "bucket"),
+        ({"bucket": "B", "history": "true"}, "history"),
+    ],
+)
+def test_options_that_do_not_go_together(options, option):
+    """
+    What a bucket says of its stream need not be said; keys that overlap would come twice.
+    """
+    with pytest.raises(OptionError) as caught:
+        parse_stream(options)
+
+    assert caught.value.option == option
+
+
+@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+def test_beside_a_watcher_of_the_command_nats(nats_server, bucket, put, query, js):
+    """
+    The same sequence as `nats kv watch`: latest values, then changes.
+    """
+    name = bucket()
+    put(name, *changes(7, 60, keys=5))
+    entries = changes(8, 400, keys=5)
+    one = query(bucket=name)
+    one.drain()
+    held = len(one.rows)
+    call = [NATS, "--server", nats_server.url, "kv", "watch", name]
+    lines = []
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as watch:
+        while len(lines) < held:
+            lines.append(watch.stdout.readline())
+        for entry in entries:
+            put(name, entry)
+            lines.append(watch.stdout.readline())
+            one.drain()
+        watch.kill()
+    shown = [line.split("]", 1)[1].split(f"{name} > ")[1].strip() for line in lines]
+
+    assert [text.split(":", 1)[0] for text in shown] == [row["key"] for row in one.rows]
+    assert all(
+        row["value"].decode() in line for row, line in zip(one.rows, lines, strict=True)
+        if row["operation"] == "PUT"
+    )  # fmt: skip
