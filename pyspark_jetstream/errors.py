@@ -54,6 +54,7 @@ whether the same call may succeed later without anybody changing anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from .sanitize import sanitized
@@ -317,13 +318,34 @@ class ApiError(JetStreamError):
 
 
 class StreamNotFoundError(ApiError):
-    """The stream does not exist in this account and domain."""
+    """The stream does not exist in this account and domain; perhaps `meant` does."""
+
+    def __init__(
+        self, subject: str, code: int, err_code: int, description: str, meant: str = ""
+    ) -> None:
+        super().__init__(subject, code, err_code, description)
+        self.args = (subject, code, err_code, description, meant)
+        self.meant = meant
+
+    @property
+    def stream(self) -> str:
+        """The name that was asked for."""
+        return self.subject.rsplit(".", 1)[-1]
+
+    def near(self, names: Iterable[str]) -> StreamNotFoundError:
+        """The same, with that of these names which is spelled most alike, if one is."""
+        from difflib import get_close_matches  # workers import this module, and never come here
+
+        by_lower = {name.lower(): name for name in names}
+        near = get_close_matches(self.stream.lower(), by_lower, n=1)
+        meant = by_lower[near[0]] if near else ""
+        return StreamNotFoundError(self.subject, self.code, self.err_code, self.description, meant)
 
     def _line(self) -> str:
-        name = self.subject.rsplit(".", 1)[-1]
+        meant = f"did you mean '{self.meant}'? If not, " if self.meant else ""
         return (
-            f"stream '{name}' not found (err_code {self.err_code});"
-            " check the options stream, jsDomain and the account of the credentials"
+            f"stream '{self.stream}' not found (err_code {self.err_code}); {meant}"
+            "check the options stream, jsDomain and the account of the credentials"
         )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Final
+from typing import Final, TextIO
 
 from .sanitize import sanitized
 from .worker import query_name
@@ -44,11 +44,11 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets on the tasks of a streaming query."""
 
 
-class _Stderr(logging.Handler):
+class _Stderr(logging.StreamHandler[TextIO]):
     """Says for whom this process runs; writes only where nobody else does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        logging.Handler.__init__(self)  # the stream is whatever stderr is when something is said
         self.query = self.batch = _UNKNOWN
         self.level_is_ours = False
         """Whether the level of the logger is one that `log_for` has set."""
@@ -56,16 +56,17 @@ class _Stderr(logging.Handler):
         formatter.converter = time.gmtime
         self.setFormatter(formatter)
 
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """Where lines go."""
+        return sys.stderr
+
     def emit(self, record: logging.LogRecord) -> None:
         fields = {name: sanitized(text) for name, text in self._fields().items()}
         record.__dict__.update(fields, context=fields | record.__dict__.get("context", {}))
         if logging.getLogger().handlers or len(_LOGGER.handlers) > 1:
             return
-        try:
-            sys.stderr.write(self.format(record) + "\n")  # one write: lines of workers stay whole
-            sys.stderr.flush()
-        except Exception:
-            self.handleError(record)
+        super().emit(record)  # in one write: lines of several workers stay whole
 
     def _fields(self) -> dict[str, str]:
         spark = sys.modules.get("pyspark")  # there already where Spark runs us

@@ -24,6 +24,7 @@ __all__ = [
     "MAX_SUBJECT_BYTES",
     "PARTITION",
     "REST",
+    "bucket_prefix",
     "check_filter",
     "check_subject",
     "covers",
@@ -244,6 +245,11 @@ def filter_fault(filter: str) -> str | None:
     if REST in parts[:-1]:
         return f"token {parts.index(REST) + 1} is '>', which may only be the last token"
     return None
+
+
+def bucket_prefix(bucket: str) -> str:
+    """What stands before a key in the subjects of a Key-Value bucket (ADR-8)."""
+    return f"$KV.{bucket}."
 
 
 def check_subject(subject: str) -> None:

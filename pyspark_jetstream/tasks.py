@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -12,9 +12,10 @@ from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
 from .client.options import ConnectionOptions
-from .errors import JetStreamError, ReadError
+from .errors import DataLossError, JetStreamError, ReadError, StreamNotFoundError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
+from .fetch.dataloss import lost
 from .fetch.decoding.markers import without_markers
 from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
@@ -24,19 +25,24 @@ from .logs import log_for
 from .sanitize import get_logger
 from .worker import settle
 
+_TASK_SEQUENCES: Final = 10_000
+"""Ranges of several streams that have more in sum are no one task."""
+
 if TYPE_CHECKING:
     from .client.info import StreamInfo
     from .fetch.survey import Survey
 
 __all__ = [
+    "ManyReads",
     "OwnRead",
     "RangeRead",
     "ReadTask",
     "WarmUp",
     "Work",
     "by_own_consumer",
-    "cheapest",
     "direct_tasks",
+    "of_many",
+    "pieces",
     "read_task",
     "shaped",
     "trimmed",
@@ -106,6 +112,28 @@ class RangeRead(DirectRead):
 
 
 @dataclass(frozen=True, slots=True)
+class ManyReads:
+    """The work of a task that reads ranges of several streams, one after the other."""
+
+    reads: tuple[RangeRead, ...]
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """
+        The rows.
+
+        Raises:
+            DataLossError: One of the streams was deleted (`failOnDataLoss`).
+        """
+        for read in self.reads:
+            try:
+                yield from read.batches(client)
+            except StreamNotFoundError:
+                what = f"the stream was deleted before it was read up to sequence {read.end}"
+                error = DataLossError(read.stream, read.partition or 0, what)
+                lost(error, read.fail_on_data_loss)
+
+
+@dataclass(frozen=True, slots=True)
 class OwnRead(Own):
     """The work of a read by a consumer of the attempt's own, and of what reads where none is."""
 
@@ -166,12 +194,43 @@ def by_own_consumer(
 
 def direct_tasks(
     connection: ConnectionOptions,
-    read: RangeRead,
-    ranges: Sequence[tuple[int, int]],
-    counts: Sequence[int | None],
+    survey: Survey,
+    infos: Mapping[str, StreamInfo],
+    reads: Sequence[RangeRead],
+    wanted: int,
+    most: int | None,
+    may_own: bool = True,
 ) -> list[ReadTask]:
     """
-    `read` as tasks over contiguous ranges of sequences, each with what it must find.
+    The reads as tasks over contiguous ranges of sequences, each with what it must find.
+
+    Args:
+        wanted: into how many tasks all reads are cut, by their sequences.
+        most: of sequences a task.
+        may_own: whether consumers of the tasks' own take their place where these cost less.
+    """
+    sequences = max(1, sum(read.end - read.start for read in reads))
+    tasks: list[ReadTask] = []
+    for read in reads:
+        parts = -(-wanted * (read.end - read.start) // sequences)
+        ranges = planning.split_range(read.start, read.end, parts, most)
+        filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
+        counts = [read.expected]
+        if len(ranges) > 1:
+            counts = survey.sums(read.stream, filters, ranges, infos)
+        for piece in pieces(read, ranges, counts):
+            info = infos[read.stream]
+            is_own = may_own and _own_is_cheaper(survey, info, piece)
+            work = by_own_consumer(piece, piece.layout, None) if is_own else piece
+            tasks.append(ReadTask(connection, work))
+    return tasks
+
+
+def pieces(
+    read: RangeRead, ranges: Sequence[tuple[int, int]], counts: Sequence[int | None]
+) -> list[RangeRead]:
+    """
+    `read` in ranges, with what each must find.
 
     What was there when `read` was counted and is not any more the first one misses: a stream loses
     its oldest messages.
@@ -180,22 +239,39 @@ def direct_tasks(
     if read.expected is not None and None not in counts:
         expected[0] = max(counts[0] or 0, read.expected - sum(count or 0 for count in counts[1:]))
     return [
-        ReadTask(connection, replace(read, start=low, end=high, expected=count))
+        replace(read, start=low, end=high, expected=count)
         for (low, high), count in zip(ranges, expected, strict=True)
     ]
 
 
-def cheapest(survey: Survey, info: StreamInfo, tasks: Iterable[ReadTask]) -> Iterator[ReadTask]:
-    """Direct reads of a stream, or in their place reads by own consumers where these cost less."""
+def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
+    return (
+        read.filter is None
+        and planning.own_is_cheaper(read.end - read.start, survey.site(info))
+        and info.retention == "limits"
+        and survey.may_own(info.name, {info.name: info})
+    )
+
+
+def of_many(tasks: Sequence[ReadTask], most: int) -> list[ReadTask]:
+    """
+    Direct reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
+    their order, and no more sequences than make one worth its start.
+    """
+    groups: list[list[RangeRead]] = []
+    length = 0
+    connection: ConnectionOptions | None = None
     for task in tasks:
-        read = task.work
+        read, connection = task.work, task.connection
         assert isinstance(read, RangeRead)
-        sequences = read.end - read.start
-        cheaper = read.filter is None and planning.own_is_cheaper(sequences, survey.site(info))
-        if cheaper and info.retention == "limits" and survey.may_own(info.name, {info.name: info}):
-            yield ReadTask(task.connection, by_own_consumer(read, read.layout, None))
-        else:
-            yield task
+        length += read.end - read.start
+        if not groups or len(groups[-1]) >= most or length > _TASK_SEQUENCES:
+            groups.append([])
+            length = read.end - read.start
+        groups[-1].append(read)
+    if connection is None:
+        return []
+    return [ReadTask(connection, ManyReads(tuple(group))) for group in groups]
 
 
 def counted(batches: Iterator[pa.RecordBatch], wanted: bool) -> Iterator[pa.RecordBatch]:

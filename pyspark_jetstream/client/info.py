@@ -133,6 +133,12 @@ LISTING: Final = record(
 NAMES: Final = record({}, {"streams": each(text), "total": _COUNT})
 """Answer of STREAM.NAMES."""
 
+LISTED: Final = record(
+    {"total": _COUNT},
+    {"streams": each(record({"config": record({"name": text}, {})}, {})), "missing": each(text)},
+)
+"""Answer of STREAM.LIST, as far as it tells which streams to look at."""
+
 _CONSUMER: Final = record(
     {"name": text},
     {

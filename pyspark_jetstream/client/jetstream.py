@@ -32,6 +32,7 @@ from .connection import Client, Reply, Request
 from .info import (
     CONSUMERS,
     ERROR,
+    LISTED,
     LISTING,
     NAMES,
     PAUSED,
@@ -272,25 +273,30 @@ class JetStream:
             if not is_new or len(names) >= answer.get("total", 0):
                 return names
 
-    def streams_listed(self, takes: Callable[[str], bool]) -> dict[str, StreamInfo]:
+    def streams_listed(self, takes: Callable[[str], bool]) -> dict[str, StreamInfo | None]:
         """
         `stream_info` of all streams whose names are taken, by name, in pages of 256.
 
-        One that is made or deleted meanwhile may be left out, and so may be one that is there: a
-        cluster leaves out those whose leader does not answer within 4 s.
+        None of one whose leader does not answer: a cluster lists it as one that holds nothing. A
+        stream may be left out while others are made or deleted.
         """
 
-        def page(answer: dict[str, Any]) -> tuple[int, int, list[StreamInfo]]:
-            streams = answer.get("streams") or []
-            taken = [self._timed(each) for each in streams if takes(each["config"]["name"])]
-            return answer["total"], len(streams), taken
+        def page(answer: dict[str, Any]) -> tuple[int, int, dict[str, StreamInfo | None]]:
+            streams = LISTED(answer).get("streams") or []
+            missing = answer.get("missing") or []
+            there: dict[str, StreamInfo | None] = dict.fromkeys(filter(takes, missing))
+            for each in streams:
+                name = each["config"]["name"]
+                if takes(name) and name not in missing:
+                    there[name] = self._timed(each)
+            return answer["total"], len(streams), there
 
         total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
         bodies = [{"offset": at} for at in range(length, total, length or total)] if length else []
         requests = [(f"{self.prefix}.STREAM.LIST", json.dumps(body).encode()) for body in bodies]
         for _, _, more in self._answers(requests, page):
-            found += more
-        return {info.name: info for info in found}
+            found |= more
+        return found
 
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""

@@ -78,6 +78,11 @@ class Layout:
         whole = tuple(SubjectPartition(place, name) for place, name in enumerate(names))
         return cls(whole, is_several=True)
 
+    @property
+    def places(self) -> tuple[tuple[str, ...], ...]:
+        """Of several streams what each partition is, as an offset has it; none of one stream."""
+        return tuple((partition.stream,) for partition in self) if self.is_several else ()
+
     def within(self, index: int) -> tuple[Layout, int]:
         """
         What the stream of a partition holds, and which of it that is: the number that its rows

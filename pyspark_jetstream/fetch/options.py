@@ -29,7 +29,7 @@ READ_OPTIONS: Final = table(
     Option("stream", "stream", value_of.text, "",
         "Stream name; with `{partition}` in it, one stream a partition; or several, a comma list."),
     Option("streamPattern", "", value_of.stream_pattern, "",
-        "Read all streams of such a name, `*` for any characters."),
+        "Read all streams of such a name, `*` for any characters; new ones join."),
     Option("subject", "subjects", value_of.disjoint_filters, "",
         "Read only subjects that match; of a comma list or JSON list, each is a partition.",
         absent=()),

@@ -20,7 +20,7 @@ from ..client.jetstream import STREAM_NOT_FOUND, JetStream
 from ..client.marks import replaced
 from ..client.peer import away_s
 from ..client.versions import require
-from ..errors import OptionError, PermissionsError, StreamNotFoundError
+from ..errors import JetStreamError, OptionError, PermissionsError, StreamNotFoundError
 from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
@@ -148,17 +148,33 @@ class Survey:
             if self._options.several is not None:
                 self._layout = self._first_layout(self._options.several)
             elif "{partition}" in self._options.stream:
-                first = self.js.stream_info(stream_names(self._options.stream, 1)[0])
+                first = self._info_of(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
                 self._check_next(len(layout))
                 self._cover_again = time.monotonic() + self._cover_every_s
                 self._layout = layout
             else:
-                info = self.js.stream_info(self._options.stream)
+                info = self._info_of(self._options.stream)
                 layout = resolve_layout(self._options, {info.name: info.config})
                 self._check_filter(info)
                 self._layout = layout
         return self._layout
+
+    def _info_of(self, name: str) -> StreamInfo:
+        """
+        The stream that an option names.
+
+        Raises:
+            StreamNotFoundError: It is missing; says which name is alike.
+        """
+        try:
+            return self.js.stream_info(name)
+        except StreamNotFoundError as error:
+            try:
+                names = self.js.stream_names()
+            except JetStreamError:  # as where the user may not ask
+                names = []
+            raise error.near(names) from None
 
     def take(self, layout: Layout) -> None:
         """Goes on with these partitions: of several streams some come, and some go."""
@@ -167,8 +183,8 @@ class Survey:
     def _first_layout(self, several: Several) -> Layout:
         infos = self._several(several)
         for name in several.names:
-            if name not in infos:
-                self.js.stream_info(name)  # raises that there is none
+            if name not in infos and self._options.fail_on_data_loss:
+                self._info_of(name)  # raises that there is none
         if not infos:
             raise OptionError(several.option, f"there is no stream of such a name: '{several}'")
         return Layout.of_streams(infos)
@@ -176,12 +192,13 @@ class Survey:
     def _several(self, several: Several) -> dict[str, StreamInfo]:
         """The streams there are now: by pages of all, or where they are few each is asked for."""
         known = list(several.names)
-        infos: dict[str, StreamInfo] = {}
+        listed: dict[str, StreamInfo | None] = {}
         if not known or len(known) > _ASKED:
-            infos = self.js.streams_listed(several.takes)
+            listed = self.js.streams_listed(several.takes)
             known = known or list(self._layout.streams if self._layout is not None else ())
+        infos = {name: info for name, info in listed.items() if info is not None}
         # One that a listing leaves out may be there.
-        asked = [name for name in known if name not in infos]
+        asked = [name for name in dict.fromkeys([*known, *listed]) if name not in infos]
         if asked:
             infos |= {i.name: i for i in self.js.stream_infos_there(asked) if i is not None}
         order = several.names or sorted(infos)
@@ -309,7 +326,7 @@ class Survey:
 
     def marks(self, infos: Mapping[str, StreamInfo]) -> dict[str, Mark]:
         """The marks of streams that were looked at just now."""
-        marks = {name: info.mark for name, info in infos.items()}
+        marks = {name: infos[name].mark for name in self.layout.streams}
         self._whole = {name: (self._reign(infos[name]), m.sequence) for name, m in marks.items()}
         return marks
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from .. import subjects
 from .. import values as value_of
+from ..client.jetstream import DEFAULT_PREFIX
 from ..client.options import (
     ConnectionOptions,
     MetricsOptions,
@@ -17,7 +18,7 @@ from ..client.options import (
 from ..errors import OptionError
 from ..foreign import each, flag, number, read_json, record, text
 from ..mapping.subjectmapping import SubjectMapping
-from ..option import Option, Values, parsed, table
+from ..option import Option, Values, exclusive, parsed, table
 from ..outbox.admission import Rules
 from ..outbox.limits import INITIAL, MINIMUM
 from ..outbox.priority import Priorities
@@ -86,6 +87,9 @@ _OWN: Final = table(
     "sink",
     Option("subject", "subject", value_of.publish_subject, "",
         "Subject of every row, instead of a `subject` column."),
+    Option("bucket", "bucket", value_of.bucket_name, "",
+        "Write the keys of a Key-Value bucket: columns `key`, `value`, `operation`, `revision`,"
+        " `ttl`."),
     Option("subjectMapping", "mapping", _mapping, "",
         "Rules that map each subject before it is published: JSON, or a file with a nats-server's"
         " `mappings` block."),
@@ -119,6 +123,14 @@ _OWN: Final = table(
         "Fail when a message is not stored after it, retries included."),
 )  # fmt: skip
 
+_BUCKET: Final = {
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "allow_rollup_hdrs": True,
+    "deny_delete": True,
+}
+"""What every bucket has, where `streamConfig` does not say otherwise (ADR-8)."""
+
 SINK_OPTIONS: Final = (*_OWN, *CREATION_OPTIONS, *PRESSURE_OPTIONS)
 """The options of batch and streaming writes."""
 
@@ -142,6 +154,8 @@ class RowOptions:
 
     subject: str | None
     """Subject of every row, instead of a column."""
+    bucket: str | None
+    """The Key-Value bucket whose keys the rows are."""
     mapping: SubjectMapping | None
     mapping_key: str | None
     allow_rollup: bool
@@ -228,7 +242,19 @@ def _one_of(values: Values, name: str, inside: Any) -> Any:
     return given or inside
 
 
+def _bucket_creation(values: Values, bucket: str) -> StreamCreation:
+    """A bucket is a stream of this kind (ADR-8), and more as `streamConfig` says."""
+    return StreamCreation(
+        f"KV_{bucket}", (f"{subjects.bucket_prefix(bucket)}>",), 1, _BUCKET | values["streamConfig"]
+    )
+
+
 def _creation(values: Values) -> StreamCreation | None:
+    if "bucket" in values:
+        for name in ("subject", "subjectMapping", "stream", "streamSubjects", "partitions"):
+            exclusive(values, "bucket", name)
+        if values["createStream"]:
+            return _bucket_creation(values, values["bucket"])
     if not values["createStream"]:
         given = next((row.name for row in CREATION_OPTIONS if row.name in values), None)
         if given is not None:
@@ -300,6 +326,12 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
             f"{connection.api_prefix}.", f"{connection.inbox_prefix}.", *_spoken_on(values)
         ),
     )
+    if rows.bucket is not None and connection.api_prefix != DEFAULT_PREFIX:
+        raise OptionError(
+            "bucket",
+            "is written in the account of the connection alone: leave jsDomain and jsApiPrefix out,"
+            " or write subjects",
+        )
     if not rows.require_stream and once is not False:
         raise OptionError(
             "requireStream",

@@ -271,7 +271,8 @@ class WriterPauses:
         does = f"paused {what}" if is_paused else f"holds {what} to a rate"
         return (
             f"an operator {does} ({reason.name}, request {request_id}), for {pause_s:.1f}s more"
-            f" unless renewed; `pyspark-jetstream throttle lift {' '.join(lift)}` ends it"
+            " unless somebody renews it each second, whom to stop; else `pyspark-jetstream throttle"
+            f" lift {' '.join(lift)}` ends it"
         )
 
     def explained(

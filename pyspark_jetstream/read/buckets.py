@@ -25,10 +25,11 @@ from ..fetch.decoding.markers import PUT, operations
 from ..fetch.decoding.rows import kept
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Survey, check_direct
+from ..subjects import bucket_prefix
 from ..tasks import ReadTask, Work, read_task
 from ..values import LATEST, Starting
 from .narrowing import Narrowing
-from .options import BucketOptions, RangeOptions, bucket_prefix
+from .options import BucketOptions, RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
 from .snapshot import picks, take

@@ -19,6 +19,7 @@ from .. import values as value_of
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
 from ..option import Option, Values, all_of, exclusive, needs, parsed, table
+from ..subjects import bucket_prefix
 from ..values import LATEST, Moment, Starting, stream_name
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "CallOptions",
     "RangeOptions",
     "SnapshotOptions",
-    "bucket_prefix",
     "range_options",
     "read_options",
 ]
@@ -107,11 +107,6 @@ class BucketOptions(SnapshotOptions):
     bucket: str
     keys: tuple[str, ...]
     history: bool
-
-
-def bucket_prefix(bucket: str) -> str:
-    """Prefix of a key's subject in a bucket (ADR-8)."""
-    return f"$KV.{bucket}."
 
 
 def read_options(

@@ -25,16 +25,7 @@ from ..fetch import planning
 from ..fetch.dataloss import History, lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, total
-from ..tasks import (
-    OwnRead,
-    RangeRead,
-    ReadTask,
-    cheapest,
-    counted,
-    direct_tasks,
-    read_task,
-    trimmed,
-)
+from ..tasks import OwnRead, RangeRead, ReadTask, counted, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -111,21 +102,8 @@ class JetStreamRangeReader(NarrowedReader):
         wanted = options.min_partitions or 0
         if options.min_partitions is None and options.max_records_per_partition is None:
             wanted = max(len(reads), -(-sequences // _TASK_SEQUENCES))
-        tasks: list[ReadTask] = []
-        for read in reads:
-            ranges = planning.split_range(
-                read.start,
-                read.end,
-                -(-wanted * (read.end - read.start) // sequences),
-                options.max_records_per_partition,
-            )
-            of = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
-            counts = [read.expected]
-            if len(ranges) > 1:
-                counts = survey.sums(read.stream, of, ranges, infos)
-            direct = direct_tasks(options.connection, read, ranges, counts)
-            tasks += cheapest(survey, infos[read.stream], direct)
-        return tasks
+        most = options.max_records_per_partition
+        return direct_tasks(options.connection, survey, infos, reads, wanted, most)
 
     def _first(
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]

@@ -24,6 +24,7 @@ from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, lost
+from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
 from ..tasks import ReadTask, WarmUp, counted, read_task
@@ -76,11 +77,16 @@ class Driver(ABC):
         try:
             self._survey = Survey(self._client, options)
             self._survey.require(*self._needs)
-            self._layout = self._survey.layout
+            _ = self._layout  # raises where there is none
             self._enter()
         except BaseException:
             self._client.close()
             raise
+
+    @property
+    def _layout(self) -> Layout:
+        """The partitions of the batch that is planned or read; of several streams they change."""
+        return self._survey.layout
 
     @property
     @abstractmethod
@@ -177,6 +183,7 @@ class Driver(ABC):
     def _lost(self, stream: str, partition: int, what: str) -> None:
         """Messages are gone, or will come again (`failOnDataLoss`)."""
         fails = self._options.fail_on_data_loss
+        partition = self._layout.within(partition)[1]
         lost(DataLossError(stream, partition, f"{what}. {self.remedy}" if fails else what), fails)
 
 

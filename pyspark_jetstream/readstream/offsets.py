@@ -44,9 +44,13 @@ know. 2: by packages that refuse these.
 """
 
 _KEYS: Final = frozenset(
-    ("version", "consumer", "query", "streams", "marks", "filters", "consumers")
+    ("version", "consumer", "query", "streams", "marks", "filters", "consumers", "layout")
     + ("base", "sequences", "idle", "resumed", "split")
 )
+
+
+Place = tuple[str, ...]
+"""What one partition is: a stream, or a stream and a filter on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,12 @@ class Offset:
     `workqueue`), as far as they had been made when the batch was planned.
     """
 
+    layout: tuple[Place, ...] = ()
+    """
+    What each partition is, where that may change from batch to batch: of several streams some come,
+    and some go. None where it is what the options say.
+    """
+
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
         return {
@@ -106,6 +116,7 @@ class Offset:
             **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
             **({"filters": list(self.filters)} if self.filters else {}),
+            **({"layout": [list(place) for place in self.layout]} if self.layout else {}),
             **({"marks": marks_json(self.marks)} if self.marks else {}),
             **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
         }
@@ -113,6 +124,33 @@ class Offset:
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
         return replace(self, sequences=sequences, idle=(), resumed=(), split=False)
+
+    def laid_out(
+        self, layout: Sequence[Place], begins: Mapping[Place, int], created: Mapping[str, str]
+    ) -> Offset:
+        """
+        The same query with these partitions: those that it has stay where they are.
+
+        Args:
+            begins: where each of the others begins.
+            created: when their streams were made, by name.
+        """
+        at = {place: index for index, place in enumerate(self.layout)}
+
+        def moved(values: Sequence[int]) -> tuple[int, ...]:
+            return tuple(values[at[p]] if p in at else begins[p] for p in layout)
+
+        names = [stream for stream, *_ in layout]
+        return replace(
+            self,
+            layout=tuple(layout),
+            sequences=moved(self.sequences),
+            base=moved(self.base),
+            resumed=moved(self.resumed) if self.resumed else (),
+            idle=tuple(i for i, place in enumerate(layout) if at.get(place) in self.idle),
+            streams={name: self.streams.get(name) or created[name] for name in names},
+            marks={name: self.marks[name] for name in names if name in self.marks},
+        )
 
     def is_at(self, other: Offset) -> bool:
         """Whether both stand at the same sequences of the same streams."""
@@ -154,6 +192,7 @@ class Offset:
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
                 filters=tuple(_name(filter_) for filter_ in value.get("filters", ())),
+                layout=tuple(tuple(map(_name, place)) for place in value.get("layout", ())),
                 marks=marks_of(value),
                 consumers={
                     int(index): Made(_name(created), _sequence(since))
@@ -166,7 +205,7 @@ class Offset:
                 f" {json.dumps(value)[:200]}"
             ) from None
         lengths = {len(offset.sequences), len(offset.base), len(offset.resumed or offset.base)}
-        if len(lengths) > 1:
+        if len(lengths | {len(offset.layout or offset.base)}) > 1:
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
         return offset
 
@@ -219,17 +258,16 @@ def check_layout(
     then = sorted(streams)
     if partitions == count and then == sorted(now):
         return
-    text = (
-        f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
-        f" query has {count} of {', '.join(sorted(now))}. "
-    )
     if not set(then) & set(now):
-        text += (
-            "A checkpoint belongs to its stream: name that one in the option stream, or give this"
-            " query a checkpointLocation of its own. Where this stream takes that one's place,"
+        raise OffsetError(
+            f"the checkpoint is of stream {', '.join(then)}, not of {', '.join(sorted(now))}: give"
+            " this query a checkpointLocation of its own, or name that stream in the option stream."
+            f" Where this stream takes that one's place, {remedy}"
         )
-        raise OffsetError(f"{text} {remedy}")
-    raise OffsetError(f"{text}{remedy[0].upper()}{remedy[1:]}")
+    raise OffsetError(
+        f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
+        f" query has {count} of {', '.join(sorted(now))}. {remedy[0].upper()}{remedy[1:]}"
+    )
 
 
 def check_filters(then: Sequence[str], now: Sequence[str]) -> None:

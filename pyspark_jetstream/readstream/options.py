@@ -16,7 +16,7 @@ from .. import subjects
 from .. import values as value_of
 from ..client.options import metrics_options
 from ..errors import OptionError
-from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
+from ..fetch.options import Several, StreamOptions, ending_of, stream_values
 from ..option import Option, Values, needs, table
 from ..outbox import deadletters
 from ..outbox.deadletters import dead_letter_subject
@@ -211,9 +211,12 @@ def source_options(values: Values) -> SourceOptions:
     Raises:
         OptionError: The first mistake found.
     """
-    one_stream(values, "a streaming read")
     common = stream_values(values)
-    is_direct = values["readMode"] == "direct"
+    read_mode = values["readMode"]
+    if common["several"] is not None:
+        _check_several(values, common["several"])
+        read_mode = "direct"
+    is_direct = read_mode == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
     metrics_options(values)
     maximum, minimum = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
@@ -239,4 +242,28 @@ def source_options(values: Values) -> SourceOptions:
             f"expected at least {SHORTEST_PIN_S:.0f}s, got {timeout_s:g}s: a reader renews its pin"
             " every third of it, but not while Spark keeps it waiting",
         )
-    return values.fill(SourceOptions, **common, sharing=sharing, ending=ending_of(values))
+    own = {"read_mode": read_mode, "sharing": sharing, "ending": ending_of(values)}
+    return values.fill(SourceOptions, **common, **own)
+
+
+def _check_several(values: Values, several: Several) -> None:
+    """
+    Raises:
+        OptionError: A consumer is asked for, or what knows one stream alone.
+    """
+    what = f"{several.option}={several}"
+    if values["readMode"] == "consumer":
+        raise OptionError(
+            "readMode", f"{what} is read without consumers: leave it out, or make it direct"
+        )
+    for name, why in (
+        ("consumer", "is read without consumers"),
+        ("priorityPolicy", "is read without consumers"),
+        ("priorityGroup", "is read without consumers"),
+        ("priorityTimeout", "is read without consumers"),
+        ("standby", "has no consumer whose name says who stands by"),
+        ("endingOffsets", "has an end in batch reads alone"),
+        ("metricsSubject", "may have new partitions, whose metrics nobody would know"),
+    ):
+        if name in values:
+            raise OptionError(name, f"{what} {why}; leave it out")

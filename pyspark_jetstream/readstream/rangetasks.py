@@ -6,11 +6,12 @@ the same ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from ..fetch import planning
+from ..fetch.layout import Layout
 from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
-from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, cheapest, direct_tasks
+from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, direct_tasks, of_many
 from .durables import Durables
 from .options import SourceOptions
 from .planner import BatchPlanner, Plan
@@ -19,6 +20,9 @@ from .watched import WatchedStreams
 __all__ = ["RangeTasks"]
 
 logger = get_logger(__name__)
+
+_STREAMS: Final = 16
+"""Of several streams a task reads up to so many, where each has few messages."""
 
 
 class RangeTasks:
@@ -34,12 +38,15 @@ class RangeTasks:
     ) -> None:
         self._options = options
         self._survey = survey
-        self._layout = survey.layout
         self._planner = planner
         self._durables = durables
         self._watched = watched
         self._split: bool | None = None
         """Whether the last batch was cut by sequence, as the log says."""
+
+    @property
+    def _layout(self) -> Layout:
+        return self._survey.layout
 
     def of(self, plan: Plan, is_deep: bool) -> list[ReadTask]:
         """
@@ -114,8 +121,9 @@ class RangeTasks:
         """Partition `index` of the batch, or with None all partitions of the one stream."""
         at = index or 0
         stream = self._layout.partitions[at].stream
+        layout, number = self._layout.within(at)
         return RangeRead(
-            partition=index,
+            partition=number if index is not None else None,
             stream=stream,
             filter=None,
             start=plan.start.sequences[at],
@@ -126,7 +134,7 @@ class RangeTasks:
             mark=self._watched.infos[stream].mark,
             unseen=unseen,
             on_invalid_subject=self._options.on_invalid_subject,
-            layout=self._layout,
+            layout=layout,
         )
 
     def _direct(self, plan: Plan, unseen: bool) -> list[ReadTask]:
@@ -142,21 +150,13 @@ class RangeTasks:
             self._direct_read(index, plan, unseen)
             for index in ([None] if shared and busy else busy)
         ]
-        wanted = max(options.min_partitions or 0, len(layout))
-        sequences = max(1, sum(read.end - read.start for read in reads))
-        tasks: list[ReadTask] = []
-        for read in reads:
-            ranges = planning.split_range(
-                read.start,
-                read.end,
-                -(-wanted * (read.end - read.start) // sequences),
-                options.max_records_per_partition,
-            )
-            filters = layout.filters(read.partition)
-            counts = self._survey.sums(read.stream, filters, ranges, self._watched.infos)
-            direct = direct_tasks(options.connection, read, ranges, counts)
-            if options.read_mode == "auto":
-                tasks += cheapest(self._survey, self._watched.infos[read.stream], direct)
-            else:
-                tasks += direct
+        # Of many streams few have something at a time.
+        wanted = max(options.min_partitions or 0, len(reads if layout.is_several else layout))
+        tasks = direct_tasks(
+            options.connection, self._survey, self._watched.infos, reads, wanted,
+            options.max_records_per_partition, options.read_mode == "auto",
+        )  # fmt: skip
+        if layout.is_several:
+            most = max(1, len(tasks) // (options.min_partitions or 1))
+            return of_many(tasks, min(most, _STREAMS))
         return tasks

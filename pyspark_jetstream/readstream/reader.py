@@ -32,11 +32,12 @@ from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..errors import JetStreamError, OptionError
 from ..fetch.assumptions import Assumption
+from ..fetch.layout import Layout
 from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Survey
 from ..sanitize import get_logger
 from ..tasks import ReadTask
-from ..values import LATEST
+from ..values import LATEST, Starting
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
 from .durables import Durables
@@ -126,6 +127,10 @@ class _RunEnd:
         """Whether the run ends at what was there at some time."""
         return self._streams is not None
 
+    def has(self, stream: str) -> bool:
+        """Whether a stream was there when the run's end was fixed, or that is not."""
+        return self._streams is None or stream in self._streams
+
     def last(self, partition: int, stream: str, last_seq: int) -> int:
         """The last sequence to read of a partition whose stream ends at `last_seq`."""
         if self._streams is not None:
@@ -158,6 +163,8 @@ class RangeDriver(Driver):
         """The last two, the newest last: a commit comes one batch late."""
         self._is_deep = False
         """Whether the newest leaves so much behind that the next batch is planned by its look."""
+        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
+        """Behind which start nothing was there to read the last time, and what Spark was told."""
         self._waiting_since: float | None = None
         """Since when `minRecordsPerTrigger` holds the next batch back."""
         self._planned: Offset | None = None
@@ -202,11 +209,15 @@ class RangeDriver(Driver):
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         """The end of the batch after `start`; `start` itself while there is none."""
+        if self._rests(start):
+            time.sleep(_IDLE_WAIT_S)
+            assert self._stayed is not None
+            return self._stayed[1]
         initial = is_initial(start)
         if not initial:
             self._durables.expect(Offset.from_json(start))
         self._watched.look(self._fresh_s(start))
-        self._is_deep, own = False, self._offset(start)
+        self._is_deep, own = False, self._laid_out(self._offset(start))
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         begin = self._turn.begin(own, initial, created)
@@ -223,12 +234,19 @@ class RangeDriver(Driver):
         # The first batch of a query is one also without rows: nothing is waited for.
         waits = not self._end.is_frozen and not initial
         plan = self._next(first, waits, unlimited)
-        return first.stay if plan is None else plan.end.to_json()
+        if plan is not None:
+            self._stayed = None
+            return plan.end.to_json()
+        self._stayed = start, first.stay
+        return first.stay
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
         self._watched.check_fits(upto, self._end.offsets)
         self._begin_reports(upto.consumer, self._turn.label(upto))
+        if upto.layout:
+            self._watched.look()
+            upto = self._watched.still_there(upto)
         offset = self._first(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
@@ -237,7 +255,7 @@ class RangeDriver(Driver):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         along = plan is not None and self._tasks.looks_along(plan, self._is_deep)
-        self._watched.look(math.inf if along else 0.0)
+        self._watched.look(math.inf if along or upto.layout else 0.0)
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             self._watched.checked(offset)  # no task misses what left before it was counted
@@ -267,6 +285,15 @@ class RangeDriver(Driver):
         except JetStreamError as error:
             logger.warning("settling failed, the next commit will cover it: %s", error)
 
+    def _rests(self, start: Mapping[str, Any]) -> bool:
+        """
+        Whether nothing was there just now: several streams are listed with all others of the
+        account, and their offsets are long, so they are not looked at as often as Spark asks.
+        """
+        if self._stayed is None or not self._layout.is_several:
+            return False
+        return not self._watched.is_older(_LOOK_EVERY_S) and self._stayed[0] == start
+
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
     def _fresh_s(self, start: Mapping[str, Any]) -> float:
@@ -286,7 +313,9 @@ class RangeDriver(Driver):
         """
         offset = first.offset
         upto = self._upto(offset)
-        if upto == offset.sequences and waits:
+        if upto == offset.sequences and waits and self._layout.is_several:
+            time.sleep(_IDLE_WAIT_S)  # a new look may show others, which are no part of this plan
+        elif upto == offset.sequences and waits:
             came = self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
             self._watched.look(0.0 if came else _LOOK_EVERY_S)
             upto = self._upto(offset)
@@ -359,13 +388,38 @@ class RangeDriver(Driver):
                 consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
                 query=os.urandom(5).hex(),
                 filters=self._layout.named_filters,
+                layout=self._layout.places,
             )
             self._watched.check_fits(self._origin, self._end.offsets)
         return self._origin
 
+    def _laid_out(self, offset: Offset) -> Offset:
+        """
+        An offset of several streams with those that are there now: the ones that came begin at
+        their first message, or where `startingOffsets` names them. A run that ends at what was
+        there takes none that came later.
+        """
+        if not self._layout.is_several:
+            return offset
+        offset = self._watched.still_there(offset)
+        known = [stream for stream, *_ in offset.layout]
+        new = [n for n in self._infos if n not in known and self._end.has(n)]
+        joining = Layout.of_streams(new)
+        named = Starting(streams=self._options.starting.streams)
+        at = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
+        if new:
+            self._watched.check_read_mode()
+            self._survey.take(Layout.of_streams([*known, *new]))
+        begins = dict(zip(joining.places, at, strict=True))
+        created = {name: self._infos[name].created for name in new}
+        return offset.laid_out(self._layout.places, begins, created)
+
     def _first(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
         """Where the batch between two offsets begins, by these alone."""
         offset = upto.at(upto.base) if is_initial(start) else Offset.from_json(start).bare()
+        if upto.layout:
+            begins = dict(zip(upto.layout, upto.base, strict=True))
+            offset = offset.laid_out(upto.layout, begins, upto.streams)
         if offset.streams != upto.streams:
             # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
             offset = upto.at(

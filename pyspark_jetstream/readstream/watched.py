@@ -20,6 +20,7 @@ from ..fetch.assumptions import (
     takes_all,
 )
 from ..fetch.consumer import edited
+from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey
 from .driver import lasting
 from .durables import Durables
@@ -49,17 +50,26 @@ class WatchedStreams:
         """The server's last answers."""
         self._options = options
         self._survey = survey
-        self._layout = survey.layout
         self._durables = durables
         self._lost = lost
+        self._gone: set[str] = set()
+        """Streams that were deleted, of which Spark's log may still have a place."""
 
     def __repr__(self) -> str:
         return f"<WatchedStreams {', '.join(self.infos)}>"
 
+    @property
+    def _layout(self) -> Layout:
+        return self._survey.layout
+
     def look(self, fresh_s: float = 0.0) -> None:
         """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""
-        if time.monotonic() - self.seen.at >= fresh_s:
+        if self.is_older(fresh_s):
             self.seen = self._survey.look(self._durables.watched())
+
+    def is_older(self, age_s: float) -> bool:
+        """Whether the last look was so long ago."""
+        return time.monotonic() - self.seen.at >= age_s
 
     @property
     def infos(self) -> Mapping[str, StreamInfo]:
@@ -74,6 +84,12 @@ class WatchedStreams:
         for info in self.infos.values():
             if self._options.read_mode != "direct":
                 continue
+            if info.retention != "limits" and self._options.several is not None:
+                raise OptionError(
+                    self._options.several.option,
+                    f"several streams are read without consumers, but stream '{info.name}' keeps"
+                    f" messages only for these (retention {info.retention}): read it by itself",
+                )
             if info.retention != "limits":
                 raise OptionError(
                     "readMode",
@@ -105,6 +121,9 @@ class WatchedStreams:
                 f" goes on with it, not with '{named}': give consumer={offset.consumer}, to whoever"
                 " stands by (standby), too, or leave the option out",
             )
+        if offset.layout or layout.is_several:
+            self._check_several(offset)
+            return
         check_filters(offset.filters, layout.named_filters)
         check_layout(
             len(offset.sequences), offset.streams, layout.streams, len(layout),
@@ -120,6 +139,40 @@ class WatchedStreams:
                     f" its endingOffsets {end}: stop the query first, then take the offsets anew"
                     " (pyspark-jetstream partition --hand-over)"
                 )
+
+    def _check_several(self, offset: Offset) -> None:
+        several = self._options.several
+        if several is None or not offset.layout:
+            then, now = ("one stream", "several") if several else ("several streams", "one")
+            raise OffsetError(
+                f"the checkpoint was written for {then}, and this query has {now}: give it the"
+                " stream or streamPattern it had, or a checkpointLocation of its own"
+            )
+        others = [stream for stream, *_ in offset.layout if not several.takes(stream)]
+        if others:
+            raise OffsetError(
+                f"the checkpoint has stream '{others[0]}', too, which is none of"
+                f" {several.option}={several}: name it as well, or give this query a"
+                " checkpointLocation of its own"
+            )
+
+    def still_there(self, offset: Offset) -> Offset:
+        """
+        An offset of several streams without those that were deleted; the query has these now.
+
+        Raises:
+            DataLossError: One was (`failOnDataLoss`).
+        """
+        known = [stream for stream, *_ in offset.layout]
+        self._survey.take(Layout.of_streams(known))
+        if any(stream not in self.infos and stream not in self._gone for stream in known):
+            self.look()  # now each of them is asked for that a listing leaves out
+        for index, stream in enumerate(known):
+            if stream not in self.infos and stream not in self._gone:
+                self._lost(stream, index, "the stream was deleted, with what was not read of it")
+                self._gone.add(stream)
+        self._survey.take(Layout.of_streams(name for name in known if name in self.infos))
+        return offset.laid_out(self._layout.places, {}, {})
 
     def checked(self, offset: Offset) -> Offset:
         """

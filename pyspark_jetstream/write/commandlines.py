@@ -12,6 +12,11 @@ Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 * `increment` BIGINT or DECIMAL without a fraction: the row adds so much to the counter of its
   subject (ADR-49), and has no payload.
 
+Of a row for a Key-Value bucket (`KEYS`, ADR-8) `key` and `value` are its subject and its payload:
+
+* `operation` STRING: `put`, or null; `delete` and `purge` leave a marker in its place;
+* `revision` BIGINT: only if this is the key's revision, 0 if there is none.
+
 A message that a schedule makes has the row's headers, but for its `Nats-Msg-Id`. So that an attempt
 of a task knows rows that earlier ones have stored, also when their time has come since and the
 schedules are gone, a scheduled row has its id a second time, in the header `ROW_ID`.
@@ -19,6 +24,7 @@ schedules are gone, a scheduled row has its id a second time, in the header `ROW
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -26,19 +32,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import subjects
-from ..arrays import CRLF, NOTHING, binary, is_text, join, scalar
+from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join, scalar
 from ..errors import ColumnError
 from ..outbox.targets import Target, Targets
 from .headerlines import TTL, Headers
 
 __all__ = [
     "COMMANDS",
+    "KEYS",
     "ROW_ID",
     "Commands",
     "UnfitError",
     "check_columns",
+    "check_keys",
     "check_once",
     "column_fault",
+    "is_bytes",
+    "of_keys",
     "sound",
     "unfit",
 ]
@@ -74,6 +84,60 @@ COMMANDS: Final[dict[str, tuple[Any, str]]] = {
     "increment": (_is_whole, "BIGINT, or DECIMAL without a fraction"),
 }
 """The columns: what accepts their types, and how these are said."""
+
+KEYS: Final[dict[str, tuple[Any, str]]] = {
+    "key": (is_text, "STRING"),
+    "value": (lambda type: is_text(type) or is_bytes(type), "BINARY or STRING"),
+    "operation": (is_text, "STRING"),
+    "revision": (pa.types.is_integer, "BIGINT"),
+    "ttl": (is_text, "STRING"),
+}
+"""The columns of rows for a Key-Value bucket, likewise."""
+
+_OPERATIONS: Final = pa.array(["PUT", "DEL", "DELETE", "PURGE"])
+_OPERATION_LINES: Final = pa.array(
+    [
+        b"",
+        *[b"KV-Operation: DEL\r\n"] * 2,
+        b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n",
+    ],
+    BINARY,
+)
+"""Header lines of each (ADR-8)."""
+
+_KEY: Final = r"[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*$"
+
+
+def is_bytes(type: pa.DataType) -> bool:
+    """Whether values of this type are bytes."""
+    return bool(
+        pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type)
+    )
+
+
+def of_keys(batch: pa.RecordBatch, prefix: str) -> pa.RecordBatch:
+    """
+    Rows for a Key-Value bucket as rows for its stream: `subject` and `data` for `key` and `value`.
+
+    Args:
+        prefix: what stands before the keys.
+    """
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    keys = columns.pop("key").cast(pa.string())
+    value = columns.pop("value") if "value" in columns else pa.nulls(batch.num_rows, BINARY)
+    subject = pc.binary_join_element_wise(pa.scalar(prefix), keys, "")
+    return pa.record_batch({"subject": subject, "data": value} | columns)
+
+
+def check_keys(subject: pa.Array, prefix: str) -> None:
+    """
+    Raises:
+        UnfitError: A row's key is none (ADR-8).
+    """
+    bad = pc.invert(pc.match_substring_regex(subject, f"^{re.escape(prefix)}{_KEY}"))
+    bad = pc.fill_null(bad, True)
+    if pc.any(bad).as_py():
+        raise unfit(bad, "the key is none: expected parts of a-z A-Z 0-9 - / _ = between dots")
 
 
 class UnfitError(Exception):
@@ -151,7 +215,7 @@ class Commands:
         Raises:
             UnfitError: Some rows have none that the server would take.
         """
-        self._names = set(batch.schema.names) & COMMANDS.keys()
+        self._names = set(batch.schema.names) & {*COMMANDS, *KEYS}
         self._batch = batch
         self._strict = strict
         why = "ttl is none: expected never, seconds, or a duration as 1h30m"
@@ -162,8 +226,11 @@ class Commands:
         if "increment" in self._names:
             column = batch.column("increment")
             self._increment = column if column.null_count < len(column) else None
+        self._operation = self._operations()
+        self._revision = batch.column("revision") if "revision" in self._names else None
         if strict and self._names:
             self._check_schedules()
+            self._check_revisions()
 
     def payloads(self, data: pa.Array) -> pa.Array:
         """
@@ -172,6 +239,12 @@ class Commands:
         Raises:
             UnfitError: A row has none, or should have none.
         """
+        if self._operation is not None:
+            gone = pc.greater(self._operation, 0)
+            bad = pc.and_(gone, pc.greater(pc.binary_length(pc.coalesce(data, NOTHING)), 0))
+            if pc.any(bad).as_py():
+                raise unfit(bad, "a row that deletes or purges its key has no value")
+            data = pc.if_else(gone, NOTHING, data)
         if self._increment is None:
             if data.null_count:
                 raise unfit(pc.is_null(data), "data is null; a message needs a payload")
@@ -246,6 +319,29 @@ class Commands:
             yield _line(TTL, ttl)
         if self._increment is not None:
             yield _line("Nats-Incr", self._increment.cast(pa.string()))
+        if self._operation is not None:
+            yield _OPERATION_LINES.take(self._operation)
+        if self._revision is not None:
+            yield _line("Nats-Expected-Last-Subject-Sequence", self._revision.cast(pa.string()))
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────
+
+    def _operations(self) -> pa.Array | None:
+        """INT32: what each row does to its key, 0 for a put; None where all put."""
+        given = self._text("operation")
+        if given is None:
+            return None
+        found = pc.index_in(pc.utf8_upper(given), _OPERATIONS)
+        bad = pc.and_(pc.is_valid(given), pc.is_null(found))
+        if self._strict and pc.any(bad).as_py():
+            raise unfit(bad, "operation is none: expected put, delete or purge")
+        return pc.fill_null(found, 0)
+
+    def _check_revisions(self) -> None:
+        if self._revision is not None:
+            bad = pc.less(self._revision, 0)
+            if pc.any(bad).as_py():
+                raise unfit(bad, "revision is below 0; 0 is that of a key that is not there")
 
     # ── schedules ────────────────────────────────────────────────────────────────────────────
 

@@ -8,6 +8,7 @@ stream it made, as it does not know them; one since 2.12 refuses them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from .. import subjects
@@ -39,6 +40,9 @@ _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
 """The server leaves such settings out of a configuration, or writes one of these for another."""
 
 _BATCHED_SINCE: Final[Version] = (2, 14)
+
+_OVERLAP: Final = 10065
+"""err_code of JSStreamSubjectOverlapErr: another stream has a subject of this one."""
 
 _NAME_IN_USE: Final = 10058
 """err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
@@ -89,9 +93,10 @@ def _create(js: JetStream, config: dict[str, Any]) -> bool:
     except ApiError as error:
         if error.err_code == _NAME_IN_USE:
             return False
-        raise OptionError(
-            "createStream", f"stream '{config['name']}': {error.description}"
-        ) from error
+        why = f"stream '{config['name']}': {error.description}"
+        if error.err_code == _OVERLAP:
+            why += _overlapped(js, config["subjects"])
+        raise OptionError("createStream", why) from error
     logger.info("created stream=%s subjects=%s", config["name"], ",".join(config["subjects"]))
     return True
 
@@ -107,6 +112,19 @@ def _await_name(js: JetStream, config: dict[str, Any]) -> None:
             patience.pause()
     except JetStreamError as error:  # who may not ask publishes without
         logger.info("stream=%s: not asked whether tasks find it: %s", name, error)
+
+
+def _overlapped(js: JetStream, wanted: Sequence[str]) -> str:
+    """Which streams have these subjects, and what to do; as far as the user may ask."""
+    try:
+        taken = [(name, each) for each in wanted for name in js.stream_names(each)[:3]]
+    except JetStreamError:
+        return ""
+    names = ", ".join(f"'{name}' takes '{each}'" for name, each in taken)
+    return (
+        f" ({names}); write without createStream, into that one, or give this one other"
+        " streamSubjects" if taken else ""
+    )  # fmt: skip
 
 
 def stream_configs(wanted: StreamCreation) -> list[dict[str, Any]]:

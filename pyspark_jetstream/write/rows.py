@@ -36,7 +36,19 @@ from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets, untaken
 from ..publish.options import RowOptions
 from ..subjects import MAX_SUBJECT_BYTES
-from .commandlines import COMMANDS, Commands, UnfitError, check_columns, check_once, sound, unfit
+from .commandlines import (
+    COMMANDS,
+    KEYS,
+    Commands,
+    UnfitError,
+    check_columns,
+    check_keys,
+    check_once,
+    is_bytes,
+    of_keys,
+    sound,
+    unfit,
+)
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
 
@@ -57,6 +69,7 @@ _PLAIN: Final = RowOptions(
     None,
     None,
     None,
+    None,
     allow_rollup=False,
     require_stream=False,
     rejects=False,
@@ -69,22 +82,33 @@ _BAD_ID: Final = r"[\r\n]|^[ \t]|[ \t]$"
 """The server takes blanks around an id off."""
 
 
-def check_names(names: Sequence[str], subject_given: bool) -> None:
+def check_names(names: Sequence[str], subject_given: bool, bucket: bool = False) -> None:
     """
     Accepts the columns of a write by their names.
+
+    Args:
+        bucket: whether the rows are keys of a Key-Value bucket.
 
     Raises:
         ColumnError: One is unknown or there twice, or a required one is missing.
     """
+    known = tuple(KEYS) if bucket else COLUMNS
     for name in names:
-        if name not in COLUMNS:
+        if name not in known:
+            what = "a bucket" if bucket else "a row to write"
+            advice = "drop or rename it" if bucket else _KAFKAS.get(name.lower())
             raise ColumnError(
                 name,
-                f"unknown; a row to write consists of {', '.join(COLUMNS)}:"
-                f" {_KAFKAS.get(name.lower(), 'drop or rename it')}",
+                f"unknown; {what} consists of {', '.join(known)}: {advice or 'drop or rename it'}",
             )
         if list(names).count(name) > 1:
             raise ColumnError(name, "there are two of this name")
+    if bucket:
+        if "key" not in names:
+            raise ColumnError("key", "required: the key in the bucket, STRING")
+        if "value" not in names and "operation" not in names:
+            raise ColumnError("value", "required: what the key has from now on, BINARY or STRING")
+        return
     if "data" not in names and "increment" not in names:
         raise ColumnError("data", "required: the payload, BINARY or STRING")
     if (fault := check_columns(set(names))) is not None:
@@ -93,24 +117,18 @@ def check_names(names: Sequence[str], subject_given: bool) -> None:
         raise ColumnError("subject", "required, unless the option 'subject' names one for all rows")
 
 
-def check_schema(schema: pa.Schema, subject_given: bool) -> None:
+def check_schema(schema: pa.Schema, subject_given: bool, bucket: bool = False) -> None:
     """
-    Accepts the columns of a write by their names and types.
+    Accepts the columns of a write by their names and types; see `check_names`.
 
     Raises:
         ColumnError: As `check_names`, or a column has another type than its own.
     """
-    check_names(schema.names, subject_given)
+    check_names(schema.names, subject_given, bucket)
     for field in schema:
-        accepts, expected = _TYPES[field.name]
+        accepts, expected = (KEYS if bucket else _TYPES)[field.name]
         if not accepts(field.type):
             raise ColumnError(field.name, f"expected {expected}, got {field.type}; cast it")
-
-
-def _is_bytes(type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_binary_view(type)
-    )
 
 
 def _is_claims(type: pa.DataType) -> bool:
@@ -127,7 +145,7 @@ def _is_headers(type: pa.DataType) -> bool:
 
 
 _TYPES: Final[dict[str, tuple[Any, str]]] = {
-    "data": (lambda type: is_text(type) or _is_bytes(type), "BINARY or STRING"),
+    "data": (lambda type: is_text(type) or is_bytes(type), "BINARY or STRING"),
     "subject": (is_text, "STRING"),
     "msg_id": (is_text, "STRING"),
     "priority": (is_text, "STRING"),
@@ -191,7 +209,10 @@ class MessageBuilder:
             ColumnError: The batch has not the columns of a write.
             RowError: A row cannot be a message; names the first such row.
         """
-        check_schema(batch.schema, self._options.subject is not None)
+        bucket = self._options.bucket
+        check_schema(batch.schema, self._options.subject is not None, bucket is not None)
+        if bucket is not None:
+            batch = of_keys(batch, subjects.bucket_prefix(bucket))
         numbers = pc.add(places(batch.num_rows), self.rows)
         rows, refused = batch, list[Messages]()
         while True:
@@ -214,6 +235,9 @@ class MessageBuilder:
         Raises:
             UnfitError: Some rows cannot be messages.
         """
+        if self._options.bucket is not None:
+            prefix = subjects.bucket_prefix(self._options.bucket)
+            check_keys(batch.column("subject"), prefix)
         commands = Commands(batch)
         data = commands.payloads(_data(batch))
         headers = Headers(batch, self._options.allow_rollup)

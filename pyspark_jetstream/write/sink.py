@@ -44,6 +44,7 @@ from ..publish.options import SinkOptions
 from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
+from ..subjects import bucket_prefix
 from ..worker import settle
 from .attempt import Written
 from .changes import FoundStream, check_targets
@@ -190,6 +191,9 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
             Ledger(js).ensure()
         with closing(Streams(client, options)) as streams:
             subject, targets = options.rows.subject, streams.targets
+            bucket = options.rows.bucket
+            if bucket is not None:
+                subject = f"{bucket_prefix(bucket)}_"
             if subject is None or options.rows.mapping is not None or targets is None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
@@ -199,6 +203,11 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
                 )
             elif options.rows.require_stream and not targets.is_blind:
                 fault = OptionError("subject", untaken(subject))
+                if bucket is not None:
+                    what = (
+                        f"there is no bucket '{bucket}' in this account; createStream=true makes it"
+                    )
+                    fault = OptionError("bucket", what)
             else:
                 return
             if fault is not None:
@@ -207,8 +216,8 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
 
 def _check(schema: StructType, options: SinkOptions) -> None:
     """The columns by name first: the type of an unknown one may have no Arrow form."""
-    subject_given = options.rows.subject is not None
-    check_names(schema.names, subject_given)
+    subject_given, bucket = options.rows.subject is not None, options.rows.bucket is not None
+    check_names(schema.names, subject_given, bucket)
     if "claims" in schema.names and options.priorities.claim is None:
         raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
     commands = {"schedule_target", "increment"} & set(schema.names)
@@ -224,7 +233,7 @@ def _check(schema: StructType, options: SinkOptions) -> None:
             raise ColumnError(
                 each.name, f"the type {each.dataType.simpleString()} cannot be written"
             ) from error
-    check_schema(pa.schema(fields), subject_given)
+    check_schema(pa.schema(fields), subject_given, bucket)
 
 
 def _arrow_type(type: DataType) -> pa.DataType:

@@ -133,12 +133,13 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
 
 def test_subjects_of_another_stream_are_an_error(js, new_stream):
     """
-    The server's own reason is passed on, with the stream's name.
+    The server's own reason is passed on, with both streams' names.
     """
     other = new_stream()
+    named = rf"stream 'C5': subjects overlap .*\('{other}' takes '{other}\.a'\); write without"
 
-    with pytest.raises(OptionError, match=r"option 'createStream': stream 'C5': subjects overlap"):
-        create_streams(js, creation_of("C5", (f"{other}.a",)))
+    with pytest.raises(OptionError, match=rf"option 'createStream': {named}"):
+        create_streams(js, creation_of("C5", ("c5.>", f"{other}.a")))
 
 
 def test_more_replicas_than_servers_are_an_error(js):

@@ -288,6 +288,10 @@ MISTAKES = {
         lambda at: stream(**at.on("plain", stream="NO"), **SOON),
         "StreamNotFoundError", "stream 'NO' not found", "check the options stream, jsDomain",
     ),
+    "a stream's name in small letters": Mistake(
+        lambda at: stream(**at.on("plain", stream="remade"), **SOON),
+        "StreamNotFoundError", "stream 'remade' not found", "did you mean 'REMADE'?",
+    ),
     "no such bucket": Mistake(
         lambda at: read(**at.on("plain", bucket="NO"), **SOON),
         "OptionError", "option 'bucket': there is no bucket 'NO'", "in this account",
@@ -344,7 +348,7 @@ MISTAKES = {
     ),
     "another stream's checkpoint": Mistake(
         lambda at: stream(at.offsets["OTHER"], **at.on("plain", stream="S"), **SOON),
-        "OffsetError", "partitions of stream OTHER; this query has 1 of S", "name that one in the",
+        "OffsetError", "the checkpoint is of stream OTHER, not of S", "a checkpointLocation of",
     ),
     "another N's checkpoint": Mistake(
         lambda at: stream(at.offsets["OTHER"] | {"sequences": [1, 1], "base": [0, 0]},

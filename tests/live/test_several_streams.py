@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
-_runs = itertools.count()
+from ..kits.tenants import Tenants, tenants
 
-
-class Tenants:
-    """Streams of one test, with a beginning in common."""
-
-    def __init__(self, js: JetStream) -> None:
-        self.js = js
-        self.prefix = f"tenant{next(_runs)}"
-
-    def make(self, *names: object, **config: Any) -> None:
-        for name in names:
-            stream = f"{self.prefix}-{name}"
-            own = {"name": stream, "subjects": [f"{stream}.>"], "storage": "memory"}
-            self.js.create_stream(own | {"allow_direct": True} | config)
-
-    def fill(self, *names: object, count: int = 3) -> None:
-        for name in names:
-            stream = f"{self.prefix}-{name}"
-            replies = self.js.client.requests([(f"{stream}.{i}", b"%d" % i) for i in range(count)])
-            assert all(b"error" not in reply.data for reply in replies)
-
-    def remove(self, *names: object) -> None:
-        for name in names:
-            self.js.delete_stream(f"{self.prefix}-{name}")
-
-    def name(self, name: object) -> str:
-        return f"{self.prefix}-{name}"
-
-    def asked(self) -> int:
-        """Requests to JetStream's API so far, but for this one."""
-        reply = self.js.client.request(f"{self.js.prefix}.INFO")
-        return int(json.loads(reply.data)["api"]["total"])
-
-
-@pytest.fixture
-def tenants(js: JetStream) -> Iterator[Tenants]:
-    made = Tenants(js)
-    yield made
-    for name in js.stream_names():
-        if name.startswith(made.prefix):
-            js.delete_stream(name)
+__all__ = ["tenants"]
 
 
 @pytest.fixture

@@ -241,10 +241,12 @@ def test_the_end_of_a_purged_stream(js, nats_server, new_stream, publish, monkey
 
 
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])
-def test_a_point_before_the_first_message_is_said(js, nats_server, new_stream, publish, fail):
+def test_a_point_before_the_first_message_is_said(
+    js, nats_server, new_stream, publish, fail, caplog
+):
     """
     A point of which nothing is left is an error, or an empty result, also where no subject came
-    back; before a stream's very first message there was nothing to lose.
+    back; before a stream's very first message there was nothing to lose, which is a warning.
     """
     stream = new_stream()
     before = datetime.now(UTC).isoformat()
@@ -252,6 +254,7 @@ def test_a_point_before_the_first_message_is_said(js, nats_server, new_stream, p
     options = {"stream": stream, "multiLast": f"{stream}.*", "failOnDataLoss": fail}
 
     assert rows(reader(nats_server, **options, upToTime=before)) == []
+    assert f"upToTime '{before}' lies before its first message" in caplog.text
 
     js.purge(stream, None, 8)
     for bound in ({"upToSequence": 5}, {"upToTime": before}):

@@ -139,19 +139,6 @@ def times(js, stream) -> list[tuple[str, float, bytes]]:
     return found
 
 
-def test_a_writer_says_whose_it_is(js, nats_server, new_stream, operator):
-    """Asked who is there, a writer says its query, its machine, and the streams it writes into."""
-    name = new_stream()
-    task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"])
-    task.start()
-    while js.stream_info(name).messages < 400:
-        time.sleep(0.01)
-    said, _ = operator.ask(DISCOVER)
-    task.finish()
-
-    assert (said.query, said.host, said.streams) == ("orders", socket.gethostname(), (name,))
-
-
 def check_order(found, subjects) -> None:
     """Each row once, and in order within its subject."""
     for subject in subjects:
@@ -279,7 +266,8 @@ def test_b8_a_word_for_all_is_lifted_by_time(js, nats_server, new_stream, operat
 
 def test_b21_discovery(js, nats_server, new_stream, operator):
     """
-    B21: a writer says who it is, that it knows the protocol, and where it has sent.
+    B21: a writer says whose it is and where it runs, that it knows the protocol, and to which
+    subjects and streams it has sent.
     """
     name = new_stream()
     task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"])
@@ -291,7 +279,8 @@ def test_b21_discovery(js, nats_server, new_stream, operator):
     task.finish()
 
     subjects = f"{name}.a", f"{name}.b"
-    assert producer == alone == Producer(7, True, subjects, supports_rate=True)
+    who = {"query": "orders", "host": socket.gethostname(), "streams": (name,)}
+    assert producer == alone == Producer(7, True, subjects, supports_rate=True, **who)
 
 
 def test_b4_nonsense_has_no_receipt(js, nats_server, new_stream, operator):

@@ -137,7 +137,9 @@ def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, 
         connection.send(wire.pub(f"{control}.7", lift, inbox))
     operator.client.close()
 
-    assert understand(asked.data) == Producer(7, True, supports_rate=True)
+    assert understand(asked.data) == Producer(
+        7, True, supports_rate=True, host=socket.gethostname()
+    )
     assert understand(receipt.data) == Receipt(1, 7)
     assert held == 0
     assert amid == {b: 20}
@@ -417,6 +419,8 @@ def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, contr
         client.close()
         operator.client.close()
 
-    assert understand(again.data) == Producer(7, True, supports_rate=True)
+    assert understand(again.data) == Producer(
+        7, True, supports_rate=True, host=socket.gethostname()
+    )
     assert before == 0
     assert ended[0].acked == js.stream_info(name).messages == 20

@@ -198,13 +198,17 @@ def stored(options: dict[str, str], stream: str) -> list[tuple[str, bytes, bytes
         client.close()
 
 
-def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [True, False], ids=["two logins", "all logins"])
+def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> None:
     """
     Password, token, nkey seed, credentials (as a file and as text), the key of a certificate and a
     password in a URL are in no plan, page or REST answer of Spark's UI, event log, checkpoint,
     progress, error, record of the ledger, metric, log of ours at DEBUG, argument or environment of
     a process, or file of the run; all of these were looked at while the run had them.
     """
+    if few:
+        scene.logins = {name: scene.logins[name] for name in ("password", "creds")}
+        scene.refused = {name: scene.refused[name] for name in ("wrong password", "url")}
     home, modules = tmp_path / "home", tmp_path / "modules"
     for folder in ("events", "local", "tmp", "cwd"):
         (home / folder).mkdir(parents=True)

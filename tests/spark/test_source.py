@@ -149,7 +149,7 @@ def test_min_records_wait_for_more_or_for_the_delay(
     name = new_stream()
     batches: list[int] = []
     query = (
-        stream_df(stream=name, minRecordsPerTrigger=12, maxTriggerDelay="20s")
+        stream_df(stream=name, minRecordsPerTrigger=12, maxTriggerDelay="10s")
         .writeStream.foreachBatch(lambda df, _: batches.append(df.count()))
         .option("checkpointLocation", str(tmp_path / "c"))
         .start()

@@ -194,3 +194,29 @@ def test_a_checkpoint_of_the_first_version_goes_on(run_query: RunQuery, tmp_path
 
     assert sorted(row.sequence for row in run.batches[2]) == list(range(25, 37))
     assert run.sequences == list(range(25, 73))
+
+
+def test_streams_join_a_query_of_several(
+    run_query: RunQuery, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    A query of a pattern goes on from its checkpoint with streams that came meanwhile, each from its
+    first message on; `stream` tells the rows apart.
+    """
+    first = new_stream()
+    names = [first, new_stream(f"{first}-b"), f"{first}-c"]
+    publish([(f"{name}.{i}", b"x") for name in names[:2] for i in range(4)])
+    before = run_query(streamPattern=f"{first}*", maxRecordsPerTrigger=5)
+    new_stream(names[2])
+    publish([(f"{name}.{i}", b"x") for name in names for i in range(3)])
+    after = run_query(streamPattern=f"{first}*", maxRecordsPerTrigger=5)
+
+    def rows(run: Any) -> list[Any]:
+        return sorted((row.stream, row.partition, row.sequence) for row in run.rows)
+
+    assert rows(before) == [(name, 0, i) for name in names[:2] for i in range(1, 5)]
+    assert rows(after) == sorted(
+        [(name, 0, i) for name in names[:2] for i in (5, 6, 7)]
+        + [(names[2], 0, i) for i in (1, 2, 3)]
+    )
+    assert max(before.sizes) <= 5

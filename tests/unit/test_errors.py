@@ -44,6 +44,11 @@ CASES = [
         " account of the credentials",
     ),
     (
+        errors.StreamNotFoundError("A.orders", 404, 10059, "no").near(["X", "ORDERS"]),
+        "stream 'orders' not found (err_code 10059); did you mean 'ORDERS'? If not, check the"
+        " options stream, jsDomain and the account of the credentials",
+    ),
+    (
         errors.ConsumerNotFoundError("A.S.c", 404, 10014, "consumer not found"),
         "A.S.c: consumer not found (code 404, err_code 10014)",
     ),

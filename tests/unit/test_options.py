@@ -113,6 +113,7 @@ def test_what_asks_for_tls(kind, tmp_path):
         ("range", "pasword", "password"),
         ("sink", "buferMemory", "bufferMemory"),
         ("sink", "subjectMaping", "subjectMapping"),
+        ("sink", "bufferMemoryy", "bufferMemory"),
     ],
 )
 def test_unknown_option_names_the_nearest_one(kind, given, near):
@@ -124,6 +125,9 @@ def test_unknown_option_names_the_nearest_one(kind, given, near):
 
     assert error.option == given
     assert f"did you mean '{near}'?" in str(error)
+    # Spark hands names on in small letters.
+    if not given.isupper():
+        assert refused(kind, {given.lower(): SECRET}).option == given
     assert SECRET not in str(error)
 
 

@@ -21,7 +21,7 @@ from pyspark_jetstream.tasks import (
     ReadTask,
     WarmUp,
     by_own_consumer,
-    direct_tasks,
+    pieces,
     read_task,
 )
 
@@ -63,13 +63,13 @@ def test_a_range_is_cut_into_tasks():
     """
     Each has its part of the range and its own count, and all the rest of the read.
     """
-    tasks = direct_tasks(CONNECTION, RANGE, [(0, 60), (60, 100)], [50, None])
+    found = pieces(RANGE, [(0, 60), (60, 100)], [50, None])
 
-    assert [(t.work.start, t.work.end, t.work.expected) for t in tasks] == [
+    assert [(each.start, each.end, each.expected) for each in found] == [
         (0, 60, 50),
         (60, 100, None),
     ]
-    assert all(t.work.layout is LAYOUT and t.connection is CONNECTION for t in tasks)
+    assert all(each.layout is LAYOUT for each in found)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_the_first_task_misses_what_left_since_the_batch_was_planned(counted, co
     """
     Ranges are counted later than the batch; what is in neither count left the stream unread.
     """
-    tasks = direct_tasks(CONNECTION, replace(RANGE, expected=counted), [(0, 60), (60, 100)], counts)
+    found = pieces(replace(RANGE, expected=counted), [(0, 60), (60, 100)], counts)
 
-    assert [task.work.expected for task in tasks] == expected
+    assert [each.expected for each in found] == expected
 
 
 def test_no_task_has_no_rows():

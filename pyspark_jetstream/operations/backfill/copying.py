@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..terminal import complain
 from .faults import BackfillError, StorageError
 from .journal import Entry, Journal, Manifest, Plan
 
@@ -87,7 +88,12 @@ def copy(
             source.check(plan)
             target.check(plan)
         planned = [chunk["messages"] or 0 for chunk in plan["chunks"]]
-        show = shown(sum(planned), sum(planned[number] for number in journal.done))
+        done = sum(planned[number] for number in journal.done)
+        complain(
+            f"planned {sum(planned):,} messages in {len(planned):,} chunks; {len(journal.done):,}"
+            " of them are done. A run that is killed loses the chunk it is at (--chunk-messages)"
+        )
+        show = shown(sum(planned), done)
         for number, chunk in enumerate(plan["chunks"]):
             if number not in journal.done:
                 source.check(plan)

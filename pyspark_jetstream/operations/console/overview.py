@@ -108,6 +108,8 @@ def inspecting(given: argparse.Namespace) -> Iterator[tuple[Client, Inspector]]:
     if words and "stream" not in words:
         raise OptionError(next(iter(words)), "needs --stream")
     options = parse_stream(connection_words(given) | words) if words else None
+    if options is not None and options.several is not None:
+        raise OptionError("stream", "expected one; --checkpoint shows a query of several")
     with _checkpoint(given) as checkpoint, connected(given) as client:
         yield client, Inspector(client, options, given.consumer, checkpoint)
 

@@ -225,9 +225,9 @@ def _nobody(given: argparse.Namespace) -> int:
 def _found(pauses: Pauses) -> list[Row]:
     return [
         {
+            "producer": str(number),
             "query": _shown(member.producer.query),
             "host": _shown(member.producer.host),
-            "producer": str(number),
             "streams": ", ".join(map(_shown, member.producer.streams)),
             "subjects sent": _sent(member),
             "supports throttle": "yes" if member.producer.supports_throttle else "no",
@@ -296,8 +296,8 @@ def _row(
     producer: str, query: str, subjects: str, receipts: int | None, missed: int | None, state: str
 ) -> Row:
     return {
-        "query": query,
         "producer": producer,
+        "query": query,
         "subjects sent": subjects,
         "receipts": receipts,
         "missed": missed,
@@ -320,7 +320,9 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
 
         figures = (limit.rate, quota_.rate, quota_.total)
         rows.append(row(limit.name, figures, _state(quota_, writers, usage, pauses)))
-        rows += [row(f"  {w.query} {w.name}", w.figures, w.state) for w in writers[:_WRITERS]]
+        rows += [
+            row(f"  {w.name} {w.query}".rstrip(), w.figures, w.state) for w in writers[:_WRITERS]
+        ]
         if rest := writers[_WRITERS:]:
             sums = [sum(column) for column in zip(*(w.figures for w in rest), strict=True)]
             rows.append(row(f"  {len(rest):,} more", sums, ""))

@@ -353,10 +353,14 @@ class Inspector:
     ) -> tuple[list[tuple[SubjectPartition, bool]], list[str]]:
         """The partitions of a source, each with whether its filter is known; problems."""
         problems = []
+        if isinstance(planned, Offset) and planned.layout:
+            named = [SubjectPartition(i, stream) for i, (stream, *_) in enumerate(planned.layout)]
+            return [(partition, True) for partition in named], []
         if isinstance(planned, Offset) and len(planned.filters) == n and len(planned.streams) == 1:
             (stream,) = planned.streams
-            named = enumerate(planned.filters)
-            return [(SubjectPartition(index, stream, filter), True) for index, filter in named], []
+            filters = enumerate(planned.filters)
+            of = [SubjectPartition(index, stream, filter) for index, filter in filters]
+            return [(partition, True) for partition in of], []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:
@@ -466,8 +470,12 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
                 sources.append(_Source(name, None, ClaimedOffset.from_json(value)))
             else:
                 begun = done is not None and "initial" not in done
+                planned = Offset.from_json(value)
                 committed = Offset.from_json(done) if begun else None
-                sources.append(_Source(name, committed, Offset.from_json(value)))
+                if committed is not None and planned.layout:
+                    begins = dict(zip(planned.layout, planned.base, strict=True))
+                    committed = committed.laid_out(planned.layout, begins, planned.streams)
+                sources.append(_Source(name, committed, planned))
         except OffsetError as error:
             sources.append(_Source(name, None, None, str(error)))
     return sources

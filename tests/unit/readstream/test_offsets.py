@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.readstream.offsets import INITIAL, Offset, check_layout, is_initial
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
@@ -180,8 +181,13 @@ def test_a_checkpoint_is_one_of_its_streams(streams, count, own):
         check_layout(2, {"S": "t"}, streams, count, "as follows")
     said = str(caught.value)
 
-    assert f"2 partitions of stream S; this query has {count} of {', '.join(streams)}. " in said
-    assert ("name that one in the option stream" in said) == own
+    names = ", ".join(streams)
+    first = (
+        f"the checkpoint is of stream S, not of {names}: give this query a checkpointLocation of"
+        if own
+        else f"the checkpoint was written for 2 partitions of stream S; this query has {count} of"
+    )
+    assert said.startswith(first)
     assert said.endswith("takes that one's place, as follows" if own else ". As follows")
 
 
@@ -216,3 +222,39 @@ def test_what_a_take_over_adds():
     assert offset.bare().query == offset.at((8, 9)).query == "q1"
     with pytest.raises(OffsetError, match="differ in length"):
         Offset.from_json(offset.to_json() | {"resumed": [5]})
+
+
+SEVERAL = Offset(
+    (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", (1, 2), (5, 0, 8), split=True,
+    layout=(("B",), ("A",), ("C",)), marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
+)  # fmt: skip
+
+
+def test_an_offset_of_several_streams():
+    """
+    What each partition is survives the JSON, in its order; one entry for each partition.
+    """
+    value = json.loads(json.dumps(SEVERAL.to_json()))
+
+    assert value["layout"] == [["B"], ["A"], ["C"]]
+    assert Offset.from_json(value) == SEVERAL
+    with pytest.raises(OffsetError, match="differ in length"):
+        Offset.from_json(value | {"layout": [["B"]]})
+    with pytest.raises(OffsetError, match="no offset"):
+        Offset.from_json(value | {"layout": [["B"], ["A"], [7]]})
+
+
+def test_partitions_that_come_and_go():
+    """
+    Laid out anew, the partitions that stay are where they were, by whatever place; the others begin
+    where it is said; of those that go nothing is left.
+    """
+    laid = SEVERAL.laid_out([("C",), ("D",), ("B",)], {("D",): 6}, {"D": "t3"})
+
+    assert (laid.sequences, laid.base) == ((9, 6, 7), (2, 6, 3))
+    assert laid.layout == (("C",), ("D",), ("B",))
+    assert laid.streams == {"C": "t2", "D": "t3", "B": "t1"}
+    assert (laid.idle, laid.resumed) == ((0,), (8, 6, 5))
+    assert list(laid.marks) == ["B"]
+    assert laid.split
+    assert SEVERAL.laid_out(SEVERAL.layout, {}, {}) == SEVERAL

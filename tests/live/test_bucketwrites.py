@@ -1,0 +1,253 @@
+"""Writing the keys of a Key-Value bucket on a real server, each once, and beside the command."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructType
+
+from pyspark_jetstream.errors import ColumnError, OptionError, PublishRejectedError, RowError
+from pyspark_jetstream.options import parse_sink
+from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.sink import batch_writer
+
+from ..kits.options import changed
+from ..kits.seeds import fresh
+from .test_buckets import bucket, entries, put, read
+from .test_writes import FAST, KilledError, ledger, options, outlive, write
+
+__all__ = ["bucket", "ledger", "options", "put", "read"]
+
+NATS = shutil.which("nats")
+WINDOW = {"duplicate_window": 4 * 10**9}
+OPERATIONS = [None, "put", "put", "delete", "purge"]
+SEEDS = [1, *fresh(__name__)]
+
+
+def changes(
+    seed: int, count: int, purges: bool, keys: int = 30
+) -> list[tuple[str, bytes | None, str | None]]:
+    """Rows for a bucket: puts, deletes and purges of few keys."""
+    rng = random.Random(seed)
+    found: list[tuple[str, bytes | None, str | None]] = []
+    for row in range(count):
+        operation = rng.choice(OPERATIONS if purges else OPERATIONS[:-1])
+        value = None if operation in ("delete", "purge") else b"v%d" % row
+        found.append((f"k.{rng.randrange(keys)}", value, operation))
+    return found
+
+
+def batches(rows, size=100, fail_at=None) -> Iterator[pa.RecordBatch]:
+    """As record batches; the task dies before the row `fail_at`."""
+    for low in range(0, len(rows), size):
+        if fail_at is not None and low >= fail_at:
+            raise KilledError
+        columns = zip(*rows[low : low + size], strict=True)
+        yield pa.record_batch(
+            {
+                name: pa.array(column, type)
+                for name, column, type in zip(
+                    ("key", "value", "operation"),
+                    columns,
+                    (pa.string(), pa.binary(), pa.string()),
+                    strict=True,
+                )
+            }
+        )
+
+
+def fold(rows) -> dict[str, bytes]:
+    """What a bucket has after these rows."""
+    found: dict[str, Any] = {}
+    for key, value, operation in rows:
+        found[key] = None if operation in ("delete", "purge") else value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("history", "config", "mode"),
+    [(1, {}, "auto"), (5, {}, "async"), (1, {"allow_batched": True}, "auto"),
+     (64, {"allow_atomic": True}, "atomic")],
+    ids=["plain", "history", "fast", "atomic"],
+)  # fmt: skip
+def test_a_half_written_bucket_is_completed_beyond_the_window(
+    ledger, options, bucket, read, seed, history, config, mode
+):
+    """
+    A bucket is the fold of the rows, once each, also where the duplicate window has forgotten their
+    ids. The server takes no purge of a key into an atomic batch that has changed it before.
+    """
+    name = bucket(history=history, **config, **WINDOW)
+    options = changed(options, publish_mode=mode, bucket=name, **FAST)
+    task, rows = TaskName(f"kv-{name}", 3, 1), changes(seed, 600, purges=mode != "atomic")
+    with pytest.raises(KilledError):
+        write(options, task, batches(rows, fail_at=400))
+    outlive()
+    half = read(name, history="true")
+    again = write(options, task, batches(rows))
+
+    assert 0 < len(half)
+    assert (again.rows, again.acked + again.stored) == (600, 600)
+    assert again.stored > 0 and again.acked >= 200
+    assert {row["key"]: row["value"] for row in read(name)} == fold(rows)
+
+
+def row(**columns) -> pa.RecordBatch:
+    """One row."""
+    return pa.record_batch({name: pa.array([value]) for name, value in columns.items()})
+
+
+def test_a_change_by_revision(js, ledger, options, bucket, put, read):
+    """
+    A row with a revision counts only if that is its key's, 0 where there is none; else it is an
+    error that names it, and the key stays as it is.
+    """
+    name = bucket()
+    options = changed(options, bucket=name)
+    task = (TaskName("cas", number, 0) for number in range(9))
+    write(options, next(task), [row(key="a", value="one", revision=0)])
+    with pytest.raises(PublishRejectedError, match=rf"\$KV.{name}.a.*row 0.*wrong last sequence"):
+        write(options, next(task), [row(key="a", value="two", revision=0)])
+    write(options, next(task), [row(key="a", value="two", revision=1)])
+    put(name, ("a", b"others"))
+    with pytest.raises(PublishRejectedError, match="wrong last sequence: 3"):
+        write(options, next(task), [row(key="a", operation="delete", revision=2)])
+
+    assert entries(read(name)) == [("a", b"others", 3, "PUT")]
+
+
+def test_a_key_that_expires(js, ledger, options, bucket, read):
+    """
+    `ttl` is the key's, where the bucket has them.
+    """
+    name = bucket(allow_msg_ttl=True)
+    write(changed(options, bucket=name), TaskName("ttl", 1, 0),
+          [row(key="a", value="x", ttl="1h")])  # fmt: skip
+    (message,) = js.last_messages(f"KV_{name}", [f"$KV.{name}.a"])
+
+    assert ("Nats-TTL", "1h") in message.headers
+    assert [entry["key"] for entry in read(name)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"key": "a b", "value": "x"}, "the key is none"),
+        ({"key": ".a", "value": "x"}, "the key is none"),
+        ({"key": "a..b", "value": "x"}, "the key is none"),
+        ({"key": "a.*", "value": "x"}, "the key is none"),
+        ({"key": "ä", "value": "x"}, "the key is none"),
+        ({"key": "a\n", "value": "x"}, "the key is none"),
+        ({"key": "", "value": "x"}, "the key is none"),
+        ({"key": pa.scalar(None, pa.string()), "value": "x"}, "the key is none"),
+        ({"key": "a", "value": pa.scalar(None, pa.string())}, "data is null"),
+        ({"key": "a", "value": "x", "operation": "delete"}, "has no value"),
+        ({"key": "a", "value": "x", "operation": "put it"}, "expected put, delete or purge"),
+        ({"key": "a", "value": "x", "revision": -1}, "revision is below 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_rows_that_are_no_keys(js, ledger, options, bucket, columns, says):
+    """
+    What a client of the KV API refuses is an error before it is sent.
+    """
+    name = bucket()
+    with pytest.raises(RowError, match="row 0 of partition 0") as caught:
+        write(changed(options, bucket=name), TaskName("none", 1, 0), [row(**columns)])
+
+    assert says in str(caught.value)
+    assert js.stream_info(f"KV_{name}").messages == 0
+
+
+def schema(*names):
+    """The schema of a DataFrame with these columns."""
+    made = StructType()
+    for name in names:
+        made = made.add(name, StringType())
+    return made
+
+
+KEYS = schema("key", "value")
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "error", "says"),
+    [
+        ({"bucket": "NONE"}, KEYS, OptionError, "there is no bucket 'NONE'"),
+        ({"bucket": "a.b"}, KEYS, OptionError, "expected a bucket name"),
+        ({"bucket": "B", "subject": "x"}, KEYS, OptionError, "contradicts option 'bucket'"),
+        ({"bucket": "B", "jsDomain": "hub"}, KEYS, OptionError, "leave jsDomain"),
+        ({"bucket": "B"}, schema("key", "value", "timestamp"), ColumnError, "'timestamp': unknown"),
+        ({"bucket": "B"}, schema("key"), ColumnError, "'value': required"),
+        ({"bucket": "B"}, schema("value"), ColumnError, "'key': required"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes_are_found_on_the_driver(nats_server, given, columns, error, says):
+    """
+    Before a row moves.
+    """
+    with pytest.raises(error) as caught:
+        batch_writer(parse_sink({"servers": nats_server.url} | given), columns, False)
+
+    assert says in str(caught.value)
+
+
+def test_a_bucket_is_made(js, nats_server):
+    """
+    `createStream` makes it as the KV API does, and more as `streamConfig` says.
+    """
+    given = {"servers": nats_server.url, "bucket": "MADE", "createStream": "true",
+             "streamConfig": '{"max_msgs_per_subject": 5, "allow_msg_ttl": true}'}  # fmt: skip
+    try:
+        batch_writer(parse_sink(given), KEYS, False)
+        config = js.stream_info("KV_MADE").config
+    finally:
+        js.delete_stream("KV_MADE")
+
+    assert config["subjects"] == ["$KV.MADE.>"]
+    assert (config["max_msgs_per_subject"], config["discard"]) == (5, "new")
+    assert [config[key] for key in ("allow_rollup_hdrs", "deny_delete", "allow_direct",
+                                    "allow_msg_ttl")] == [True] * 4  # fmt: skip
+
+
+@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+def test_the_command_nats_does_the_same(js, nats_server, ledger, options, read):
+    """
+    Into a bucket that the command has made rows go as it puts, deletes and purges; each reads what
+    the other has written.
+    """
+    assert NATS is not None
+
+    def nats(*words):
+        call = [NATS, "--server", nats_server.url, "kv", *words]
+        done = subprocess.run(call, check=True, timeout=60, capture_output=True, text=True)
+        return done.stdout
+
+    nats("add", "BOTH", "--history", "5")
+    try:
+        for key in ("a", "b", "c"):
+            nats("put", "BOTH", key, "by nats")
+        nats("del", "BOTH", "c", "--force")
+        rows = [("b", b"by rows", None), ("d", b"x", "put"), ("d", None, "delete"),
+                ("a", None, "purge"), ("e", b"new", "put")]  # fmt: skip
+        write(changed(options, bucket="BOTH"), TaskName("both", 1, 0), batches(rows))
+        latest = nats("get", "BOTH", "b", "--raw")
+        listed = set(nats("ls", "BOTH").split())
+        history = nats("history", "BOTH", "a")
+        nats("put", "BOTH", "a", "again")
+    finally:
+        found = {(entry["key"], entry["value"]) for entry in read("BOTH")}
+        js.delete_stream("KV_BOTH")
+
+    assert latest.strip() == "by rows"
+    assert {"b", "e"} <= listed and not {"a", "c", "d"} & listed
+    assert "KeyValuePurge" in history or "PURGE" in history.upper()
+    assert found == {("a", b"again"), ("b", b"by rows"), ("e", b"new")}

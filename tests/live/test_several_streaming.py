@@ -1,0 +1,346 @@
+"""A streaming read of several streams, some of which come and go while it runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
+from pyspark_jetstream.operations.console.commands import main
+from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
+from pyspark_jetstream.operations.inspection.inspector import Inspector
+
+from ..kits.checkpoints import write_checkpoint
+from ..kits.reading import Query, query
+from ..kits.seeds import fresh
+from ..kits.tenants import Tenants, tenants
+
+__all__ = ["query", "tenants"]
+
+SEEDS = [1, *fresh(__name__)]
+
+
+def rows(of: Query) -> list[tuple[str, int, int]]:
+    return sorted((row["stream"], row["partition"], row["sequence"]) for row in of.rows)
+
+
+def drain(of: Query) -> None:
+    """Micro-batches until there is nothing; a query that was idle looks twice a second."""
+    time.sleep(0.55)
+    of.drain()
+
+
+def every(tenants: Tenants, **counts: int) -> list[tuple[str, int, int]]:
+    """All rows of streams that have so many messages."""
+    of = [(tenants.name(name), 0, s + 1) for name, n in counts.items() for s in range(n)]
+    return sorted(of)
+
+
+def test_streams_join_from_their_first_message(
+    tenants: Tenants, query: Callable[..., Query]
+) -> None:
+    """
+    What a stream has that comes while the query runs is read from its first message on, also by a
+    query that began at the end of the others; a stream keeps its place whoever comes.
+    """
+    tenants.make("b", "c")
+    tenants.fill("b", "c")
+    late = query(streamPattern=f"{tenants.prefix}-*", startingOffsets="latest")
+    early = query(streamPattern=f"{tenants.prefix}-*")
+    drain(late)
+    drain(early)
+    tenants.make("a", "d")
+    tenants.fill("a", "b", "d", count=2)
+    drain(late)
+    drain(early)
+    tenants.fill("a", "c", count=1)
+    late.restart()
+    drain(late)
+    drain(early)
+
+    assert rows(early) == every(tenants, a=3, b=5, c=4, d=2)
+    assert rows(late) == sorted(
+        set(every(tenants, a=3, b=5, c=4, d=2)) - set(every(tenants, b=3, c=3))
+    )
+    places = [name for (name,) in early.planned[-1]["layout"]]
+    assert places == [tenants.name(name) for name in "bcad"]
+
+
+def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
+    """
+    `startingOffsets` says where a stream begins, also of one that comes later.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b", count=4)
+    starts = {tenants.name("a"): {"0": 3}, tenants.name("c"): {"0": 2}}
+    several = query(streamPattern=f"{tenants.prefix}-*", startingOffsets=json.dumps(starts))
+    drain(several)
+    tenants.make("c")
+    tenants.fill("c")
+    drain(several)
+
+    skipped = {(tenants.name("a"), 0, 1), (tenants.name("a"), 0, 2), (tenants.name("c"), 0, 1)}
+    assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=3)) - skipped)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_deleted(
+    tenants: Tenants, query: Callable[..., Query], fails: str
+) -> None:
+    """
+    A stream that goes is a loss, of which the error names it; with failOnDataLoss=false the others
+    are read on, also in a batch that is run again, and a stream of its name that is made then
+    begins at its first message.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b", "c")
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails)
+    drain(several)
+    tenants.fill("a", "b", "c", count=2)
+    time.sleep(0.55)
+    assert several.plan() is not None
+    tenants.remove("b")
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"'{tenants.name('b')}'.*was deleted"):
+            several.restart()
+        return
+    several.restart()
+    drain(several)
+
+    assert rows(several) == every(tenants, a=5, b=3, c=5)
+    tenants.fill("c", count=1)
+    drain(several)
+    assert [name for name, in several.planned[-1]["layout"]] == [
+        tenants.name("a"), tenants.name("c"),
+    ]  # fmt: skip
+    tenants.make("b")
+    tenants.fill("b", count=4)
+    drain(several)
+    again = [row for row in several.rows[-4:] if row["stream"] == tenants.name("b")]
+    assert sorted(row["sequence"] for row in again) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_stream_that_is_deleted_amid_a_batch(
+    tenants: Tenants, query: Callable[..., Query], fails: str
+) -> None:
+    """
+    A stream that goes between the plan and its task is the same loss: with failOnDataLoss=false the
+    task reads the others.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b", "c")
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails)
+    several.plan()
+    (task,) = several.tasks()
+    tenants.remove("b")
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"'{tenants.name('b')}'.*was deleted"):
+            list(several.reader.read(task))
+        return
+    several.rows = [row for batch in several.reader.read(task) for row in batch.to_pylist()]
+
+    assert rows(several) == every(tenants, a=3, c=3)
+
+
+def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query]) -> None:
+    """
+    Streams with few messages share tasks, sixteen at the most, or as `minPartitions` asks; those
+    with many messages do not; and the tasks of a batch that runs again are the same.
+    """
+    tenants.make(*range(40))
+    tenants.fill(*range(40))
+    tenants.fill(7, count=12_000)
+    several = query(streamPattern=f"{tenants.prefix}-*")
+    several.plan()
+    tasks = several.tasks()
+    sizes = [[read.end - read.start for read in task.work.reads] for task in tasks]
+
+    assert sum(map(len, sizes)) >= 40
+    assert max(map(len, sizes)) == 16
+    assert all(sum(each) <= 10_000 or len(each) == 1 for each in sizes)
+    several.restart()
+    again = [[read.end - read.start for read in t.work.reads] for t in several.tasks()]
+    assert again == sizes
+    assert len(set(rows(several))) == len(several.rows) == 12_120
+    tenants.fill(1, 2, 3, count=6_000)
+    time.sleep(0.55)
+    several.plan()
+    assert [len(task.work.reads) for task in several.tasks()] == [1, 1, 1]
+    split = query(streamPattern=f"{tenants.prefix}-*", minPartitions=40)
+    split.plan()
+    assert len(split.tasks()) >= 40
+
+
+def test_a_run_that_ends_takes_no_streams_that_come_later(
+    tenants: Tenants, query: Callable[..., Query]
+) -> None:
+    """
+    With availableNow a run reads what was there when it began, and the next one the rest.
+    """
+    tenants.make("a")
+    tenants.fill("a")
+    several = query(streamPattern=f"{tenants.prefix}-*")
+    several.reader.prepareForTriggerAvailableNow()
+    tenants.make("b")
+    tenants.fill("a", "b")
+    drain(several)
+    assert rows(several) == every(tenants, a=3)
+    several.restart()
+    drain(several)
+
+    assert rows(several) == every(tenants, a=6, b=3)
+
+
+def test_a_batch_has_its_limit_over_all_streams(
+    tenants: Tenants, query: Callable[..., Query]
+) -> None:
+    """
+    `maxRecordsPerTrigger` is shared among the streams, and a few large ones do not starve the rest;
+    a batch reads the streams with messages, and none of the others.
+    """
+    tenants.make(*"abcd")
+    tenants.fill("a", count=90)
+    tenants.fill("b", "c", count=5)
+    several = query(streamPattern=f"{tenants.prefix}-*", maxRecordsPerTrigger=30)
+    several.plan()
+
+    (task,) = several.tasks()  # of few messages
+    assert {read.stream for read in task.work.reads} == {tenants.name(n) for n in "abc"}
+    several.commit()
+    assert len(several.rows) <= 30
+    assert {row["stream"] for row in several.rows} == {tenants.name(n) for n in "abc"}
+    drain(several)
+    assert rows(several) == every(tenants, a=90, b=5, c=5)
+
+
+def test_what_is_refused(
+    nats_server: DevServer, tenants: Tenants, query: Callable[..., Query]
+) -> None:
+    """
+    Consumers, and streams that keep messages only for these, do not go with several streams; a
+    checkpoint of one stream is none of several, nor of others than it has.
+    """
+    pattern = {"streamPattern": f"{tenants.prefix}-*"}
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    for name, value in (
+        ("readMode", "consumer"), ("consumer", "c"), ("standby", "true"),
+        ("priorityPolicy", "overflow"), ("endingOffsets", "latest"), ("metricsSubject", "m"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError, match=f"'{name}'"):
+            query(**pattern | {name: value})
+    with pytest.raises(OptionError, match="there is no stream of such a name"):
+        query(streamPattern=f"{tenants.prefix}none-*").plan()
+    with pytest.raises(StreamNotFoundError):
+        query(stream=f"{tenants.name('a')},{tenants.name('none')}").plan()
+    one = query(stream=tenants.name("a"))
+    drain(one)
+    one.options.pop("stream")
+    with pytest.raises(OffsetError, match="written for one stream, and this query has several"):
+        one.restart(**pattern)
+        one.plan()
+    several = query(**pattern)
+    drain(several)
+    several.options.pop("streamPattern")
+    with pytest.raises(OffsetError, match=f"has stream '{tenants.name('b')}', too"):
+        several.restart(stream=f"{tenants.name('a')},{tenants.prefix}-c", failOnDataLoss="false")
+        several.plan()
+    with pytest.raises(OffsetError, match="written for several streams, and this query has one"):
+        several.restart(stream=tenants.name("a"))
+        several.plan()
+    tenants.make("queue", retention="workqueue")
+    with pytest.raises(OptionError, match="several streams are read without consumers"):
+        query(**pattern).plan()
+
+
+def test_inspect_shows_each_stream(
+    tenants: Tenants, query: Callable[..., Query], tmp_path: Path, capsys: Any
+) -> None:
+    """
+    `inspect` of the checkpoint shows each stream's position and lag, also while the batch that is
+    planned has streams that the last one had not; streams given by name are one.
+    """
+    tenants.make("b")
+    tenants.fill("b")
+    several = query(streamPattern=f"{tenants.prefix}-*")
+    several.drain()
+    tenants.make("a")
+    tenants.fill("a", "b", count=2)
+    time.sleep(0.55)
+    several.plan()
+    tenants.fill("a", count=1)
+    path = write_checkpoint(tmp_path, [[offset] for offset in several.planned])
+
+    found = Inspector(tenants.js.client, checkpoint=LocalDirectory(path)).look()
+
+    assert found.checkpoint is not None
+    (source,) = found.checkpoint.sources
+    assert not source.problems
+    assert [(p.stream, p.committed, p.planned, p.lag) for p in source.positions] == [
+        (tenants.name("b"), 3, 5, 2), (tenants.name("a"), 0, 2, 3),
+    ]  # fmt: skip
+    server = several.options["servers"]
+    assert main(["inspect", "--servers", server, "--stream", "A,B"]) == 2
+    assert "--checkpoint shows a query of several" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("there", "come", "go"), [(20, 8, 4), (200, 50, 20)])
+def test_streams_come_and_go_while_runs_die(
+    tenants: Tenants, query: Callable[..., Query], there: int, come: int, go: int, seed: int
+) -> None:
+    """
+    Of many streams some go and more come, while the query is ended at any of its steps: every
+    message of those that stay comes once, of those that go each at most once; and the requests of
+    an idle look are pages of the listing, not streams.
+    """
+    rng = random.Random(seed)
+    names = [f"s{i}" for i in range(there)]
+    tenants.make(*names)
+    sent = set(names)
+    coming = [f"t{i}" for i in range(come)]
+    going = rng.sample(names, go)
+    several = query(
+        streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false", maxRecordsPerTrigger=97
+    )
+    while coming or going:
+        for name in rng.sample(sorted(sent), there // 6):
+            tenants.fill(name, count=rng.randint(1, 3))
+        if coming and rng.random() < 0.8:
+            some = [coming.pop() for _ in range(min(len(coming), rng.randint(1, 8)))]
+            tenants.make(*some)
+            sent.update(some)
+        if going and rng.random() < 0.5:
+            gone = going.pop()
+            tenants.remove(gone)
+            sent.remove(gone)
+        step = rng.choice(["step", "step", "plan and die", "read and die", "die"])
+        if step == "step":
+            several.step()
+            continue
+        planned = step != "die" and several.plan() is not None
+        if planned and step == "read and die":
+            several.read()
+        several.restart()
+    drain(several)
+
+    found = rows(several)
+    assert len(found) == len(set(found))
+    for name in sent:
+        info = tenants.js.stream_info(tenants.name(name))
+        mine = [sequence for stream, _, sequence in found if stream == info.name]
+        assert mine == list(range(1, info.last_seq + 1)), (name, seed)
+    before = tenants.asked()
+    time.sleep(0.55)
+    for _ in range(8):
+        assert several.plan() is None
+    pages = -(-len(tenants.js.stream_names()) // 256)
+    assert tenants.asked() - before <= 3 * pages + 3
