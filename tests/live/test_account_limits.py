@@ -88,7 +88,7 @@ def written(server, rows, **options):
         publish_mode=options.pop("mode", "async"),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
-        **{"publish_timeout_s": 4.0, "ack_timeout_s": 0.5} | options,
+        **{"publish_timeout_s": 8.0, "ack_timeout_s": 1.0} | options,
     )
     client = Client(options.connection)
     try:
