@@ -155,16 +155,16 @@ def test_heartbeats_of_one_consumer_do_not_wait_for_another(
     """
     name = new_stream()
     publish([(f"{name}.x", b"")])
-    one = claimant(name, policy="overflow", ack_wait_s=5.0)
+    one = claimant(name, policy="overflow", ack_wait_s=12.0)
     (claim,) = one.claim(1, 30.0)[0]
     beats = Heartbeats(connection_to(nats_server), 1.0)
     try:
         beats.hold(SharedConsumer(1, name, "gone", None), [1])
         beats.hold(one.consumers[0], [claim.sequence])
-        until = time.monotonic() + 8
+        until = time.monotonic() + 16
         while time.monotonic() < until:
             assert one.claim(1, 0.2) == {0: []}
-        assert beats.overdue_s > 2
+        assert beats.overdue_s > 5
     finally:
         beats.close()
 
@@ -188,17 +188,17 @@ def test_acks_that_are_long_on_their_way(
     Acks of a batch that are longer on their way than an answer is awaited go in smaller writes;
     the query does not end of it, also where one attempt has all the time there is.
     """
-    monkeypatch.setattr(acks, "_ATTEMPT_S", 3.0)
+    monkeypatch.setattr(acks, "_ATTEMPT_S", 6.0)
     monkeypatch.setattr(acks, "_EACH", 1000)
     name = new_stream()
     one = claimant(name, policy="overflow")
-    publish([(f"{name}.x", b"")] * 10_000)
-    arrived(js, name, 10_000)
-    sequences = [claim.sequence for claim in one.claim(10_000, 0)[0]]
-    assert len(sequences) == 10_000
+    publish([(f"{name}.x", b"")] * 20_000)
+    arrived(js, name, 20_000)
+    sequences = [claim.sequence for claim in one.claim(20_000, 0)[0]]
+    assert len(sequences) == 20_000
     port = int(nats_server.url.rpartition(":")[2])
     with SlowUp(port) as link:
-        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=4.0)
+        near = replace(connection_to(nats_server), servers=(link.url,), request_timeout_s=8.0)
         client = Client(near)
         try:
             ack(client, one.consumers[0], sequences)

@@ -354,7 +354,7 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
     server, js = own_server
     js.create_stream({"name": "S", "subjects": ["S.>"]})
     fill(js, "S", 50_000)
-    client = Client(options(server, request_timeout_s=2.0, connect_timeout_s=2.0))
+    client = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
     batches = read_consumer(client, reading(js, "S", 50_000))
     next(batches)
     getattr(server, how)()

@@ -181,7 +181,7 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
     server, js = own_server
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     fill(js, "S", 50_000)
-    client = Client(options(server, request_timeout_s=2.0, connect_timeout_s=2.0))
+    client = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
     batches = read_direct(client, reading("S", 0, 50_000), None)
     next(batches)
     getattr(server, how)()

@@ -115,7 +115,7 @@ def test_waiting_has_an_end(server):
     """
     What stays off is the server's own error after `requestTimeout`.
     """
-    client = Client(connection_of(server.url, request_timeout_s=3.0))
+    client = Client(connection_of(server.url, request_timeout_s=8.0))
     client.connection.ping(30.0)
     switch(server, on=False)
     try:

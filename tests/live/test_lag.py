@@ -207,7 +207,7 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         old = write(js, 1, 1, random.Random(1))
         write(js, 2, 1, random.Random(1))
-        client = Client(connection_of(server.url, request_timeout_s=2.0))
+        client = Client(connection_of(server.url, request_timeout_s=5.0))
         with LaggingReplica(patient.options, "S", old, True):
             lookup = subjectindex.Lookups(JetStream(client), DirectCalls(client, "S"))
             for pin in (3, 2):

@@ -119,17 +119,17 @@ def test_leaders_step_down_again_and_again(cluster, kind, ids):
     unrest = threading.Thread(target=unsettle)
     unrest.start()
     try:
-        driver.run(offers(name, 30_000, 1500, ids=ids))
+        driver.run(offers(name, 60_000, 3000, ids=ids))
     finally:
         done.set()
         unrest.join()
-    found = [int(data) for _, data in settled(js, name, 30_000)]
+    found = [int(data) for _, data in settled(js, name, 60_000)]
     js.call(f"STREAM.DELETE.{name}")
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 30_000
-    assert sorted(found if ids else set(found)) == list(range(30_000))
+    assert driver.lane.acked == 60_000
+    assert sorted(found if ids else set(found)) == list(range(60_000))
 
 
 def test_a_fast_batch_counts_a_row_that_another_is_storing(cluster):

@@ -365,7 +365,7 @@ def test_a_server_that_stays_away_is_an_error():
                 if number == 1:
                     server.kill()
 
-        options = sink_of(connection, publish_timeout_s=3.0)
+        options = sink_of(connection, publish_timeout_s=6.0)
         with pytest.raises(NotConnectedError):
             publish(client, options, rows(), id_prefix="p")
 

@@ -89,9 +89,9 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one, two = query(stream=name, ackWait="4s"), query(stream=name)
+    one, two = query(stream=name, ackWait="8s"), query(stream=name)
     one.plan()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 20
     while time.monotonic() < until:
         assert two.claim() is None
     assert ack_pending(js, name) == 10, "a heartbeat acknowledges nothing"
@@ -110,12 +110,12 @@ def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 10))
-    one, two = query(stream=name, ackWait="4s"), query(stream=name)
+    one, two = query(stream=name, ackWait="8s"), query(stream=name)
     one.plan()
     one.die()
     one.reader = query(stream=name).reader
     one.read()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 20
     while time.monotonic() < until:
         assert two.claim() is None
 

@@ -148,7 +148,7 @@ def test_a_server_that_is_killed_again_and_again(tmp_path, query):
         js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
         options = {"stream": "S", "ackWait": "3s", "maxRecordsPerTrigger": 40}
         one, two = (query(server, **options) for _ in range(2))
-        for _ in range(3):
+        for _ in range(6):
             for i in range(200):
                 js.publish(f"s.{i}", b"x", [])
             for reader in (one, two, one):
@@ -161,7 +161,7 @@ def test_a_server_that_is_killed_again_and_again(tmp_path, query):
         eventually(lambda: one.drain() or two.drain() or ack_pending(js, "S") == 0, 60.0)
         client.close()
 
-        assert sorted(one.sequences + two.sequences) == list(range(1, 601))
+        assert sorted(one.sequences + two.sequences) == list(range(1, 1201))
 
 
 # ── away for too long ────────────────────────────────────────────────────────────────────────

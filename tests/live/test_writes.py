@@ -593,12 +593,12 @@ def test_a_slow_batch_notices_that_it_was_overtaken(js, ledger, options, new_str
 
     def overtake():
         eventually(lambda: js.stream_info(name).messages)
-        write(changed(options, max_in_flight=4096), task, rows(name, 20_000, 20_000))
+        write(changed(options, max_in_flight=4096), task, rows(name, 60_000, 60_000))
 
     overtaking = threading.Thread(target=overtake, daemon=True)
     overtaking.start()
 
     with pytest.raises(WriterFencedError):
-        write(options, task, rows(name, 20_000, 20_000))
+        write(options, task, rows(name, 60_000, 60_000))
     overtaking.join(60)
-    assert sorted(data_of(js, name)) == list(range(20_000))
+    assert sorted(data_of(js, name)) == list(range(60_000))

@@ -88,7 +88,7 @@ def mistaken(spark: SparkSession, name: str, options: dict[str, str]) -> None:
     """With the driver's word, and with a task's."""
 
     def read(**changes: str) -> None:
-        given = {"stream": "IN", "requestTimeout": "1s", "connectTimeout": "1s"}
+        given = {"stream": "IN", "requestTimeout": "2s", "connectTimeout": "2s"}
         spark.read.format("jetstream").options(**(given | options | changes)).load().collect()
 
     failing(name, lambda: read(stream="MISSING"))
@@ -101,7 +101,7 @@ def mistaken(spark: SparkSession, name: str, options: dict[str, str]) -> None:
     )
     for each in ("false", "true"):
         failing(name, lambda each=each: rows.write.format("jetstream").mode("append").options(
-            exactlyOnce=each, publishTimeout="1s", ackTimeout="200ms", **options
+            exactlyOnce=each, publishTimeout="2s", ackTimeout="500ms", **options
         ).save())  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def deliveries(home: Path) -> dict[int, list[list[Any]]]:
 @pytest.mark.parametrize(
     ("retention", "points"),
     [
-        ("limits", [POINTS[1], POINTS[6]]),
+        ("limits", [POINTS[1], POINTS[4], POINTS[6]]),
         ("limits", POINTS),
         ("workqueue", POINTS[4:8:2]),
         ("interest", POINTS[6:8]),
@@ -237,7 +237,7 @@ def test_server_restart_in_the_middle(
         connection = client.connection
         inbox = connection.new_inbox()
         connection.subscribe(inbox)
-        total = 60_000
+        total = 120_000
         for at in range(0, total, 2_000):
             connection.send(
                 b"".join(wire.pub(f"IN.{i % 2}", b"m%d" % i, inbox) for i in range(at, at + 2_000))
@@ -263,7 +263,7 @@ def test_server_restart_in_the_middle(
         try:
             run = run_query(
                 server=server, stream="IN", partitions=2, partitionSubject="IN.{partition}",
-                maxRecordsPerTrigger=20_000, **patient,
+                maxRecordsPerTrigger=40_000, **patient,
             )  # fmt: skip
             copied = range_df(server, stream="IN", **patient).selectExpr(
                 "concat('OUT.', partition) as subject", "data", "string(sequence) as msg_id"

@@ -159,7 +159,7 @@ def batches_begun(home: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [int(os.environ.get("SEED", "1"))])
-@pytest.mark.parametrize("kills", [2, 20])
+@pytest.mark.parametrize("kills", [4, 20])
 def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, kills: int, seed: int) -> None:
     """
     A copying query survives SIGKILLs of its driver, its executors and the server at random
