@@ -78,8 +78,8 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
 }
 """Every request of `JetStream`, in an order in which a server can answer all of them."""
 
-_MOST_REQUESTS: Final = 1_000
-"""A call that makes more has no end; a listing of 54,775,808 subjects, as one is made, has 554."""
+_MOST_REQUESTS: Final = 500
+"""A call that makes more of them has no end."""
 
 
 class Asked:
