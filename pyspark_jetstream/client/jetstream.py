@@ -235,12 +235,13 @@ class JetStream:
         counts: dict[str, int] = {}
         for filter_, page in zip(filters, firsts, strict=True):
             counts.update(page.counts)
-            furthest, known, in_vain = page.end, len(counts), 0
+            furthest, known, in_vain = max(page.counts, default=""), len(counts), 0
             while page.end < page.total:
                 page = self._next_page(stream, filter_, page)
                 counts.update(page.counts)
-                goes_on = page.end > furthest or len(counts) > known
-                furthest, known = max(page.end, furthest), len(counts)
+                last = max(page.counts, default="")  # `end` is only what the server claims
+                goes_on = last > furthest or len(counts) > known
+                furthest, known = max(last, furthest), len(counts)
                 in_vain = 0 if goes_on else in_vain + 1
                 if in_vain > _IN_VAIN:
                     raise ProtocolError(f"the subjects of stream '{stream}' are listed without end")
