@@ -61,7 +61,7 @@ def while_off(server, caplog, call) -> object:
         with caplog.at_level(logging.WARNING):
             thread = threading.Thread(target=run)
             thread.start()
-            eventually(lambda: found or "is waited for" in caplog.text)
+            eventually(lambda: found or "it is asked again for" in caplog.text)
     finally:
         switch(server, on=True)
     thread.join(60)

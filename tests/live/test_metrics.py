@@ -230,15 +230,15 @@ def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes
         (("--listen", "9464"), "", 2, "--listen: expected HOST:PORT"),
         (("--listen", "127.0.0.1:99999"), "", 2, "--listen: Port out of range"),
         (("--listen", "203.0.113.1:0"), "", 1, "annot assign requested address"),
-        (("--listen", "127.0.0.1:0"), "prometheus_client", 1, "pyspark-jetstream[metrics]"),
+        (("--listen", "127.0.0.1:0"), "prometheus_client", 1, "-m pip install prometheus-client"),
     ],
 )
 def test_what_cannot_start(
     nats_server: DevServer, arguments: tuple[str, ...], without: str, status: int, said: str
 ) -> None:
     """
-    What is wrong is one line on stderr and an exit status; without prometheus-client it names the
-    extra.
+    What is wrong is one line on stderr and an exit status; without prometheus-client it says how to
+    install that.
     """
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
