@@ -136,8 +136,8 @@ _REMEDIES: Final = {
     10111: "set allow_rollup_hdrs on the stream, or drop the header Nats-Rollup",
     10164: _EXPECTED,
     10165: "give a ttl of 1s at least, or never",
-    10169: "the stream has counters: give each row there an increment; a header Nats-Incr is left"
-    " out, as a copied one would count once more",
+    10169: "the stream has counters: give each row an increment; the header Nats-Incr of rows is"
+    " left out, as a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
 }
 """Advice by the server's err_code (server/errors.json)."""
