@@ -111,7 +111,10 @@ __all__ = [
 _OFF: Final = (10039, 10076)
 """err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr."""
 
-_EXPECTED: Final = "drop the row's Nats-Expected-… header, which asks for that (map_filter)"
+_EXPECTED: Final = (
+    "drop the row's Nats-Expected-… header, which asks for that (map_filter); of a bucket's key it"
+    " is the column revision"
+)
 
 _REMEDIES: Final = {
     10002: "the account has used up its storage: raise its limits, remove messages, or allow more"
@@ -133,8 +136,8 @@ _REMEDIES: Final = {
     10111: "set allow_rollup_hdrs on the stream, or drop the header Nats-Rollup",
     10164: _EXPECTED,
     10165: "give a ttl of 1s at least, or never",
-    10169: "the header Nats-Incr of rows is left out, so nothing can be written into a stream of"
-    " counters: a copied one would count once more",
+    10169: "the stream has counters: give each row an increment; the header Nats-Incr of rows is"
+    " left out, as a copied one would count once more",
     10166: "set allow_msg_ttl on the stream (`nats stream edit`), or drop the column ttl",
 }
 """Advice by the server's err_code (server/errors.json)."""

@@ -20,9 +20,10 @@ stand in a dead letter is left out, and the reason says so: a subject that is no
 are too large. Where nothing can be published on its subject, or its payload is left out, it has no
 `Original-Subject`, and no replay takes it for the row.
 
-Headers that a stream acts on, or refuses a message for, are meant for the row's own stream
-(`_COMMANDS`): they get the prefix `Jetstream-Sink-Original-`. So do those that begin with
-`Jetstream-Sink-`, as a row that was a dead letter once has them.
+Headers that a stream acts on, or refuses a message for, and the one that makes a message a marker,
+which reads may leave out, are meant for the row's own stream (`_COMMANDS`): they get the prefix
+`Jetstream-Sink-Original-`. So do those that begin with `Jetstream-Sink-`, as a row that was a dead
+letter once has them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ SUFFIX: Final = ".dlq"
 _OURS: Final = "Jetstream-Sink-"
 _ORIGINAL: Final = f"{_OURS}Original-"
 _ID: Final = "Nats-Msg-Id"
-_COMMANDS: Final = (_ID, "Nats-TTL", "Nats-Rollup")
+_COMMANDS: Final = (_ID, "Nats-TTL", "Nats-Rollup", "KV-Operation")
 _EXPECTED: Final = "Nats-Expected-"
 _RENAMED: Final = rf"(?m)^((?:{'|'.join(_COMMANDS)}): |{_EXPECTED}|{_OURS})"
 """Finds the beginnings of header lines that are renamed."""

@@ -244,9 +244,12 @@ def _one_of(values: Values, name: str, inside: Any) -> Any:
 
 def _bucket_creation(values: Values, bucket: str) -> StreamCreation:
     """A bucket is a stream of this kind (ADR-8), and more as `streamConfig` says."""
-    return StreamCreation(
-        f"KV_{bucket}", (f"{subjects.bucket_prefix(bucket)}>",), 1, _BUCKET | values["streamConfig"]
-    )
+    stream, of_keys = f"KV_{bucket}", f"{subjects.bucket_prefix(bucket)}>"
+    config = dict(values["streamConfig"])
+    for field, own in (("name", stream), ("subjects", [of_keys])):
+        if config.pop(field, own) != own:
+            raise OptionError("streamConfig", f"has other {field} than option 'bucket': {own}")
+    return StreamCreation(stream, (of_keys,), 1, _BUCKET | config)
 
 
 def _creation(values: Values) -> StreamCreation | None:

@@ -173,6 +173,7 @@ class RangeDriver(Driver):
         """For metrics: they ask on a connection of their own."""
         self._watched.look()
         self._watched.check_read_mode()
+        self._watched.check_keys()
         for info in self._infos.values():
             self._check_start(info)
         self._survey.check_coverage(self._infos)

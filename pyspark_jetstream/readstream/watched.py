@@ -103,6 +103,24 @@ class WatchedStreams:
                     " readMode=consumer",
                 )
 
+    def check_keys(self) -> None:
+        """
+        Raises:
+            OptionError: Keys of a bucket are asked for that is a mirror, whose messages have the
+                subjects of its origin.
+        """
+        bucket = self._options.bucket
+        if bucket is None or all(partition.filter is None for partition in self._layout):
+            return
+        for info in self.infos.values():
+            mirror = info.config.get("mirror") or {}
+            if mirror and not mirror.get("subject_transforms"):
+                raise OptionError(
+                    "keys",
+                    f"bucket '{bucket}' is a mirror of stream '{mirror.get('name')}', by whose"
+                    " subjects its keys are stored: leave keys out, and select them by column key",
+                )
+
     def check_fits(self, offset: Offset, ends: Mapping[int, int]) -> None:
         """
         Accepts a checkpoint of this query.

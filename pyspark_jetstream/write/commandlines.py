@@ -66,6 +66,14 @@ _NO_SCHEDULES: Final = "takes no schedules; set allow_msg_schedules on it"
 _NO_COUNTERS: Final = "has no counters; that takes allow_msg_counter, with which it is made"
 _COUNTS: Final = "has counters: each row there needs an increment"
 _TIME: Final = pa.timestamp("us", "UTC")
+_EPOCH: Final = pa.scalar(0, pa.int64()).cast(_TIME)
+_BEYOND: Final = (
+    r"^@at (0\d{3}|1[0-5]\d\d|16[0-6]\d|167[0-7]|226[2-9]|22[7-9]\d|2[3-9]\d\d|[3-9]\d{3}|\d{5,})-"
+)
+"""
+A time before 1678 or from 2262 on. The server counts nanoseconds in 64 bits: what is later comes at
+once, and what is earlier never (measured on nats-server 2.15.1).
+"""
 
 
 def _is_time(type: pa.DataType) -> bool:
@@ -303,6 +311,8 @@ class Commands:
             named = headers.values(TTL)
             if named is not None and self._strict:
                 check_once(ttl, named, f"both a ttl and the header {TTL}; drop one")
+        if self._when is not None and self._strict:
+            self._check_outlives(headers)
         if self._when is not None and self._target is not None:
             own = pc.and_(pc.is_valid(self._when), pc.is_valid(self._target))
             lines = [
@@ -331,7 +341,7 @@ class Commands:
         given = self._text("operation")
         if given is None:
             return None
-        found = pc.index_in(pc.utf8_upper(given), _OPERATIONS)
+        found = pc.index_in(pc.ascii_upper(given), _OPERATIONS)  # also of what is no UTF-8
         bad = pc.and_(pc.is_valid(given), pc.is_null(found))
         if self._strict and pc.any(bad).as_py():
             raise unfit(bad, "operation is none: expected put, delete or purge")
@@ -354,6 +364,8 @@ class Commands:
         column = self._batch.column("deliver_at").cast(_TIME)
         if column.null_count == len(column):
             return given
+        # What is past is now, also where the server would not know the time.
+        column = pc.if_else(pc.less(column, _EPOCH), _EPOCH, column)
         times = pc.strftime(column, "@at %Y-%m-%dT%H:%M:%SZ")
         if given is None:
             return times
@@ -368,6 +380,9 @@ class Commands:
             bad = pc.and_(pc.is_valid(when), pc.is_null(nothing if target is None else target))
             if pc.any(bad).as_py():
                 raise unfit(bad, "schedule_target is null: on which subject is it to be published?")
+            bad = pc.match_substring_regex(when, _BEYOND)
+            if pc.any(bad).as_py():
+                raise unfit(bad, "the time is none that the server knows: 1678 to 2261")
         if target is not None:
             bad = pc.and_(pc.is_valid(target), pc.is_null(nothing if when is None else when))
             if pc.any(bad).as_py():
@@ -375,6 +390,21 @@ class Commands:
             bad = pc.match_substring_regex(target, subjects.FAULTY)
             if pc.any(bad).as_py():
                 raise unfit(bad, "schedule_target is no subject that can be published on")
+
+    def _check_outlives(self, headers: Headers) -> None:
+        """
+        Raises:
+            UnfitError: A row for one time has a TTL of its own, after which its schedule is gone.
+        """
+        named = headers.values(TTL)
+        if named is not None:
+            bad = pc.and_(pc.is_valid(named), pc.starts_with(self._when, "@at "))
+            if pc.any(bad).as_py():
+                raise unfit(
+                    bad,
+                    f"the header {TTL} may end the schedule before its time; drop it, or give"
+                    " column ttl, the TTL of the message that is made",
+                )
 
     # ── values ───────────────────────────────────────────────────────────────────────────────
 

@@ -13,6 +13,7 @@ from pyspark_jetstream.options import parse_stream
 
 from ..kits.reading import query
 from ..kits.seeds import fresh
+from ..kits.shared import eventually
 from .test_buckets import DEL, PURGE, bucket, put, read
 
 __all__ = ["bucket", "put", "query", "read"]
@@ -98,6 +99,28 @@ def test_some_keys_and_changes_alone(bucket, put, query):
     assert seen(later.rows) == [
         ("a.1", b"new", 4, "PUT"), ("b.1", b"", 5, "DEL"), ("c.2", b"new", 6, "PUT"),
     ]  # fmt: skip
+
+
+def test_a_mirrored_bucket(bucket, put, query, new_stream):
+    """
+    A mirror is read by its own name, and has its origin's subjects: keys of it, which nothing would
+    match, are an error.
+    """
+    name = bucket()
+    put(name, ("a.1", b"x"), ("b.1", b"y"))
+    copy, moved = f"{name}M", f"{name}T"
+    new_stream(name=f"KV_{copy}", subjects=None, mirror={"name": f"KV_{name}"})
+    moves = [{"src": f"$KV.{name}.>", "dest": f"$KV.{moved}.>"}]
+    new_stream(name=f"KV_{moved}", subjects=None,
+               mirror={"name": f"KV_{name}", "subject_transforms": moves})  # fmt: skip
+    one, some = query(bucket=copy), query(bucket=moved, keys="a.>")
+    eventually(lambda: one.drain() or len(one.rows) == 2)
+    eventually(lambda: some.drain() or len(some.rows) == 1)
+    with pytest.raises(OptionError, match=f"is a mirror of stream 'KV_{name}'"):
+        query(bucket=copy, keys="a.>").drain()
+
+    assert [row["key"] for row in one.rows] == ["a.1", "b.1"]
+    assert [row["key"] for row in some.rows] == ["a.1"]
 
 
 @pytest.mark.parametrize(

@@ -184,12 +184,16 @@ KEYS = schema("key", "value")
         ({"bucket": "a.b"}, KEYS, OptionError, "expected a bucket name"),
         ({"bucket": "B", "subject": "x"}, KEYS, OptionError, "contradicts option 'bucket'"),
         ({"bucket": "B", "jsDomain": "hub"}, KEYS, OptionError, "leave jsDomain"),
+        ({"bucket": "B", "createStream": "true", "streamConfig": '{"name": "X"}'}, KEYS,
+         OptionError, "has other name than option 'bucket': KV_B"),
+        ({"bucket": "B", "createStream": "true", "streamConfig": '{"subjects": ["x"]}'}, KEYS,
+         OptionError, "has other subjects than option 'bucket'"),
         ({"bucket": "B"}, schema("key", "value", "timestamp"), ColumnError, "'timestamp': unknown"),
         ({"bucket": "B"}, schema("key"), ColumnError, "'value': required"),
         ({"bucket": "B"}, schema("value"), ColumnError, "'key': required"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_mistakes_are_found_on_the_driver(nats_server, given, columns, error, says):
     """
     Before a row moves.

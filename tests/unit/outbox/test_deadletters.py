@@ -84,6 +84,7 @@ def test_a_dead_letter_says_where_it_should_have_gone():
     [
         ("Nats-TTL", "Jetstream-Sink-Original-Nats-TTL"),
         ("Nats-Rollup", "Jetstream-Sink-Original-Nats-Rollup"),
+        ("KV-Operation", "Jetstream-Sink-Original-KV-Operation"),
         ("Nats-Expected-Stream", "Jetstream-Sink-Original-Nats-Expected-Stream"),
         ("Nats-Expected-Last-Sequence", "Jetstream-Sink-Original-Nats-Expected-Last-Sequence"),
         ("Jetstream-Sink-Reason", "Jetstream-Sink-Original-Jetstream-Sink-Reason"),
@@ -245,7 +246,8 @@ def test_the_reason_is_a_word():
 
 
 NAMES = (
-    "X", "Nats-TTL", "Nats-Rollup", "Nats-Expected-Stream", "Nats-Msg-Id", "nats-msg-id",
+    "X", "Nats-TTL", "Nats-Rollup", "KV-Operation", "Nats-Expected-Stream", "Nats-Msg-Id",
+    "nats-msg-id",
     "Jetstream-Sink-Reason", "Jetstream-Sink-Original-Subject", "Jetstream-Sink-Other",
     "Jetstream-Sink-Original-Nats-TTL",
 )  # fmt: skip

@@ -16,7 +16,9 @@ from ...kits.encoder import Encoder, builder, frames
 from ...kits.targets import targets_of
 
 WHEN = datetime(2026, 12, 1, 8, 30, 0, 250, tzinfo=UTC)
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
+EXPIRES = pa.array([[("Nats-TTL", "1s")]], pa.map_(pa.string(), pa.string()))
 
 
 def lines(batch, **arguments):
@@ -52,6 +54,18 @@ def test_a_schedule_as_header_lines():
     ]  # fmt: skip
 
 
+def test_what_is_long_past_is_now():
+    """
+    A time that the server would not know, as the least of Spark's, is one that is past.
+    """
+    least = datetime(1, 1, 1, tzinfo=UTC)
+    batch = rows(deliver_at=pa.array([least], TIME), schedule_target=["t"])
+
+    assert lines(batch) == [
+        [b"Nats-Schedule: @at 1970-01-01T00:00:00.000000Z", b"Nats-Schedule-Target: t"]
+    ]
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -72,6 +86,25 @@ def test_an_increment_as_header_lines(values):
         b"HPUB s IN.1 27 27\r\nNATS/1.0\r\nNats-Incr: -3\r\n\r\n\r\n",
         b"PUB s IN.2 1\r\nx\r\n",
     ]
+
+
+def test_an_operation_that_is_no_text():
+    """
+    Spark lets any bytes be a STRING: such an operation is its row's fault.
+    """
+    operations = pa.array([b"PUT", b"\xff"], pa.binary()).view(pa.string())
+    batch = pa.record_batch({"key": ["a", "b"], "value": ["x", ""], "operation": operations})
+    with pytest.raises(RowError, match="row 1 of partition 0: operation is none"):
+        builder(bucket="B").build(batch)
+
+
+def test_a_schedule_that_ends_by_its_ttl():
+    """
+    One that comes again and again may have a TTL, after which it is gone.
+    """
+    batch = rows(schedule=["@daily"], schedule_target=["t"], headers=EXPIRES)
+
+    assert b"Nats-TTL: 1s" in lines(batch)[0]
 
 
 def test_increments_need_no_payload():
@@ -96,6 +129,11 @@ def test_increments_need_no_payload():
         ({"schedule": ["tomorrow"], "schedule_target": ["t"]}, "schedule is none: expected @at"),
         ({"schedule": ["30 8 * * *"], "schedule_target": ["t"]}, "six fields of cron"),
         ({"schedule": ["@daily\r\nA: b"], "schedule_target": ["t"]}, "schedule is none"),
+        ({"deliver_at": pa.array([NEVER], TIME), "schedule_target": ["t"]}, "1678 to 2261"),
+        ({"schedule": ["@at 2262-05-01T00:00:00Z"], "schedule_target": ["t"]}, "1678 to 2261"),
+        ({"schedule": ["@at 0001-01-01T00:00:00Z"], "schedule_target": ["t"]}, "1678 to 2261"),
+        ({"deliver_at": pa.array([WHEN], TIME), "schedule_target": ["t"], "headers": EXPIRES},
+         "the header Nats-TTL may end the schedule before its time"),
         ({"schedule": ["@daily"], "schedule_target": ["t.*"]}, "no subject that can be"),
         ({"schedule": ["@daily"], "schedule_target": ["t\r\nA: b"]}, "no subject that can be"),
         ({"increment": [1]}, "a row with an increment has no payload"),
