@@ -133,8 +133,8 @@ class _RunEnd:
 
     def last(self, partition: int, stream: str, last_seq: int) -> int:
         """The last sequence to read of a partition whose stream ends at `last_seq`."""
-        if self._streams is not None:
-            last_seq = min(last_seq, self._streams[stream])
+        if self._streams is not None:  # one that came since may have the name of one that is read
+            last_seq = min(last_seq, self._streams.get(stream, 0))
         return min(last_seq, self.offsets.get(partition, last_seq))
 
 
@@ -403,7 +403,8 @@ class RangeDriver(Driver):
             return offset
         offset = self._watched.still_there(offset)
         known = [stream for stream, *_ in offset.layout]
-        new = [n for n in self._infos if n not in known and self._end.has(n)]
+        came = [n for n in self._infos if n not in known and self._end.has(n)]
+        new = [n for n in came if self._watched.has_begun(n)]
         joining = Layout.of_streams(new)
         named = Starting(streams=self._options.starting.streams)
         at = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
