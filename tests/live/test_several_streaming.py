@@ -13,6 +13,7 @@ import pytest
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -197,6 +198,42 @@ def test_a_stream_that_is_deleted_amid_a_batch(
     several.rows = [row for batch in several.reader.read(task) for row in batch.to_pylist()]
 
     assert rows(several) == every(tenants, a=3, c=3)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("step", ["latest", "partitions"])
+def test_a_stream_that_is_deleted_amid_a_plan(
+    tenants: Tenants, query: Callable[..., Query], monkeypatch: Any, step: str, fails: str
+) -> None:
+    """
+    A stream that goes between the look at it and the count of its messages is the same loss: what
+    the server refuses then ends no query that lives without it.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b", "c")
+    for name in "abc":  # what has gaps is counted by the server
+        tenants.js.delete_messages(tenants.name(name), [2])
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails, requestTimeout="1s")
+    if step == "partitions":
+        several.plan()
+        several.die()
+        several.reader = several._reader()
+    counts = Survey.counts
+
+    def late(survey: Survey, *args: Any) -> Any:
+        tenants.remove("b")
+        return counts(survey, *args)
+
+    monkeypatch.setattr(Survey, "counts", late)
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"'{tenants.name('b')}'.*was deleted"):
+            several.plan() if step == "latest" else several.tasks()
+        return
+    if step == "latest":
+        several.plan()
+    several.commit()
+
+    assert rows(several) == [(tenants.name(name), 0, seq) for name in "ac" for seq in (1, 3)]
 
 
 def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query]) -> None:
