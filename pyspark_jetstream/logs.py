@@ -52,6 +52,8 @@ class _Stderr(logging.StreamHandler[TextIO]):
         self.query = self.batch = _UNKNOWN
         self.level_is_ours = False
         """Whether the level of the logger is one that `log_for` has set."""
+        self.level_before = logging.NOTSET
+        """The logger's level before that."""
         formatter = logging.Formatter(_FORMAT, "%Y-%m-%dT%H:%M:%S")
         formatter.converter = time.gmtime
         self.setFormatter(formatter)
@@ -99,5 +101,7 @@ def log_for(level: str | None, query: str | None = None, batch: int | None = Non
     if _HANDLER not in _LOGGER.handlers:
         _LOGGER.handlers.insert(0, _HANDLER)  # its fields are there for those behind it
     if level is not None or _HANDLER.level_is_ours:  # a worker's query before had one of its own
-        _LOGGER.setLevel(logging.NOTSET if level is None else level.upper())
+        if not _HANDLER.level_is_ours:
+            _HANDLER.level_before = _LOGGER.level
+        _LOGGER.setLevel(_HANDLER.level_before if level is None else level.upper())
         _HANDLER.level_is_ours = level is not None

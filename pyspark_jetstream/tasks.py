@@ -253,11 +253,13 @@ def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
     )
 
 
-def of_many(tasks: Sequence[ReadTask], most: int) -> list[ReadTask]:
+def of_many(tasks: Sequence[ReadTask], most: int, longest: int | None = None) -> list[ReadTask]:
     """
     Direct reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
-    their order, and no more sequences than make one worth its start.
+    their order, and no more sequences than make one worth its start, nor than `longest` where that
+    is given.
     """
+    enough = min(longest or _TASK_SEQUENCES, _TASK_SEQUENCES)
     groups: list[list[RangeRead]] = []
     length = 0
     connection: ConnectionOptions | None = None
@@ -265,7 +267,7 @@ def of_many(tasks: Sequence[ReadTask], most: int) -> list[ReadTask]:
         read, connection = task.work, task.connection
         assert isinstance(read, RangeRead)
         length += read.end - read.start
-        if not groups or len(groups[-1]) >= most or length > _TASK_SEQUENCES:
+        if not groups or len(groups[-1]) >= most or length > enough:
             groups.append([])
             length = read.end - read.start
         groups[-1].append(read)

@@ -290,7 +290,9 @@ class JetStream:
                 name = each["config"]["name"]
                 if takes(name) and name not in missing:
                     there[name] = self._timed(each)
-            return answer["total"], len(streams), there
+            # One whose leader does not answer is in `missing`, or in both.
+            names = {*missing, *(each["config"]["name"] for each in streams)}
+            return answer["total"], len(names), there
 
         total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
         bodies = [{"offset": at} for at in range(length, total, length or total)] if length else []

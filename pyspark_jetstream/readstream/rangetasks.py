@@ -152,11 +152,12 @@ class RangeTasks:
         ]
         # Of many streams few have something at a time.
         wanted = max(options.min_partitions or 0, len(reads if layout.is_several else layout))
+        longest = options.max_records_per_partition
         tasks = direct_tasks(
             options.connection, self._survey, self._watched.infos, reads, wanted,
-            options.max_records_per_partition, options.read_mode == "auto",
+            longest, options.read_mode == "auto",
         )  # fmt: skip
         if layout.is_several:
             most = max(1, len(tasks) // (options.min_partitions or 1))
-            return of_many(tasks, min(most, _STREAMS))
+            return of_many(tasks, min(most, _STREAMS), longest)
         return tasks

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..client.connection import Client
 from ..client.info import StreamInfo
-from ..errors import JetStreamError, OptionError
+from ..errors import ApiError, JetStreamError, OptionError
 from ..fetch.assumptions import Assumption
 from ..fetch.layout import Layout
 from ..fetch.pace import FAR_S, seldom_s
@@ -133,8 +133,8 @@ class _RunEnd:
 
     def last(self, partition: int, stream: str, last_seq: int) -> int:
         """The last sequence to read of a partition whose stream ends at `last_seq`."""
-        if self._streams is not None:
-            last_seq = min(last_seq, self._streams[stream])
+        if self._streams is not None:  # one that came since may have the name of one that is read
+            last_seq = min(last_seq, self._streams.get(stream, 0))
         return min(last_seq, self.offsets.get(partition, last_seq))
 
 
@@ -210,6 +210,32 @@ class RangeDriver(Driver):
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         """The end of the batch after `start`; `start` itself while there is none."""
+        try:
+            return self._latest(start, unlimited)
+        except ApiError:
+            if not self._has_lost_streams():
+                raise
+            return self._latest(start, unlimited)
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        try:
+            return self._tasks_of(start, end)
+        except ApiError:
+            if not self._has_lost_streams():
+                raise
+            return self._tasks_of(start, end)
+
+    def _has_lost_streams(self) -> bool:
+        """
+        Whether one of several streams was deleted since it was seen: what is asked of it then is
+        refused, and a new look knows what to do without it.
+        """
+        if not self._layout.is_several:
+            return False
+        self._watched.look()
+        return any(stream not in self._infos for stream in self._layout.streams)
+
+    def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         if self._rests(start):
             time.sleep(_IDLE_WAIT_S)
             assert self._stayed is not None
@@ -241,7 +267,7 @@ class RangeDriver(Driver):
         self._stayed = start, first.stay
         return first.stay
 
-    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+    def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
         self._watched.check_fits(upto, self._end.offsets)
         self._begin_reports(upto.consumer, self._turn.label(upto))
@@ -404,7 +430,8 @@ class RangeDriver(Driver):
             return offset
         offset = self._watched.still_there(offset)
         known = [stream for stream, *_ in offset.layout]
-        new = [n for n in self._infos if n not in known and self._end.has(n)]
+        came = [n for n in self._infos if n not in known and self._end.has(n)]
+        new = [n for n in came if self._watched.has_begun(n)]
         joining = Layout.of_streams(new)
         named = Starting(streams=self._options.starting.streams)
         at = self._survey.positions(named, self._infos, "startingOffsets", of=joining)

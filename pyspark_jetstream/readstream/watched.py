@@ -22,12 +22,15 @@ from ..fetch.assumptions import (
 from ..fetch.consumer import edited
 from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey
+from ..sanitize import get_logger
 from .driver import lasting
 from .durables import Durables
 from .offsets import Offset, check_filters, check_layout
 from .options import SourceOptions
 
 __all__ = ["WatchedStreams"]
+
+logger = get_logger(__name__)
 
 
 class WatchedStreams:
@@ -54,6 +57,8 @@ class WatchedStreams:
         self._lost = lost
         self._gone: set[str] = set()
         """Streams that were deleted, of which Spark's log may still have a place."""
+        self._awaited: set[str] = set()
+        """Streams that came, of which it was said that they do not reach their start yet."""
 
     def __repr__(self) -> str:
         return f"<WatchedStreams {', '.join(self.infos)}>"
@@ -174,6 +179,23 @@ class WatchedStreams:
                 " checkpointLocation of its own"
             )
 
+    def has_begun(self, stream: str) -> bool:
+        """
+        Whether a stream that came can be read: one that `startingOffsets` begins at a sequence
+        joins when that has come, or is the next to come.
+        """
+        first = self._options.starting.streams.get(stream, {}).get(0)
+        last = self.infos[stream].last_seq
+        if not isinstance(first, int) or first <= last + 1:
+            return True
+        if stream not in self._awaited:
+            self._awaited.add(stream)
+            logger.warning(
+                "stream=%s: not read yet, startingOffsets begins it at sequence %d and it ends at"
+                " %d", stream, first, last,
+            )  # fmt: skip
+        return False
+
     def still_there(self, offset: Offset) -> Offset:
         """
         An offset of several streams without those that were deleted; the query has these now.
@@ -185,6 +207,7 @@ class WatchedStreams:
         self._survey.take(Layout.of_streams(known))
         if any(stream not in self.infos and stream not in self._gone for stream in known):
             self.look()  # now each of them is asked for that a listing leaves out
+        self._gone.difference_update(self.infos)  # made anew, and a loss if deleted once more
         for index, stream in enumerate(known):
             if stream not in self.infos and stream not in self._gone:
                 self._lost(stream, index, "the stream was deleted, with what was not read of it")

@@ -13,6 +13,7 @@ import pytest
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -90,6 +91,55 @@ def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
     assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=3)) - skipped)
 
 
+def test_a_start_that_a_new_stream_does_not_reach_yet(
+    tenants: Tenants, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A stream that comes joins when it reaches the sequence that `startingOffsets` begins it at; the
+    others are read meanwhile, and the log says once what is not.
+    """
+    tenants.make("a")
+    tenants.fill("a")
+    starts = json.dumps({tenants.name("c"): {"0": 6}})
+    several = query(streamPattern=f"{tenants.prefix}-*", startingOffsets=starts)
+    drain(several)
+    tenants.make("c")
+    tenants.fill("a", "c", count=4)
+    drain(several)
+    drain(several)
+    assert rows(several) == every(tenants, a=7)
+    (said,) = [record for record in caplog.records if "not read yet" in record.message]
+    assert "begins it at sequence 6 and it ends at 4" in said.message
+    tenants.fill("c", count=4)
+    drain(several)
+
+    late = {(tenants.name("c"), 0, sequence) for sequence in range(1, 6)}
+    assert rows(several) == sorted(set(every(tenants, a=7, c=8)) - late)
+
+
+def test_each_deletion_is_told(
+    tenants: Tenants, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A stream that is made anew after its deletion and deleted once more is one loss more.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false")
+    drain(several)
+    for _ in range(2):
+        tenants.remove("b")
+        tenants.fill("a")
+        drain(several)
+        tenants.make("b")
+        tenants.fill("b")
+        drain(several)
+
+    told = [record for record in caplog.records if "was deleted" in record.message]
+    assert len(told) == 2
+    assert len(several.rows) == 9 + 9
+
+
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_stream_that_is_deleted(
     tenants: Tenants, query: Callable[..., Query], fails: str
@@ -150,6 +200,42 @@ def test_a_stream_that_is_deleted_amid_a_batch(
     assert rows(several) == every(tenants, a=3, c=3)
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("step", ["latest", "partitions"])
+def test_a_stream_that_is_deleted_amid_a_plan(
+    tenants: Tenants, query: Callable[..., Query], monkeypatch: Any, step: str, fails: str
+) -> None:
+    """
+    A stream that goes between the look at it and the count of its messages is the same loss: what
+    the server refuses then ends no query that lives without it.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b", "c")
+    for name in "abc":  # what has gaps is counted by the server
+        tenants.js.delete_messages(tenants.name(name), [2])
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails, requestTimeout="1s")
+    if step == "partitions":
+        several.plan()
+        several.die()
+        several.reader = several._reader()
+    counts = Survey.counts
+
+    def late(survey: Survey, *args: Any) -> Any:
+        tenants.remove("b")
+        return counts(survey, *args)
+
+    monkeypatch.setattr(Survey, "counts", late)
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"'{tenants.name('b')}'.*was deleted"):
+            several.plan() if step == "latest" else several.tasks()
+        return
+    if step == "latest":
+        several.plan()
+    several.commit()
+
+    assert rows(several) == [(tenants.name(name), 0, seq) for name in "ac" for seq in (1, 3)]
+
+
 def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query]) -> None:
     """
     Streams with few messages share tasks, sixteen at the most, or as `minPartitions` asks; those
@@ -197,6 +283,49 @@ def test_a_run_that_ends_takes_no_streams_that_come_later(
     drain(several)
 
     assert rows(several) == every(tenants, a=6, b=3)
+
+
+def test_a_run_that_ends_reads_nothing_of_a_stream_made_anew_since(
+    tenants: Tenants, query: Callable[..., Query]
+) -> None:
+    """
+    With availableNow a stream that was deleted before the run and is made anew in it is left to the
+    next run.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false")
+    drain(several)
+    tenants.remove("b")
+    several.restart()
+    several.reader.prepareForTriggerAvailableNow()
+    tenants.make("b")
+    tenants.fill("a", "b", count=2)
+    several.drain()
+    assert rows(several) == every(tenants, a=3, b=3)
+    several.restart()
+    drain(several)
+
+    assert rows(several) == sorted([*every(tenants, a=5, b=3), *every(tenants, b=2)])
+
+
+def test_a_task_of_several_streams_has_its_limit(
+    tenants: Tenants, query: Callable[..., Query]
+) -> None:
+    """
+    No task has more than `maxRecordsPerPartition`, whatever number of streams it reads.
+    """
+    tenants.make(*range(20))
+    tenants.fill(*range(20), count=30)
+    tenants.fill(7, count=220)
+    several = query(streamPattern=f"{tenants.prefix}-*", maxRecordsPerPartition=100)
+    several.plan()
+    sizes = [[read.end - read.start for read in task.work.reads] for task in several.tasks()]
+
+    assert max(map(sum, sizes)) <= 100
+    assert max(map(len, sizes)) == 3  # streams with few messages still share tasks
+    several.commit()
+    assert len(set(rows(several))) == len(several.rows) == 20 * 30 + 220
 
 
 def test_a_batch_has_its_limit_over_all_streams(

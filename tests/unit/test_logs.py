@@ -99,3 +99,12 @@ def test_who_has_set_logging_up_gets_the_lines_alone(order, where):
     program = (setup, begin) if order == "before" else (begin, setup)
 
     assert said(*program, "logger.info('full')") == ["orders/7/driver full"]
+
+
+def test_a_level_of_others_comes_back():
+    """A level that somebody has set is there again once a query without one of its own runs."""
+    assert lines(
+        "logging.getLogger('pyspark_jetstream').setLevel('ERROR')",
+        "log_for('info'); logger.info('counts'); log_for('debug'); log_for(None)",
+        "logger.warning('no'); logger.error('bad')",
+    ) == [("INFO", "-", "-", "driver", "counts"), ("ERROR", "-", "-", "driver", "bad")]

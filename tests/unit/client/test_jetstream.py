@@ -115,3 +115,41 @@ def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
 
     assert JetStream(Slow())._replies([("$JS.API.INFO", b"")]) == [refused]
     assert clock[0] == pytest.approx(9.8)
+
+
+@pytest.mark.parametrize("silent", [0, 1, 255, 256])
+@pytest.mark.parametrize("are_listed", [False, True])
+def test_pages_of_streams_without_leaders(silent, are_listed):
+    """
+    Where leaders do not answer, a page of streams has fewer of them, or has them as empty ones: the
+    next page begins behind it all the same, and no page is asked for twice.
+    """
+    names = [f"s{number:04d}" for number in range(600)]
+    asked = []
+
+    class Cluster:
+        options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
+
+        def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+            return [self.request(*each) for each in requests]
+
+        def request(self, subject: str, data: bytes) -> Reply:
+            offset = json.loads(data)["offset"]
+            asked.append(offset)
+            page = names[offset : offset + 256]
+            missing = page[:silent] if offset == 0 else []
+            streams = [
+                {"config": {"name": name}, "created": "2026-01-01T00:00:00Z", "state": {}}
+                for name in page
+                if are_listed or name not in missing
+            ]
+            answer = {"total": len(names), "offset": offset, "limit": 256, "streams": streams}
+            body = json.dumps(answer | ({"missing": missing} if missing else {}))
+            return Reply(0, "", b"", body.encode())
+
+    js = JetStream(Cluster())
+    js._timed = lambda each: each["config"]["name"]
+    found = js.streams_listed(lambda name: True)
+
+    assert asked == [0, 256, 512]
+    assert found == {name: None if name in names[:silent] else name for name in names}
