@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..comparisons import Part, Ratio, compared, of_ratios

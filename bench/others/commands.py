@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
     Reason,

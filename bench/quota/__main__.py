@@ -20,7 +20,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
-from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT
+from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 
 _ROOT: Final = Path(__file__).parents[2]
 _WITHIN: Final = 0.1

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from ..client import wire
 from ..client.connection import Client, Connection
 from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
-from ..outbox.throttleprotocol import Reason, active_subject
+from ..outbox.throttling.throttleprotocol import Reason, active_subject
 from ..sanitize import get_logger
 from .pauses import Pauses, Send
 from .quota import Quota, rests_of, shares_of

@@ -34,7 +34,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from ..client.wire import NO_RESPONDERS
-from ..outbox.throttleprotocol import (
+from ..outbox.throttling.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
     Active,

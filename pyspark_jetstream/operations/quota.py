@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ..outbox.keptrate import TokenBucket
-from ..outbox.throttleprotocol import Rates, Reason, Unit
+from ..outbox.throttling.keptrate import TokenBucket
+from ..outbox.throttling.throttleprotocol import Rates, Reason, Unit
 from ..subjects import REST, check_filter, overlaps
 from ..values import size
 from .pauses import Member

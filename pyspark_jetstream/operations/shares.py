@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from ..outbox.throttleprotocol import Kept, Rates, Reason, Unit
+from ..outbox.throttling.throttleprotocol import Kept, Rates, Reason, Unit
 
 _SAMPLE_S: Final = 0.5
 """Shortest time over which a writer's rate is measured."""

@@ -17,7 +17,7 @@ from .. import values as value_of
 from ..client.connection import Client
 from ..client.options import parse_connection
 from ..errors import OptionError
-from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .controller import Controller
 from .pauses import Member, Pauses
 

@@ -51,12 +51,12 @@ import pyarrow.compute as pc
 from ..arrays import int32, view
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .held import Held, Late
-from .keptrate import KeptRate
 from .messages import Messages
 from .overload import Overload, priorities_of
 from .priority import Priority
 from .rowqueue import Block, RowQueue
-from .throttle import PausedBy, Throttle
+from .throttling.keptrate import KeptRate
+from .throttling.throttle import PausedBy, Throttle
 
 __all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
 

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from .keptrate import KeptRate
 from .messages import STORED_LESS
 from .order import oldest_of_lanes
 from .rowqueue import Block, RowQueue
-from .throttle import Throttle
-from .throttleprotocol import Unit
+from .throttling.keptrate import KeptRate
+from .throttling.throttle import Throttle
+from .throttling.throttleprotocol import Unit
 
 __all__ = ["Held", "Late"]
 

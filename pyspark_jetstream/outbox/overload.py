@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from .messages import Messages
 from .order import PLACE_BITS
 from .priority import Priority
-from .throttle import Throttle
+from .throttling.throttle import Throttle
 
 __all__ = ["OVERLOAD_WINDOW_S", "Overload", "priorities_of"]
 

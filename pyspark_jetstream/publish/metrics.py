@@ -24,8 +24,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ..foreign import read_json
 from ..outbox.priority import Priority
-from ..outbox.throttle import PausedBy
-from ..outbox.throttleprotocol import Reason
+from ..outbox.throttling.throttle import PausedBy
+from ..outbox.throttling.throttleprotocol import Reason
 
 __all__ = [
     "Bounded",

@@ -22,7 +22,7 @@ from ..option import Option, Values, exclusive, parsed, table
 from ..outbox.admission import Rules
 from ..outbox.limits import INITIAL, MINIMUM
 from ..outbox.priority import Priorities
-from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
 
 __all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation", "WindowOptions"]

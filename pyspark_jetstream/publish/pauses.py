@@ -25,9 +25,9 @@ from ..client.connection import Connection
 from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
 from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
 from ..outbox.messages import Messages
-from ..outbox.operators import Operators
-from ..outbox.throttle import PausedBy
-from ..outbox.throttleprotocol import THROTTLE_SUBJECT, Paused, Reason
+from ..outbox.throttling.operators import Operators
+from ..outbox.throttling.throttle import PausedBy
+from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Paused, Reason
 from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.answers import Refusal

@@ -25,7 +25,7 @@ from ..outbox.priority import (
     strategies,
     subject_rules,
 )
-from ..outbox.throttleprotocol import THROTTLE_SUBJECT
+from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 
 __all__ = ["PRESSURE_OPTIONS", "under_pressure"]
 

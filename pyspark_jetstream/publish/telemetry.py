@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
-from ..outbox.pausetimes import Limited, PauseTimes
 from ..outbox.priority import Priority
-from ..outbox.throttle import REFUSALS, PausedBy
-from ..outbox.throttleprotocol import Reason
+from ..outbox.throttling.pausetimes import Limited, PauseTimes
+from ..outbox.throttling.throttle import REFUSALS, PausedBy
+from ..outbox.throttling.throttleprotocol import Reason
 from ..sanitize import get_logger
 from ..subjects import REST, covers, pattern
 from . import metrics

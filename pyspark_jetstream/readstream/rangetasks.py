@@ -12,8 +12,8 @@ from ..fetch.layout import Layout
 from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
 from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, direct_tasks, of_many
-from .durables import Durables
 from .options import SourceOptions
+from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan
 from .watched import WatchedStreams
 

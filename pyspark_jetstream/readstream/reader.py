@@ -40,10 +40,10 @@ from ..tasks import ReadTask
 from ..values import LATEST, Starting
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
-from .durables import Durables
 from .lease import Alone, BatchStart, Standby
 from .offsets import Offset, is_initial
 from .options import SourceOptions
+from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan
 from .rangetasks import RangeTasks
 from .watched import WatchedStreams

@@ -24,9 +24,9 @@ from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey
 from ..sanitize import get_logger
 from .driver import lasting
-from .durables import Durables
 from .offsets import Offset, check_filters, check_layout
 from .options import SourceOptions
+from .pinned.durables import Durables
 
 __all__ = ["WatchedStreams"]
 

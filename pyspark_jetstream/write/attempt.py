@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
-from ..outbox.throttleprotocol import new_producer_id
+from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import RowSignals, WriteContext
 from ..publish.lanes.lane import earliest
 from ..publish.options import SinkOptions
@@ -40,10 +40,10 @@ from ..publish.rowthread import Supply
 from ..publish.telemetry import Counts, Origin, Telemetry
 from ..sanitize import get_logger
 from ..worker import MAX_NAME, query_name
-from .changes import FoundStream
-from .ledger import Ledger
-from .records import LedgerLook, TaskName, TaskRecord
-from .recovery import Recovery
+from .exactlyonce.changes import FoundStream
+from .exactlyonce.ledger import Ledger
+from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
+from .exactlyonce.recovery import Recovery
 from .rows import MessageBuilder
 from .streams import Streams, target_fault
 

@@ -18,7 +18,7 @@ from ..client.versions import Version
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
-from .changes import SETTLES_S
+from .exactlyonce.changes import SETTLES_S
 
 __all__ = ["create_streams", "stream_configs"]
 

@@ -47,12 +47,12 @@ from ..serverheaders import left_out_because
 from ..subjects import bucket_prefix
 from ..worker import settle
 from .attempt import Written
-from .changes import FoundStream, check_targets
 from .commandlines import column_fault
 from .creation import create_streams, stream_configs
-from .ids import Ids, of_query
-from .ledger import Ledger
-from .records import TaskName
+from .exactlyonce.changes import FoundStream, check_targets
+from .exactlyonce.ids import Ids, of_query
+from .exactlyonce.ledger import Ledger
+from .exactlyonce.records import TaskName
 from .rows import check_names, check_schema
 from .streams import Streams, target_fault
 from .task import TaskReport, write_task

@@ -23,7 +23,7 @@ from ..errors import (
 from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
-from .changes import FoundStream
+from .exactlyonce.changes import FoundStream
 
 __all__ = ["Streams", "target_fault"]
 

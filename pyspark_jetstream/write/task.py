@@ -41,10 +41,10 @@ from ..publish.telemetry import Counts, Telemetry
 from ..sanitize import get_logger
 from .attempt import Task, TaskAttempt, Written, built, fresh_rows, written
 from .batchmapping import BatchMapping, digest
-from .changes import FoundStream
-from .ids import Ids
-from .ledger import BUCKET, Ledger
-from .records import LedgerLook, TaskName
+from .exactlyonce.changes import FoundStream
+from .exactlyonce.ids import Ids
+from .exactlyonce.ledger import BUCKET, Ledger
+from .exactlyonce.records import LedgerLook, TaskName
 from .reroutes import Reroutes
 from .rows import MessageBuilder
 from .streams import Streams

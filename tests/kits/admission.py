@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark_jetstream.outbox.admission import Admission, Load, Rules, Shed
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 
 from . import lanes
 from .options import rules_of

@@ -13,8 +13,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     THROTTLE_SUBJECT,
     Discover,
     Producer,

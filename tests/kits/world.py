@@ -19,8 +19,8 @@ from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Rates,
     Reason,
     ThrottleProducer,

@@ -20,9 +20,9 @@ from pyspark_jetstream.errors import (
     RowError,
 )
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import BUCKET
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import BUCKET
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits import accounts

@@ -12,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.fetch.owner import STRANGER, Owner
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import arrivals, neighbours, reader
-from pyspark_jetstream.readstream.durables import Durables
-from pyspark_jetstream.readstream.ownership import ConsumerView
+from pyspark_jetstream.readstream.pinned.durables import Durables
+from pyspark_jetstream.readstream.pinned.ownership import ConsumerView
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.proxy import Proxy
@@ -212,7 +212,7 @@ def test_its_own_pull_is_no_other_clients(js, query, monkeypatch):
     """
     A batch of one partition, while the driver's pull waits at the other one.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
     judged: list[ConsumerView] = []
     monkeypatch.setattr(neighbours, "foreign_client", judged.append)
     eventually(lambda: query.look() == query.at and waits(js, query))

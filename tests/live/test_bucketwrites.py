@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_jetstream.errors import ColumnError, OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer
 
 from ..kits.options import changed

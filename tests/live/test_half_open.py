@@ -13,9 +13,9 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.clients import options

@@ -16,12 +16,17 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PermissionsError
 from pyspark_jetstream.fetch.own import is_allowed
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.throttleprotocol import DISCOVER, Reason, Receipt, ThrottleProducer
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
+    DISCOVER,
+    Reason,
+    Receipt,
+    ThrottleProducer,
+)
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import STREAM, Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.answers import answer

@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_jetstream.errors import LedgerError, RecordError
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.write.ledger import STREAM, Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 
 from ..kits.options import connection_of, sink_of
 from .test_writes import rows, write

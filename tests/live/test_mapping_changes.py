@@ -11,9 +11,9 @@ import pytest
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import STREAM, Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 
 from ..kits.options import changed, connection_of, sink_of
 from ..kits.proxy import Proxy, info_with

@@ -22,8 +22,8 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.creation import create_streams
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer, stream_writer
 from pyspark_jetstream.write.task import write_task
 

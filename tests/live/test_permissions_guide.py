@@ -15,9 +15,9 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.operations.console.commands import main
-from pyspark_jetstream.write.ids import of_query
-from pyspark_jetstream.write.ledger import STREAM, Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import of_query
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.checkpoints import write_checkpoint

@@ -18,7 +18,7 @@ from pyspark_jetstream.errors import ForeignClientError
 from pyspark_jetstream.fetch import consumer
 from pyspark_jetstream.fetch.consumer import ConsumerRead, Pinned, consumer_config, read_consumer
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.readstream.ownership import Pins
+from pyspark_jetstream.readstream.pinned.ownership import Pins
 from pyspark_jetstream.values import Secret
 
 from ..kits.options import connection_of
@@ -233,7 +233,7 @@ def test_pins_are_in_the_progress(js, new_stream, publish, query, caplog):
     The progress shows of each partition who is pinned, since when and how often that changed; what
     the query's own attempts did is told from what an administrator did, and logged.
     """
-    caplog.set_level(logging.INFO, "pyspark_jetstream.readstream.pinwatch")
+    caplog.set_level(logging.INFO, "pyspark_jetstream.readstream.pinned.pinwatch")
     stream = new_stream()
     publish([(f"{stream}.{p}.x", b"x") for p in (0, 1)])
     one = query(stream=stream, consumer="seen", partitions=2,
@@ -329,7 +329,7 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
             one.batch()
             pinned = js.consumer_info("S", "c-0").pinned_id
             js.publish("S.a", b"x", [])
-            monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
+            monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
             one.batch()
             report = one.progress()
         finally:
@@ -420,8 +420,8 @@ def test_a_pull_that_waits_before_every_batch_is_noticed(
     Another client whose pull waits before each batch, for longer than a pull of an attempt that was
     cut off could, is an error although it was never pinned; before that it is none.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr("pyspark_jetstream.readstream.neighbours._MARGIN_S", 1.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._MARGIN_S", 1.0)
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
     one = query(stream=stream, consumer="wait", readMode="consumer", requestTimeout="5s")

@@ -18,7 +18,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
 from ..conftest import connection_to
 from ..kits.throttle import Keeper, Writer

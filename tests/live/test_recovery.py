@@ -9,8 +9,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch import pulls
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write.changes import Before
-from pyspark_jetstream.write.recovery import Recovery
+from pyspark_jetstream.write.exactlyonce.changes import Before
+from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 
 from ..kits.options import connection_of
 from .test_strangers import hpub

@@ -18,7 +18,7 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED

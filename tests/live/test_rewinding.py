@@ -16,10 +16,10 @@ from pyspark_jetstream.errors import (
     TargetChangedError,
 )
 from pyspark_jetstream.operations.console.commands import main
-from pyspark_jetstream.write import ledger as ledger_module
-from pyspark_jetstream.write.ids import of_query
-from pyspark_jetstream.write.ledger import STREAM, Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce import ledger as ledger_module
+from pyspark_jetstream.write.exactlyonce.ids import of_query
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter
 from pyspark_jetstream.write.task import write_task
 

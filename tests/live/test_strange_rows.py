@@ -20,13 +20,13 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.attempt import Written
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,

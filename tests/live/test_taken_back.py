@@ -22,13 +22,13 @@ from pyspark_jetstream.errors import (
     TakenBackError,
     TargetChangedError,
 )
-from pyspark_jetstream.write import changes
-from pyspark_jetstream.write import ledger as ledger_module
-from pyspark_jetstream.write.changes import FoundStream
-from pyspark_jetstream.write.committed import Committed, Noted
-from pyspark_jetstream.write.ids import Ids, of_query
-from pyspark_jetstream.write.ledger import STREAM, Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce import changes
+from pyspark_jetstream.write.exactlyonce import ledger as ledger_module
+from pyspark_jetstream.write.exactlyonce.changes import FoundStream
+from pyspark_jetstream.write.exactlyonce.committed import Committed, Noted
+from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
+from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
 from pyspark_jetstream.write.task import TaskReport, write_task
 

@@ -16,10 +16,10 @@ from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChange
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write import changes, ledger
 from pyspark_jetstream.write.attempt import Task, TaskAttempt
-from pyspark_jetstream.write.changes import check_targets
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.changes import check_targets
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import TaskReport, write_task

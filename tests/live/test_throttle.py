@@ -18,7 +18,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Producer,
     Reason,
@@ -31,9 +31,9 @@ from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
-from pyspark_jetstream.write.ids import Ids
-from pyspark_jetstream.write.ledger import Ledger
-from pyspark_jetstream.write.records import TaskName
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 

@@ -21,8 +21,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses
-from pyspark_jetstream.outbox import operators
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling import operators
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Active,
     Producer,

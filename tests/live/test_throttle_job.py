@@ -20,7 +20,11 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses
-from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Reason, ThrottleProducer
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
+    THROTTLE_SUBJECT,
+    Reason,
+    ThrottleProducer,
+)
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from pyspark_jetstream import throttledSubjects
-from pyspark_jetstream.outbox import operators
+from pyspark_jetstream.outbox.throttling import operators
 
 from ..kits import barethrottle as bare
 from .test_publisher import stored

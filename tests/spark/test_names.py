@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox.throttleprotocol import Producer, understand
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer, understand
 from pyspark_jetstream.publish.metrics import Report
 
 from ..conftest import connection_to

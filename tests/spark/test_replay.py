@@ -63,7 +63,7 @@ def modules() -> Iterator[SimpleNamespace]:
     """The modules of a replay; what they leave connected is closed."""
     names = ("copying", "faults", "journal", "letters", "ranges", "storage")
     yield SimpleNamespace(
-        job=importlib.import_module("pyspark_jetstream.operations.console.replay"),
+        job=importlib.import_module("pyspark_jetstream.operations.console.backfills.replay"),
         **{name: importlib.import_module(f"{PLACE}.{name}") for name in names},
     )
     hang_up()

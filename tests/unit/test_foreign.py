@@ -19,12 +19,12 @@ from pyspark_jetstream.foreign import (
     time,
 )
 from pyspark_jetstream.operations.inspection.checkpoints import parse_offsets
-from pyspark_jetstream.outbox import throttleprotocol
 from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.outbox.throttling import throttleprotocol
 from pyspark_jetstream.publish.lanes.answers import Says, classify, understand
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.readstream.standby import LeaseRecord
-from pyspark_jetstream.write.records import content_of
+from pyspark_jetstream.write.exactlyonce.records import content_of
 
 from ..kits.options import connection_of
 

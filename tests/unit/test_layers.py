@@ -73,10 +73,11 @@ PURE = {
     "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
-    "readstream.counts", "readstream.offsets", "readstream.options", "readstream.ownership",
+    "readstream.counts", "readstream.offsets", "readstream.options", "readstream.pinned.ownership",
     "readstream.standby", "readstream.shared.claims", "readstream.shared.fence",
     "readstream.shared.manyclaims",
-    "write.batchmapping", "write.headerlines", "write.ids", "write.reroutes", "write.rows",
+    "write.batchmapping", "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
+    "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""
 
@@ -89,7 +90,7 @@ DOES_IO = {
 
 SPARK = {
     "__init__", "datasource", "tasks", "worker",
-    "operations.console.backfilling", "operations.inspection.hadoop",
+    "operations.console.backfills.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.driver", "readstream.reader", "readstream.shared.reader",
     "write.sink",

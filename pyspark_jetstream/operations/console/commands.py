@@ -83,16 +83,16 @@ COMMANDS: Final = {
         "Shows where a mapping sends subjects: by which rule, on which subject, with which share.",
     ),
     "backfill range": Command(
-        "rangebackfill",
+        "backfills.rangebackfill",
         "Copies a range of a stream into Parquet files, or into another stream.",
     ),
     "backfill snapshot": Command(
-        "snapshotbackfill",
+        "backfills.snapshotbackfill",
         "Copies a snapshot into Parquet files: the last message of every subject, or the latest"
         " value of every key of a bucket, all as of one sequence.",
     ),
     "replay": Command(
-        "replay",
+        "backfills.replay",
         "Publishes dead letters as the rows they were, on their original subjects.",
     ),
 }

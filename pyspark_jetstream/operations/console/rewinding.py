@@ -46,7 +46,7 @@ from pyspark_jetstream.operations.inspection.checkpoints import (
     read_checkpoint,
 )
 from pyspark_jetstream.operations.terminal import say, say_json
-from pyspark_jetstream.write.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 
 from .program import Parser, connected
 

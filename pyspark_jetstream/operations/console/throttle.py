@@ -44,7 +44,7 @@ from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import Row, complain, say_json, show
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
-from pyspark_jetstream.outbox.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
 

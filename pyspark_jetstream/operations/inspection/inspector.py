@@ -37,7 +37,7 @@ from ...fetch.survey import Span, Survey
 from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset
-from ...write.ledger import BUCKET as LEDGER
+from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ..partitionplan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (

@@ -23,7 +23,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from pyspark_jetstream.errors import DataLossError, OptionError
 from pyspark_jetstream.fetch.directget import DirectRead
-from pyspark_jetstream.operations.console import backfilling, commands, program
+from pyspark_jetstream.operations.console import commands, program
+from pyspark_jetstream.operations.console.backfills import backfilling
 from pyspark_jetstream.operations.console.program import Parser
 from pyspark_jetstream.options import parse_read
 
@@ -32,9 +33,9 @@ from ...kits.places import ROOT
 Load = Callable[[str], ModuleType]
 BACKFILLS = ("range_backfill", "snapshot_backfill")
 COMMANDS = {
-    "range_backfill": ("rangebackfill", "backfill range"),
-    "snapshot_backfill": ("snapshotbackfill", "backfill snapshot"),
-    "replay_dead_letters": ("replay", "replay"),
+    "range_backfill": ("backfills.rangebackfill", "backfill range"),
+    "snapshot_backfill": ("backfills.snapshotbackfill", "backfill snapshot"),
+    "replay_dead_letters": ("backfills.replay", "replay"),
 }
 JOBS = tuple(COMMANDS)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pyspark_jetstream.operations.console import (
-    backfilling,
     commands,
     overview,
     program,
-    replay,
 )
+from pyspark_jetstream.operations.console.backfills import backfilling, replay
 from pyspark_jetstream.operations.inspection import findings, leases
 from pyspark_jetstream.operations.inspection.findings import Inspection
 
@@ -39,8 +39,7 @@ def test_every_program_that_shows_something_has_a_schema():
     assert {path.stem for path in Path(FOLDER).glob("*")} == names
     for name, (module, *_) in commands.COMMANDS.items():
         parser = program.Parser(prog=name)
-        __import__(f"{commands.__package__}.{module}")
-        getattr(__import__(commands.__package__, fromlist=[module]), module).arguments(parser)
+        import_module(f"{commands.__package__}.{module}").arguments(parser)
         for one in [*parser.commands().values()] or [parser]:
             takes = "--json" in dict(one.flags())
             assert takes is (name not in WITHOUT), name

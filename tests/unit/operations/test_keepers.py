@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.operations.pauses import LEASE_S, Pauses, Response
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Active,
     Kept,

@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_jetstream.operations import pauses as module
 from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses, Response
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     THROTTLE_SUBJECT,
     Active,

@@ -13,7 +13,7 @@ from pyspark_jetstream.operations.quota import (
     limits_of,
 )
 from pyspark_jetstream.operations.usage import Came
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
 from ...kits.pressure import SEED
 

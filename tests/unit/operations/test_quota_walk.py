@@ -21,9 +21,9 @@ from pyspark_jetstream.operations.quota import Quota, limits_of, rests_of, share
 from pyspark_jetstream.operations.usage import Came
 from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.messages import STORED_LESS, sizes
-from pyspark_jetstream.outbox.operators import Operators
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.operators import Operators
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Producer,
     ThrottleProducer,
     new_producer_id,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.operations.shares import Use, Wanted, differ, plan, shares
-from pyspark_jetstream.outbox.throttleprotocol import Kept, Rates, Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Kept, Rates, Reason
 
 from ...kits.pressure import SEED
 

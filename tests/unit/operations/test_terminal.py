@@ -10,7 +10,8 @@ from dataclasses import MISSING, fields, replace
 import pytest
 
 from pyspark_jetstream.operations import terminal
-from pyspark_jetstream.operations.console import commands, progress, replay, tables
+from pyspark_jetstream.operations.console import commands, progress, tables
+from pyspark_jetstream.operations.console.backfills import replay
 from pyspark_jetstream.operations.copies import Copied
 from pyspark_jetstream.operations.inspection import findings
 from pyspark_jetstream.sanitize import conceal

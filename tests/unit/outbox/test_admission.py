@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
 from ...kits.admission import FULL, IDLE, SHED, admission, drained, numbers, pause, rows, shed
 from ...kits.options import rules_of

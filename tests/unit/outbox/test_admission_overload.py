@@ -11,8 +11,8 @@ import pytest
 
 from pyspark_jetstream.outbox.admission import AUTO_ROWS, Load, queue_rows
 from pyspark_jetstream.outbox.messages import sizes
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
 from ...kits.admission import (
     BOTH,

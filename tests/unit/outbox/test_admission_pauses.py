@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from pyspark_jetstream.outbox.messages import Messages, sizes
-from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
 from ...kits.admission import FULL, IDLE, SHED, admission, drained, numbers, pause, rows
 from ...kits.options import rules_of

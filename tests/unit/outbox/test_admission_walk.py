@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_jetstream.outbox.admission import Admission, Load, Shed, queue_rows
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
 from ...kits.admission import (
     CRITICAL,

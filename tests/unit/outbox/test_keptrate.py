@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox.keptrate import KeptRate, TokenBucket
 from pyspark_jetstream.outbox.messages import STORED_LESS
-from pyspark_jetstream.outbox.throttleprotocol import Kept, Rates, Reason
+from pyspark_jetstream.outbox.throttling.keptrate import KeptRate, TokenBucket
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Kept, Rates, Reason
 
 from ...kits.pressure import SEED
 

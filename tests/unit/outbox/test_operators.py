@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pyspark_jetstream.outbox.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
-from pyspark_jetstream.outbox.throttle import PausedBy
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.operators import LEAST_PATIENCE_S, PATIENCE_S, Operators
+from pyspark_jetstream.outbox.throttling.throttle import PausedBy
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Active,
     Paused,

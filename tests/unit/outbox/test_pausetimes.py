@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox import pausetimes
-from pyspark_jetstream.outbox.pausetimes import Limited, PauseTimes
+from pyspark_jetstream.outbox.throttling import pausetimes
+from pyspark_jetstream.outbox.throttling.pausetimes import Limited, PauseTimes
 
 from ...kits.pressure import SEED
 

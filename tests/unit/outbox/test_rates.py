@@ -14,9 +14,9 @@ import pytest
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.admission import Admission
 from pyspark_jetstream.outbox.messages import sizes
-from pyspark_jetstream.outbox.operators import Operators
-from pyspark_jetstream.outbox.throttle import Pause, PausedBy, Throttle, Wait
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.operators import Operators
+from pyspark_jetstream.outbox.throttling.throttle import Pause, PausedBy, Throttle, Wait
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Kept,
     Paused,

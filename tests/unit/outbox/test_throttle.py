@@ -9,8 +9,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.throttle import REFUSALS, PausedBy, Throttle
-from pyspark_jetstream.outbox.throttleprotocol import (
+from pyspark_jetstream.outbox.throttling.throttle import REFUSALS, PausedBy, Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Kept,
     Producer,

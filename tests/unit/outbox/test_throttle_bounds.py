@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.throttle import PausedBy, Throttle
+from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.telemetry import Telemetry
 
 from .test_throttle import GROUP, QUOTA, command
@@ -150,7 +150,7 @@ def test_i7_a_lift_is_not_forgotten_before_what_it_lifts(monkeypatch):
     I7, B8: where there is no room for more, no subject is paused again by forgetting that it was
     lifted.
     """
-    monkeypatch.setattr("pyspark_jetstream.outbox.throttle._MAX_COMMANDED", 3)
+    monkeypatch.setattr("pyspark_jetstream.outbox.throttling.throttle._MAX_COMMANDED", 3)
     one = Throttle()
     for filter, pause_s in (("a.*", 60.0), ("a.b", 0.0), ("c", 1.0)):
         one.command(command(filter, pause_s), 1.0)

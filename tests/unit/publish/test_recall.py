@@ -15,7 +15,7 @@ from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttle import PausedBy, Throttle
+from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.lanes.answers import Refusal
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.publish.telemetry import LaneTotals, Origin, Reporter, Telemetry, Way

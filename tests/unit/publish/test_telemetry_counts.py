@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import (
     EXPORTED,
     METRICS,

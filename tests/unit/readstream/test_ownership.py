@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.readstream.ownership import ConsumerView, Pins, foreign_client
+from pyspark_jetstream.readstream.pinned.ownership import ConsumerView, Pins, foreign_client
 
 CALM = ConsumerView(
     pinned="", stranger=False, waiting=0, waiting_for_s=0.0, settles=False, gap_s=10.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.readstream.ownership import Pins
+from pyspark_jetstream.readstream.pinned.ownership import Pins
 
 
 def event(kind, consumer="c-0", **fields):

@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_jetstream.client.info import stream_info_of
 from pyspark_jetstream.errors import RequestTimeoutError, StreamNotFoundError, TargetChangedError
-from pyspark_jetstream.write import changes
-from pyspark_jetstream.write.changes import FoundStream, check_targets
+from pyspark_jetstream.write.exactlyonce import changes
+from pyspark_jetstream.write.exactlyonce.changes import FoundStream, check_targets
 
 
 def info(first, last, messages, replicas=3, others=(), **limits):

@@ -8,8 +8,8 @@ import pytest
 
 from pyspark_jetstream.client.info import stream_info_of
 from pyspark_jetstream.errors import TakenBackError, TargetChangedError
-from pyspark_jetstream.write.changes import FoundStream
-from pyspark_jetstream.write.committed import Committed
+from pyspark_jetstream.write.exactlyonce.changes import FoundStream
+from pyspark_jetstream.write.exactlyonce.committed import Committed
 
 
 def seen(end, name="T", created="2026-01-01T00:00:00Z"):

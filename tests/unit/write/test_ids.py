@@ -7,7 +7,7 @@ import json
 import pytest
 import xxhash
 
-from pyspark_jetstream.write.ids import SECRET_BYTES, Secrets, of_query
+from pyspark_jetstream.write.exactlyonce.ids import SECRET_BYTES, Secrets, of_query
 
 SECRET = bytes(range(SECRET_BYTES))
 

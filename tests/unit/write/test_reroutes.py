@@ -13,12 +13,12 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.outbox.throttle import Throttle
-from pyspark_jetstream.outbox.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.context import RowSignals
 from pyspark_jetstream.write.batchmapping import BatchMapping
-from pyspark_jetstream.write.changes import Before
-from pyspark_jetstream.write.recovery import Recovery
+from pyspark_jetstream.write.exactlyonce.changes import Before
+from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.task import _reroutes
 

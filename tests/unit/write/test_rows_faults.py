@@ -12,7 +12,7 @@ from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.readstream.lease import BUCKET as STANDBY
 from pyspark_jetstream.subjects import reserved
-from pyspark_jetstream.write.ledger import BUCKET as LEDGER
+from pyspark_jetstream.write.exactlyonce.ledger import BUCKET as LEDGER
 from pyspark_jetstream.write.rows import check_schema
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, builder

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from .messages import STORED_LESS
+from ..messages import STORED_LESS
 from .throttleprotocol import Kept, Rates, Reason, Unit
 
 __all__ = ["KeptRate", "TokenBucket"]

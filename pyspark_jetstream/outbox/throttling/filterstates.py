@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from ..subjects import (
+from ...subjects import (
     ANY,
     REST,
     has_rest,

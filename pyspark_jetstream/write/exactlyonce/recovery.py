@@ -25,15 +25,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.connection import Client
-from ..client.jetstream import JetStream
-from ..errors import LedgerError, ReadTimeoutError, RequestTimeoutError
-from ..outbox.messages import Messages
-from ..outbox.targets import Target
-from ..publish.lanes.lane import earliest
-from ..sanitize import get_logger
+from ...client.connection import Client
+from ...client.jetstream import JetStream
+from ...errors import LedgerError, ReadTimeoutError, RequestTimeoutError
+from ...outbox.messages import Messages
+from ...outbox.targets import Target
+from ...publish.lanes.lane import earliest
+from ...sanitize import get_logger
+from ..commandlines import ROW_ID
 from .changes import Before, fewest
-from .commandlines import ROW_ID
 
 __all__ = ["Recovery"]
 
@@ -236,8 +236,8 @@ class Recovery:
     def _read(self, target: Target, since: int, end: int) -> None:
         """Reads `(since, end]` by a consumer that is deleted behind it."""
         # Only an attempt that follows another one reads: the first one need not import it.
-        from ..fetch.decoding.rows import StoredBuilder
-        from ..fetch.own import ConsumerRefusedError, Own, OwnAttempt
+        from ...fetch.decoding.rows import StoredBuilder
+        from ...fetch.own import ConsumerRefusedError, Own, OwnAttempt
 
         read = Own(None, target.name, None, since, end, None, True, False)
         try:

@@ -12,17 +12,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..client.connection import Client
-from ..client.inboxes import is_inbox
-from ..client.info import ConsumerInfo
-from ..client.jetstream import JetStream
-from ..errors import ForeignClientError, JetStreamError
-from ..fetch.consumer import ConsumerRead
-from ..fetch.owner import Owner
-from ..fetch.pace import seldom_s
-from ..sanitize import get_logger
-from .arrivals import Arrivals
-from .options import SourceOptions
+from ...client.connection import Client
+from ...client.inboxes import is_inbox
+from ...client.info import ConsumerInfo
+from ...client.jetstream import JetStream
+from ...errors import ForeignClientError, JetStreamError
+from ...fetch.consumer import ConsumerRead
+from ...fetch.owner import Owner
+from ...fetch.pace import seldom_s
+from ...sanitize import get_logger
+from ..arrivals import Arrivals
+from ..options import SourceOptions
 from .ownership import ConsumerView, foreign_client
 from .pinwatch import PinWatch
 

@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ..client.info import StoredMessage, parse_time
-from ..errors import LedgerError
-from ..foreign import read_json
+from ...client.info import StoredMessage, parse_time
+from ...errors import LedgerError
+from ...foreign import read_json
 from .changes import Before
 from .committed import Committed
 from .ids import Secrets

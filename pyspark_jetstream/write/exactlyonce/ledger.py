@@ -42,11 +42,11 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final
 
-from ..client.info import StoredMessage, StreamInfo, parse_time
-from ..client.jetstream import JetStream
-from ..client.keyvalue import Bucket
-from ..client.patience import Patience
-from ..errors import (
+from ...client.info import StoredMessage, StreamInfo, parse_time
+from ...client.jetstream import JetStream
+from ...client.keyvalue import Bucket
+from ...client.patience import Patience
+from ...errors import (
     ApiError,
     JetStreamError,
     LedgerError,
@@ -55,8 +55,8 @@ from ..errors import (
     StreamNotFoundError,
     WriterFencedError,
 )
-from ..outbox.targets import Target
-from ..sanitize import get_logger
+from ...outbox.targets import Target
+from ...sanitize import get_logger
 from .changes import SETTLES_S, Before, FoundStream
 from .committed import Committed
 from .ids import SECRET_BYTES, Ids, Secrets

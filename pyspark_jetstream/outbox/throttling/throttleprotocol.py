@@ -35,8 +35,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import xxhash
 
-from ..foreign import read_json
-from ..subjects import MAX_SUBJECT_BYTES, REST, filter_fault
+from ...foreign import read_json
+from ...subjects import MAX_SUBJECT_BYTES, REST, filter_fault
 
 __all__ = [
     "DISCOVER",

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..fetch.owner import ANNOUNCED_WITHIN_S
+from ...fetch.owner import ANNOUNCED_WITHIN_S
 
 __all__ = ["Pins", "ConsumerView", "foreign_client"]
 

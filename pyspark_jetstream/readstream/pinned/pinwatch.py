@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ..client.connection import Client, Connection
-from ..client.options import ConnectionOptions
-from ..errors import JetStreamError, PermissionsError
-from ..fetch.owner import STRANGER, Owner
-from ..foreign import read_json
-from ..sanitize import get_logger
-from .arrivals import Arrivals
+from ...client.connection import Client, Connection
+from ...client.options import ConnectionOptions
+from ...errors import JetStreamError, PermissionsError
+from ...fetch.owner import STRANGER, Owner
+from ...foreign import read_json
+from ...sanitize import get_logger
+from ..arrivals import Arrivals
 from .ownership import Pins
 
 __all__ = ["PinWatch"]

@@ -17,13 +17,13 @@ from pyspark_jetstream.client.options import CONNECTION_OPTIONS
 from pyspark_jetstream.datasource import columns_of
 from pyspark_jetstream.options import all_options
 
-from ..backfill.copying import ChunkTarget, Shown
-from ..backfill.faults import from_spark
-from ..backfill.journal import Journal, Manifest
-from ..backfill.progress import progress
-from ..backfill.storage import Hadoop, Storage
-from ..terminal import complain, say, say_json
-from .program import FAILED, Parser, merged, positive
+from ...backfill.copying import ChunkTarget, Shown
+from ...backfill.faults import from_spark
+from ...backfill.journal import Journal, Manifest
+from ...backfill.progress import progress
+from ...backfill.storage import Hadoop, Storage
+from ...terminal import complain, say, say_json
+from ..program import FAILED, Parser, merged, positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,11 +25,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from ..client.info import StreamInfo
-from ..client.jetstream import JetStream
-from ..client.patience import Patience
-from ..errors import JetStreamError, StreamNotFoundError, TargetChangedError
-from ..sanitize import get_logger
+from ...client.info import StreamInfo
+from ...client.jetstream import JetStream
+from ...client.patience import Patience
+from ...errors import JetStreamError, StreamNotFoundError, TargetChangedError
+from ...sanitize import get_logger
 
 __all__ = ["SETTLES_S", "Before", "FoundStream", "check_targets", "fewest"]
 

@@ -29,9 +29,9 @@ from pyspark_jetstream.operations.backfill.ranges import RangeSource, bounds
 from pyspark_jetstream.operations.backfill.relay import RelayTarget
 from pyspark_jetstream.options import parse_sink
 
+from ..program import Parser, merged, positive
 from . import backfilling
 from .backfilling import concluded, identity, reaching, schema_of, target_identity, working
-from .program import Parser, merged, positive
 
 JOB: Final = "range_backfill"
 """Name of the job in journals and in Spark."""

@@ -35,10 +35,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import places
-from ..errors import ProducerThrottledError
-from ..sanitize import get_logger
-from ..subjects import REST, is_literal, pattern
+from ...arrays import places
+from ...errors import ProducerThrottledError
+from ...sanitize import get_logger
+from ...subjects import REST, is_literal, pattern
 from .filterstates import FilterState, FilterStates, TooManyFiltersError
 from .keptrate import KeptRate
 from .throttleprotocol import (

@@ -48,9 +48,9 @@ from pyspark_jetstream.operations.terminal import Row, complain, say, say_json, 
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.priority import Priority
 
+from ..program import Parser, merged, positive
 from . import backfilling
 from .backfilling import identity, reaching, working
-from .program import Parser, merged, positive
 
 JOB: Final = "replay_dead_letters"
 """Name of the job in journals and in Spark."""

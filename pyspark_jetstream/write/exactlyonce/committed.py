@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ..errors import PublishError, TakenBackError, TargetChangedError
+from ...errors import PublishError, TakenBackError, TargetChangedError
 from .changes import Before, FoundStream
 
 __all__ = ["Committed", "Noted"]

@@ -22,20 +22,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..client.inboxes import new_inbox
-from ..client.info import ConsumerInfo, StreamInfo
-from ..client.jetstream import JetStream
-from ..errors import ApiError, JetStreamError, OptionError, ReadError
-from ..fetch.assumptions import Assumption, Change, Made, changed_fields, consumer_changes, in_words
-from ..fetch.consumer import ConsumerRead, consumer_config, edited
-from ..fetch.layout import Layout, SubjectPartition
-from ..fetch.owner import Owner
-from ..fetch.pace import seldom_s
-from ..sanitize import get_logger
-from .arrivals import Arrivals, pull
+from ...client.inboxes import new_inbox
+from ...client.info import ConsumerInfo, StreamInfo
+from ...client.jetstream import JetStream
+from ...errors import ApiError, JetStreamError, OptionError, ReadError
+from ...fetch.assumptions import (
+    Assumption,
+    Change,
+    Made,
+    changed_fields,
+    consumer_changes,
+    in_words,
+)
+from ...fetch.consumer import ConsumerRead, consumer_config, edited
+from ...fetch.layout import Layout, SubjectPartition
+from ...fetch.owner import Owner
+from ...fetch.pace import seldom_s
+from ...sanitize import get_logger
+from ..arrivals import Arrivals, pull
+from ..offsets import Offset
+from ..options import SourceOptions
 from .neighbours import Neighbours
-from .offsets import Offset
-from .options import SourceOptions
 from .pinwatch import PinWatch
 
 __all__ = ["Durables"]

@@ -29,9 +29,9 @@ from pyspark_jetstream.operations.backfill.copying import copy
 from pyspark_jetstream.operations.backfill.parquet import ParquetTarget, Partitioning
 from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource, snapshot_options
 
+from ..program import Parser, merged
 from . import backfilling
 from .backfilling import concluded, identity, schema_of, working
-from .program import Parser, merged
 
 JOB: Final = "snapshot_backfill"
 """Name of the job in journals and in Spark."""

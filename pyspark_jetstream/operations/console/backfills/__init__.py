@@ -1,0 +1,1 @@
+"""The programs that copy out of streams, and back into them: their arguments and their output."""

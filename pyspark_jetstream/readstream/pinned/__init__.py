@@ -1,0 +1,1 @@
+"""A query's own durable consumers: made, pinned, and watched for other clients."""

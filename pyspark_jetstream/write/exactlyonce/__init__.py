@@ -1,0 +1,1 @@
+"""Exactly once: what a query knows of its earlier attempts and batches, and of its targets then."""
