@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..client import patience
+from ..client.patience import Clock
 from ..outbox.targets import Targets
 from .options import SinkOptions
 from .telemetry import Origin, Telemetry
 
-__all__ = ["Clock", "RowSignals", "WriteContext"]
+__all__ = ["RowSignals", "WriteContext", "WriterClock"]
 
 
-class Clock(patience.Clock, Protocol):
+class WriterClock(Clock, Protocol):
     """The parts of the module `time` that a publisher uses."""
 
     def process_time(self) -> float:
@@ -51,4 +51,4 @@ class WriteContext:
     signals: RowSignals = field(default_factory=RowSignals)
     is_checked: bool = False
     """Whether rows are looked up before they are sent: then few leave the queue at one time."""
-    clock: Clock = time
+    clock: WriterClock = time

@@ -13,7 +13,7 @@ from typing import Final
 
 from ..client import wire
 from ..client.connection import Client
-from .context import Clock
+from .context import WriterClock
 from .lanes.answers import is_ordinal
 from .lanes.asynclane import absorb
 from .laneset import LaneSet
@@ -36,7 +36,7 @@ class Sender:
     """
 
     def __init__(
-        self, client: Client, inbox: str, lanes: LaneSet, options: SinkOptions, clock: Clock
+        self, client: Client, inbox: str, lanes: LaneSet, options: SinkOptions, clock: WriterClock
     ) -> None:
         self.connection = client.connection
         """The one that is subscribed to replies; another after each reconnect."""

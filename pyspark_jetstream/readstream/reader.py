@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -51,6 +51,8 @@ from .watched import WatchedStreams
 __all__ = ["JetStreamStreamReader", "RangeDriver"]
 
 logger = get_logger(__name__)
+
+T = TypeVar("T")
 
 _IDLE_WAIT_S: Final = 0.05
 """
@@ -210,20 +212,19 @@ class RangeDriver(Driver):
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         """The end of the batch after `start`; `start` itself while there is none."""
-        try:
-            return self._latest(start, unlimited)
-        except ApiError:
-            if not self._has_lost_streams():
-                raise
-            return self._latest(start, unlimited)
+        return self._without_lost_streams(lambda: self._latest(start, unlimited))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        return self._without_lost_streams(lambda: self._tasks_of(start, end))
+
+    def _without_lost_streams(self, plan: Callable[[], T]) -> T:
+        """What `plan` returns; it is asked once more where a stream was deleted meanwhile."""
         try:
-            return self._tasks_of(start, end)
+            return plan()
         except ApiError:
             if not self._has_lost_streams():
                 raise
-            return self._tasks_of(start, end)
+            return plan()
 
     def _has_lost_streams(self) -> bool:
         """

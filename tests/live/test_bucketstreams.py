@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_stream
 
+from ..kits.natscommand import NATS, needs_nats
 from ..kits.reading import query
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
@@ -18,7 +18,6 @@ from .test_buckets import DEL, PURGE, bucket, put, read
 
 __all__ = ["bucket", "put", "query", "read"]
 
-NATS = shutil.which("nats")
 SEEDS = [1, *fresh(__name__)]
 
 
@@ -146,7 +145,7 @@ def test_options_that_do_not_go_together(options, option):
     assert caught.value.option == option
 
 
-@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+@needs_nats
 def test_beside_a_watcher_of_the_command_nats(nats_server, bucket, put, query, js):
     """
     The same sequence as `nats kv watch`: latest values, then changes.

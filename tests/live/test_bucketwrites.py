@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +15,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer
 
+from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed
 from ..kits.seeds import fresh
 from .test_buckets import bucket, entries, put, read
@@ -24,7 +23,6 @@ from .test_writes import FAST, KilledError, ledger, options, outlive, write
 
 __all__ = ["bucket", "ledger", "options", "put", "read"]
 
-NATS = shutil.which("nats")
 WINDOW = {"duplicate_window": 4 * 10**9}
 OPERATIONS = [None, "put", "put", "delete", "purge"]
 SEEDS = [1, *fresh(__name__)]
@@ -222,31 +220,28 @@ def test_a_bucket_is_made(js, nats_server):
                                     "allow_msg_ttl")] == [True] * 4  # fmt: skip
 
 
-@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+@needs_nats
 def test_the_command_nats_does_the_same(js, nats_server, ledger, options, read):
     """
     Into a bucket that the command has made rows go as it puts, deletes and purges; each reads what
     the other has written.
     """
-    assert NATS is not None
 
-    def nats(*words):
-        call = [NATS, "--server", nats_server.url, "kv", *words]
-        done = subprocess.run(call, check=True, timeout=60, capture_output=True, text=True)
-        return done.stdout
+    def kv(*words):
+        return nats(nats_server.url, "kv", *words)
 
-    nats("add", "BOTH", "--history", "5")
+    kv("add", "BOTH", "--history", "5")
     try:
         for key in ("a", "b", "c"):
-            nats("put", "BOTH", key, "by nats")
-        nats("del", "BOTH", "c", "--force")
+            kv("put", "BOTH", key, "by nats")
+        kv("del", "BOTH", "c", "--force")
         rows = [("b", b"by rows", None), ("d", b"x", "put"), ("d", None, "delete"),
                 ("a", None, "purge"), ("e", b"new", "put")]  # fmt: skip
         write(changed(options, bucket="BOTH"), TaskName("both", 1, 0), batches(rows))
-        latest = nats("get", "BOTH", "b", "--raw")
-        listed = set(nats("ls", "BOTH").split())
-        history = nats("history", "BOTH", "a")
-        nats("put", "BOTH", "a", "again")
+        latest = kv("get", "BOTH", "b", "--raw")
+        listed = set(kv("ls", "BOTH").split())
+        history = kv("history", "BOTH", "a")
+        kv("put", "BOTH", "a", "again")
     finally:
         found = {(entry["key"], entry["value"]) for entry in read("BOTH")}
         js.delete_stream("KV_BOTH")

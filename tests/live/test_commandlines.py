@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import time
 from base64 import b64decode
 from collections import Counter
@@ -19,13 +17,13 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer
 
+from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed
 from ..kits.shared import eventually
 from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, write
 
 __all__ = ["ledger", "options"]
 
-NATS = shutil.which("nats")
 MODES = ["async", "fast", "atomic", "auto"]
 BATCHED = {"allow_batched": True, "allow_atomic": True}
 
@@ -195,7 +193,7 @@ def test_a_stream_without_such_rows_is_named_on_the_driver(nats_server, new_stre
     assert says in str(caught.value)
 
 
-@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+@needs_nats
 def test_the_command_nats_does_the_same(js, nats_server, ledger, options, new_stream):
     """
     What the command adds to a counter counts beside rows, and the command shows their sum; what it
@@ -204,20 +202,17 @@ def test_the_command_nats_does_the_same(js, nats_server, ledger, options, new_st
     counts = new_stream(allow_msg_counter=True)
     plans = new_stream(allow_msg_schedules=True)
 
-    def nats(*words):
-        call = [NATS, "--server", nats_server.url, *words]
-        done = subprocess.run(call, check=True, timeout=60, capture_output=True, text=True)
-        return done.stdout
-
-    nats("pub", f"{counts}.3", "", "-J", "-H", "Nats-Incr:+100")
+    url = nats_server.url
+    nats(url, "pub", f"{counts}.3", "", "-J", "-H", "Nats-Incr:+100")
     write(options, TaskName("cli", 1, 0), increments(counts, 50))
-    shown = json.loads(nats("stream", "get", counts, "-S", f"{counts}.3", "--json"))
+    shown = json.loads(nats(url, "stream", "get", counts, "-S", f"{counts}.3", "--json"))
     soon = datetime.now(UTC) + timedelta(seconds=1)
-    nats("pub", f"{plans}.plan.x", "7", "-J", "-H", f"Nats-Schedule:@at {soon:%Y-%m-%dT%H:%M:%SZ}",
-         "-H", f"Nats-Schedule-Target:{plans}.due.x")  # fmt: skip
+    at = f"Nats-Schedule:@at {soon:%Y-%m-%dT%H:%M:%SZ}"
+    target = f"Nats-Schedule-Target:{plans}.due.x"
+    nats(url, "pub", f"{plans}.plan.x", "7", "-J", "-H", at, "-H", target)
     write(options, TaskName("cli", 2, 0), schedules(plans, 3, soon))
     eventually(lambda: len(due(js, plans)) == 4)
-    last = nats("stream", "get", plans, "-S", f"{plans}.due.0", "--json")
+    last = nats(url, "stream", "get", plans, "-S", f"{plans}.due.0", "--json")
 
     total = 100 + expected(50)["3"]
     assert sums(js, counts)["3"] == total

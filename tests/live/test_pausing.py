@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import threading
 import time
 from datetime import datetime, timedelta
@@ -17,12 +15,11 @@ from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.operations.console.commands import main
 
 from ..kits.layouts import Place
+from ..kits.natscommand import nats, needs_nats
 from ..kits.reading import query
 from ..kits.schemas import mistakes
 
 __all__ = ["query"]
-
-NATS = shutil.which("nats")
 
 
 @pytest.fixture
@@ -144,26 +141,25 @@ def test_what_cannot_be_paused(place, query, command):
         assert says in said
 
 
-@pytest.mark.skipif(NATS is None, reason="needs the command nats")
+@needs_nats
 def test_the_command_nats_does_the_same(js, nats_server, place, query, command):
     """
     What `nats consumer pause` pauses `resume` lets go on, and the other way round.
     """
     _, which = begun(query, place)
 
-    def nats(*words):
-        call = [NATS, "--server", nats_server.url, "consumer", *words]
-        subprocess.run(call, check=True, timeout=60, capture_output=True)
+    def consumer(*words):
+        nats(nats_server.url, "consumer", *words)
 
     def pauses():
         return [js.consumer_info(which[1], f"{which[-1]}-{i}").pause_s > 0 for i in range(2)]
 
     until = (datetime.now() + timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S")
-    nats("pause", which[1], f"{which[-1]}-0", until, "--force")
+    consumer("pause", which[1], f"{which[-1]}-0", until, "--force")
     first, waits = pauses(), command("resume", *which)
     then = pauses()
     command("pause", *which, "--for", "1h")
-    nats("resume", which[1], f"{which[-1]}-1", "--force")
+    consumer("resume", which[1], f"{which[-1]}-1", "--force")
 
     assert (first, then, pauses()) == ([True, False], [False, False], [True, False])
     assert (waits[0], len(waits[1])) == (3, 2)

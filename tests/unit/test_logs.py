@@ -22,7 +22,7 @@ import logging
 from pyspark_jetstream.logs import log_for
 from pyspark_jetstream.sanitize import get_logger
 logger = get_logger("pyspark_jetstream.some.module")
-others = logging.getLogger("another.library")
+others = logging.getLogger("somebody.else")
 """
 
 
