@@ -1,6 +1,7 @@
 """
 The tasks of a planned batch: what each reads, and how. By the offsets alone, so that a replay has
-the same ones.
+the same ones; but a stream that was deleted since, or made anew, has no part in them any more
+(`failOnDataLoss=false`).
 """
 
 from __future__ import annotations
