@@ -11,7 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.fetch.owner import STRANGER, Owner
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import arrivals, neighbours, reader
+from pyspark_jetstream.readstream import arrivals, reader
+from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.pinned.durables import Durables
 from pyspark_jetstream.readstream.pinned.ownership import ConsumerView
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader

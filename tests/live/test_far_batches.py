@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import neighbours, reader
+from pyspark_jetstream.readstream import reader
+from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 from pyspark_jetstream.tasks import ReadTask
 

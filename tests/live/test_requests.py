@@ -13,7 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import neighbours, reader
+from pyspark_jetstream.readstream import reader
+from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.proxy import Proxy

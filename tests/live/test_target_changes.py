@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write import changes, ledger
 from pyspark_jetstream.write.attempt import Task, TaskAttempt
+from pyspark_jetstream.write.exactlyonce import changes, ledger
 from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger

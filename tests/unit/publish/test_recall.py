@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox import limits, throttle
+from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
