@@ -21,6 +21,7 @@ from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
 from .measures import disk, mapping, pressure, rowlatency
+from .measures.kafka import Beside
 from .measures.reads import read_cases
 from .measures.scale import scale_cases
 from .measures.sharing import share_cases
@@ -28,13 +29,17 @@ from .measures.snapshots import Snapshots
 from .measures.wan import wan_cases
 from .measures.writes import write_cases
 from .others.child import Outcome
+from .others.kafka import CONNECTOR
 from .others.references import References
 from .results import Figures, Results
 from .spark import SETTINGS, Run, Spark
 from .streams import Streams
 
 RESULTS: Final = Path("bench-results.json")
-_OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", "latency")
+_PEER: Final = "kafka"
+"""A phase of its own: it fetches a broker and needs memory for two more JVMs."""
+
+_OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", _PEER, "latency")
 PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "disk")
 
 _WRITING_S: Final = 2.0
@@ -54,7 +59,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM tidies up as Ctrl-C does
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     results = Results(console)
-    wanted = PHASES if arguments.only is None else (arguments.only,)
+    usual = [phase for phase in PHASES if phase not in {_PEER} - set(arguments.peers)]
+    wanted = usual if arguments.only is None else (arguments.only,)
     failures = _with_spark(console, results, wanted, arguments)
     # How long one write without Spark lasts; less with fewer rows than a million.
     seconds = min(_WRITING_S, _WRITING_S * arguments.rows / 1_000_000)
@@ -82,11 +88,12 @@ def _with_spark(
     with (
         DevServer() as server,
         Streams(server.url, flights, arguments.data) as streams,
-        Spark(server.url, server.pid) as spark,
+        Spark(server.url, server.pid, CONNECTOR if _PEER in wanted else "") as spark,
     ):
         console.print(f"{flights.rows:,} rows, {os.cpu_count()} cores, Spark set by {SETTINGS}")
         references = References(streams, server.pid)
         snapshots = Snapshots(spark, streams, references)
+        beside = Beside(spark, streams)
         for phase, cases in {
             "read": read_cases(spark, streams, references),
             "write": write_cases(spark, streams, references),
@@ -94,12 +101,15 @@ def _with_spark(
             "share": share_cases(spark, streams, references),
             "wan": wan_cases(spark, streams),
             "scale": scale_cases(spark, streams),
+            _PEER: beside.cases(),
         }.items():
             if phase in wanted:
                 results.begin(phase, about(arguments.rows, arguments.repeat, SETTINGS))
                 failures += _run(console, results, phase, cases, arguments)
                 if phase == "snapshot":
                     results.note(snapshots.entries(), *snapshots.tables())
+                if phase == _PEER and beside.starts is not None:
+                    results.note(beside.starts.entries, beside.starts.table)
         if "latency" in wanted:
             results.begin("latency", about(arguments.rows, arguments.repeat, SETTINGS))
             seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
@@ -113,6 +123,14 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="(%(default)s)")
     parser.add_argument("--only", choices=PHASES)
+    parser.add_argument(
+        "--with",
+        dest="peers",
+        action="append",
+        choices=[_PEER],
+        default=[],
+        help="measure beside Spark's Kafka source and sink, too; fetched from Maven Central",
+    )
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="K", help="medians of K runs (%(default)s)"
     )

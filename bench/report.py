@@ -47,6 +47,9 @@ writes, the same DataFrame into a Python sink that drops every batch; for reads 
 that makes as many rows of as many bytes out of memory, in as many tasks: what any source in Python
 pays.
 
+With `ARGS="--with kafka"` it measures beside Spark's own Kafka source and sink, too: Spark fetches
+the connector and a broker from Maven Central.
+
 Where a section names `conf/spark-defaults.conf`, its advice was followed whole: PySpark compiled by
 `conf/compile_pyspark.py`, and the line about `spark.hadoop.fs.file.impl` that is off in that file
 on, as checkpoints were on a local disk. Spark's session is warm: what is measured has run for some
@@ -74,6 +77,15 @@ _SECTIONS: Final = {
         "The same rows of 100 B in one micro-batch over few and many partitions (a stream"
         " each); ten times the `--rows` from two partitions in one go, for what memory that takes;"
         " and `df.write` without ids into few and many streams.",
+    ),
+    "kafka": (
+        "Beside Spark's Kafka source and sink",
+        "The same flights in a Kafka topic of as many partitions, on one broker without replicas,"
+        " in the same session; server or broker, Spark and workers share the cores. Kafka's rows"
+        " have `subject` as key; its sink is as it is by default (idempotent, `acks=all`, at least"
+        " once), ours is exactly once. The last table is of what a small job waits for, ten times"
+        " each in turns: a hundred rows counted, the first rows of a query that begins, a hundred"
+        " rows written.",
     ),
     "share": (
         "Shared reading",

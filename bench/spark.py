@@ -23,7 +23,7 @@ from .usage import Sampler, Usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["SETTINGS", "Run", "Spark", "documented_settings", "sequences", "wait_for"]
@@ -72,10 +72,11 @@ class Spark:
     All that it leaves on disk is in one temporary directory.
     """
 
-    def __init__(self, url: str, server_pid: int) -> None:
+    def __init__(self, url: str, server_pid: int, packages: str = "") -> None:
         self._url = url
         self._server_pid = server_pid
         self._home = tempfile.TemporaryDirectory(prefix="pyspark-jetstream-bench-")
+        self._packages = packages
         self._numbers = iter(range(1_000_000))
         self._jvm_pid = 0
 
@@ -99,6 +100,7 @@ class Spark:
             # Named there, too, for sessions with local checkpoints alone, as this one.
             .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+            .config("spark.jars.packages", self._packages)
             .getOrCreate()
         )
         self.session.sparkContext.setLogLevel("ERROR")
@@ -119,13 +121,13 @@ class Spark:
         path.mkdir()
         return path
 
-    def sampler(self) -> Sampler:
-        """Measures the server and all of Spark's processes."""
-        return Sampler(self._server_pid, self._jvm_pid)
+    def sampler(self, server_pid: int | None = None) -> Sampler:
+        """Measures a server, nats-server unless told, and all of Spark's processes."""
+        return Sampler(server_pid or self._server_pid, self._jvm_pid)
 
     def read_stream(self, options: Mapping[str, Any], rows: int) -> Run:
         """`readStream` to noop, everything there is, then the end."""
-        return self._drain(lambda: self._start(options, {"availableNow": True}), rows)
+        return self.drain(lambda: self._start(options, {"availableNow": True}), rows)
 
     def read_alone(
         self, partitions: int, rows: int, size: int, a_trigger: int | None = None
@@ -133,11 +135,20 @@ class Spark:
         """The same from a source whose rows are in memory: Spark's own part of a read."""
         limit = rows if a_trigger is None else a_trigger
         options = {"partitions": partitions, "rows": rows, "size": size, "trigger": limit}
-        run = self._drain(lambda: self._start_alone(options, {"availableNow": True}), rows)
+        run = self.drain(lambda: self._start_alone(options, {"availableNow": True}), rows)
         return Outcome(rows, 0, run.seconds, run.usage.cpu_s.get("worker", 0.0), run.usage)
 
-    def _drain(self, start: Callable[[], StreamingQuery], rows: int) -> Run:
-        with self.sampler() as sampler:
+    def drain(
+        self, start: Callable[[], StreamingQuery], rows: int, server_pid: int | None = None
+    ) -> Run:
+        """
+        A streaming query to its end.
+
+        Raises:
+            RuntimeError: Not so many rows came out.
+            TimeoutError: It took too long.
+        """
+        with self.sampler(server_pid) as sampler:
             began = time.monotonic()
             query = start()
             try:
@@ -188,7 +199,7 @@ class Spark:
 
     def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
         """`read` to noop, which does not count: see `check_range`."""
-        return self._run(self._range(options), rows)
+        return self.run(self.range(options), rows)
 
     def check_range(self, options: Mapping[str, Any], rows: int) -> None:
         """
@@ -197,16 +208,16 @@ class Spark:
         Raises:
             RuntimeError: Not so many rows come out.
         """
-        if (count := self._range(options).count()) != rows:
+        if (count := self.range(options).count()) != rows:
             raise RuntimeError(f"{count} rows came out of {rows}")
 
     def rows(self, options: Mapping[str, Any], columns: Sequence[str]) -> pa.Table:
         """These columns of all that a read finds."""
-        return self._range(options).select(*columns).toArrow()
+        return self.range(options).select(*columns).toArrow()
 
     def plan(self, options: Mapping[str, Any]) -> float:
         """Seconds until the tasks of a read are known."""
-        frame = self._range(options)
+        frame = self.range(options)
         began = time.monotonic()
         frame.rdd.getNumPartitions()
         return time.monotonic() - began
@@ -216,15 +227,11 @@ class Spark:
         from pyspark.sql import functions as F
 
         last = F.max_by(F.struct("data", "sequence", "timestamp"), "sequence").alias("last")
-        return self._run(self._range(options).groupBy("subject").agg(last), rows)
+        return self.run(self.range(options).groupBy("subject").agg(last), rows)
 
     def write(self, frame: DataFrame, options: Mapping[str, Any], rows: int) -> Run:
         """`write` of a DataFrame that is in memory."""
-        with self.sampler() as sampler:
-            began = time.monotonic()
-            self._options(frame.write.format("jetstream").mode("append"), options).save()
-            seconds = time.monotonic() - began
-        return Run(rows, seconds, None, sampler.usage)
+        return self.timed(self.writer(frame, options).save, rows)
 
     def discard(self, frame: DataFrame) -> Outcome:
         """`write` into a Python sink that drops every batch: Spark's own part of a write."""
@@ -254,16 +261,22 @@ class Spark:
         finally:
             query.stop()
 
-    def _start(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
+    def stream(self, options: Mapping[str, Any]) -> DataFrame:
+        """A `readStream`."""
         reader = self._options(self.session.readStream.format("jetstream"), options)
-        return self._to_noop(reader.load(), trigger)
+        frame: DataFrame = reader.load()
+        return frame
+
+    def _start(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
+        return self.to_noop(self.stream(options), trigger)
 
     def _start_alone(self, options: Mapping[str, Any], trigger: dict[str, Any]) -> StreamingQuery:
         self.session.dataSource.register(AloneSource)
         reader = self.session.readStream.format(AloneSource.name()).options(**options)
-        return self._to_noop(reader.load(), trigger)
+        return self.to_noop(reader.load(), trigger)
 
-    def _to_noop(self, frame: DataFrame, trigger: dict[str, Any]) -> StreamingQuery:
+    def to_noop(self, frame: DataFrame, trigger: dict[str, Any]) -> StreamingQuery:
+        """A streaming query that drops what it reads, with a checkpoint of its own."""
         query: StreamingQuery = (
             frame.writeStream.format("noop")
             .option("checkpointLocation", str(self.new_directory()))
@@ -272,14 +285,27 @@ class Spark:
         )
         return query
 
-    def _run(self, frame: DataFrame, rows: int) -> Run:
-        with self.sampler() as sampler:
+    def run(self, frame: DataFrame, rows: int, server_pid: int | None = None) -> Run:
+        """The rows of a DataFrame to noop."""
+        noop = frame.write.format("noop").mode("overwrite")
+        return self.timed(noop.save, rows, server_pid)
+
+    def timed(self, call: Callable[[], object], rows: int, server_pid: int | None = None) -> Run:
+        """A call that moves so many rows."""
+        with self.sampler(server_pid) as sampler:
             began = time.monotonic()
-            frame.write.format("noop").mode("overwrite").save()
+            call()
             seconds = time.monotonic() - began
         return Run(rows, seconds, None, sampler.usage)
 
-    def _range(self, options: Mapping[str, Any]) -> DataFrame:
+    def writer(self, frame: DataFrame, options: Mapping[str, Any]) -> DataFrameWriter:
+        """A `write` that is to be saved."""
+        writer = frame.write.format("jetstream").mode("append")
+        ours: DataFrameWriter = self._options(writer, options)
+        return ours
+
+    def range(self, options: Mapping[str, Any]) -> DataFrame:
+        """A `read` of all that there is."""
         frame: DataFrame = self._options(self.session.read.format("jetstream"), options).load()
         return frame
 

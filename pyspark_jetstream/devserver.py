@@ -48,6 +48,7 @@ __all__ = [
     "ServerNotFoundError",
     "ServerStartError",
     "find_server",
+    "free_ports",
 ]
 
 HOST: Final = "127.0.0.1"
@@ -434,7 +435,7 @@ class DevCluster:
         return [server for server in self.servers if server.running]
 
     def _members(self) -> list[DevServer]:
-        ports = _free_ports(self._n)
+        ports = free_ports(self._n)
         routes = ", ".join(f"nats://{HOST}:{port}" for port in ports)
         block = "cluster {{ name: {}, listen: {}:{}, routes: [{}] }}\n"
         return [
@@ -446,7 +447,8 @@ class DevCluster:
         ]
 
 
-def _free_ports(n: int) -> list[int]:
+def free_ports(n: int) -> list[int]:
+    """`n` ports of this machine that nobody listens on."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(n)]
         for sock in sockets:

@@ -31,11 +31,11 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.devserver import DevServer, free_ports
 
 from ..endurance.query import session
 from .panels import Answer, answered, faults, table, targets
-from .prometheus import Prometheus, free_port, running
+from .prometheus import Prometheus, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,7 +200,7 @@ def _queries(spark: SparkSession, url: str, home: Path) -> list[StreamingQuery]:
 @contextmanager
 def _exporter(url: str) -> Iterator[str]:
     """The program that users run; where it listens."""
-    place = f"127.0.0.1:{free_port()}"
+    place = f"127.0.0.1:{free_ports(1)[0]}"
     process = subprocess.Popen(
         [
             sys.executable, "-m", "pyspark_jetstream", "metrics", "--servers", url, "--listen",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,9 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-__all__ = ["Prometheus", "free_port", "running"]
+from pyspark_jetstream.devserver import free_ports
+
+__all__ = ["Prometheus", "running"]
 
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 30.0
@@ -69,7 +70,7 @@ def running(
     }
     file = home / "prometheus.yml"
     file.write_text(json.dumps(configuration))  # JSON is YAML
-    port = free_port()
+    port = free_ports(1)[0]
     log = home / "prometheus.log"
     with log.open("wb") as said:
         process = subprocess.Popen(
@@ -99,9 +100,3 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
                 text = log.read_text(errors="replace")
                 raise RuntimeError(f"Prometheus did not start: {text[-2000:]}") from None
             time.sleep(0.2)
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

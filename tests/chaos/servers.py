@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 import urllib.request
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_jetstream.devserver import DevCluster, DevServer
+from pyspark_jetstream.devserver import DevCluster, DevServer, free_ports
 
 from ..kits.accounts import ACCOUNT
 from .link import Link
@@ -64,7 +62,7 @@ class Servers:
 
     async def start(self) -> None:
         if self._count == _MEMBERS:
-            ports = _free_ports(_MEMBERS)
+            ports = free_ports(_MEMBERS)
             self.routes = {(i, j): Link(ports[j]) for i, j in permutations(range(_MEMBERS), 2)}
             for link in self.routes.values():
                 await link.start()
@@ -150,11 +148,3 @@ class Servers:
             await link.close()
         for server in self.all:
             await asyncio.to_thread(server.close)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
