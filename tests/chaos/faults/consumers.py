@@ -136,9 +136,13 @@ async def _edit_for_a_while(
         raise MissedError("it is being edited already")
     async with lock:
         before = (await _config(world, stream, consumer)).get(field)
-        await _edit(world, stream, consumer, edit(consumer[-1]))
-        await asyncio.sleep(seconds)
-        await _set_back(world, stream, consumer, {field: before})
+        try:
+            await _edit(world, stream, consumer, edit(consumer[-1]))
+            await asyncio.sleep(seconds)
+        except RefusedError as problem:
+            raise MissedError(str(problem)) from problem
+        finally:  # an edit whose answer is missing may have been done all the same
+            await _set_back(world, stream, consumer, {field: before})
     return f"{consumer} for {seconds:.1f}s"
 
 
