@@ -181,6 +181,11 @@ class Targets:
             [None] * len(known)
         )
         """Gives streams as they are now; None for one of which nobody can say it."""
+        self.last_id: Callable[[Target, str], bytes | None] = lambda target, subject: None
+        """
+        Gives the message id of the last message that a stream has of a subject; None where it has
+        none, or nobody can say it.
+        """
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
         self.is_blind = False
