@@ -266,7 +266,7 @@ class ClaimDriver(Driver):
                 stream=partition.stream,
                 filter=partition.filter,
                 claims=upto.claims[index],
-                include_headers=options.include_headers,
+                include_headers=options.needs_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
