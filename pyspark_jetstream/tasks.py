@@ -51,6 +51,9 @@ __all__ = [
 logger = get_logger(__name__)
 
 COUNT: Final = pa.field("count", pa.decimal128(38, 0))
+_INCREMENT: Final = "Nats-Incr"
+"""Header of a counter's messages alone: other streams take none with it."""
+
 _SUM: Final = r'^\{"val":"(?P<count>-?[0-9]+)"\}$'
 """The payload of a message of a counter (ADR-49)."""
 
@@ -276,20 +279,31 @@ def of_many(tasks: Sequence[ReadTask], most: int, longest: int | None = None) ->
     return [ReadTask(connection, ManyReads(tuple(group))) for group in groups]
 
 
-def counted(batches: Iterator[pa.RecordBatch], wanted: bool) -> Iterator[pa.RecordBatch]:
+def counted(
+    batches: Iterator[pa.RecordBatch], wanted: bool, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
     """
-    Batches with the column `count` behind the others, where it is wanted (`includeCount`).
+    Batches with the column `count` behind the others, where it is wanted (`includeCount`). Their
+    headers, which tell a counter's messages from others, stay if they are wanted, too.
 
     Raises:
         ReadError: A counter has more digits than a DECIMAL.
     """
+    if not wanted:
+        yield from batches
+        return
     for batch in batches:
-        yield batch.append_column(COUNT, _count(batch)) if wanted else batch
+        counts = _count(batch)
+        if not include_headers:
+            batch = batch.drop_columns(["headers"])
+        yield batch.append_column(COUNT, counts)
 
 
 def _count(batch: pa.RecordBatch) -> pa.Array:
     found = pc.struct_field(pc.extract_regex(batch.column("data"), _SUM), "count")
-    texts = pc.if_else(pc.equal(found, b""), pa.scalar(None, pa.binary()), found).cast(pa.string())
+    counts = pc.is_valid(pc.map_lookup(batch.column("headers"), _INCREMENT, "first"))
+    counts = pc.and_not(counts, pc.equal(found, b""))
+    texts = pc.if_else(counts, found, pa.scalar(None, pa.binary())).cast(pa.string())
     digits = pc.utf8_length(pc.utf8_ltrim(texts, "-"))
     if (pc.max(digits).as_py() or 0) > COUNT.type.precision:
         at = pc.index(pc.greater(digits, COUNT.type.precision), True).as_py()

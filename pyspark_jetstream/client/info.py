@@ -46,6 +46,9 @@ _SEQUENCE: Final = number(0, (1 << 63) - 1)
 _COUNT: Final = number(0, (1 << 64) - 1)
 _NUMBER: Final = number(-(1 << 63), (1 << 63) - 1)
 
+_BOUNDS: Final = ("max_msgs", "max_bytes", "max_age")
+"""A stream's limits, of which any removes the oldest messages."""
+
 _TRANSFORM: Final = record({"src": text}, {"dest": text})
 _ORIGIN: Final = record(
     {"name": text},
@@ -311,10 +314,16 @@ class StreamInfo:
     def loses_the_oldest(self) -> bool:
         """
         Whether limits remove the oldest messages first: not where messages leave one by one as they
-        should, replaced per subject or by their own TTL.
+        should, replaced per subject, by their own TTL, or as schedules whose time has come.
         """
         by_subject = int(self.config.get("max_msgs_per_subject") or 0) > 0
-        return not by_subject and not self.config.get("allow_msg_ttl")
+        leaving = self.config.get("allow_msg_ttl") or self.config.get("allow_msg_schedules")
+        return not by_subject and not leaving
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it has a limit, of messages, bytes or age, that removes the oldest."""
+        return any(int(self.config.get(name) or 0) > 0 for name in _BOUNDS)
 
     @property
     def keeps_history(self) -> bool:

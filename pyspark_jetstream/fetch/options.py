@@ -117,7 +117,7 @@ class StreamOptions:
     @property
     def needs_headers(self) -> bool:
         """Whether messages are read with their headers: what a bucket's do stands there."""
-        return self.include_headers or self.bucket is not None
+        return self.include_headers or self.include_count or self.bucket is not None
 
 
 def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> StreamOptions:

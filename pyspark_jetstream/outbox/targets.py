@@ -136,6 +136,14 @@ class Target:
         return None
 
     @property
+    def forgets_schedules(self) -> bool:
+        """
+        Whether nothing may tell any more that a schedule was stored, whose time has come: the
+        message that it made is gone with the next one of its subject.
+        """
+        return self.allow_schedules and self.max_per_subject > 0
+
+    @property
     def replaces(self) -> bool:
         """Whether a later message of a subject may take the place of an earlier one."""
         return self.max_per_subject > 0 or self.allow_rollup
@@ -181,6 +189,11 @@ class Targets:
             [None] * len(known)
         )
         """Gives streams as they are now; None for one of which nobody can say it."""
+        self.last_id: Callable[[Target, str], bytes | None] = lambda target, subject: None
+        """
+        Gives the message id of the last message that a stream has of a subject; None where it has
+        none, or nobody can say it.
+        """
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
         self.is_blind = False

@@ -303,11 +303,17 @@ READ_ACK_PENDING = _standing(
     _PARTITION,
     "Claims of all who share the consumer that are not acknowledged.",
 )
+READ_AWAITING = _standing(
+    "jetstream_read_awaiting_redelivery_messages",
+    _PARTITION,
+    "Those of them that nobody holds: they wait for redelivery.",
+)
 
 READ_METRICS: Final = (
     READ_ROWS, READ_BYTES, READ_LEFT_OUT, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME,
     READ_ACTIVE, READ_PINNED, READ_PAUSED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
     READ_REDELIVERED, READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
+    READ_AWAITING,
 )  # fmt: skip
 """The metrics of streaming reads."""
 

@@ -131,6 +131,9 @@ _BUCKET: Final = {
 }
 """What every bucket has, where `streamConfig` does not say otherwise (ADR-8)."""
 
+_LONGEST_HISTORY: Final = 64
+"""Most values of a key that clients take for a bucket's (ADR-8)."""
+
 SINK_OPTIONS: Final = (*_OWN, *CREATION_OPTIONS, *PRESSURE_OPTIONS)
 """The options of batch and streaming writes."""
 
@@ -170,6 +173,8 @@ class RowOptions:
     """Whether rows of paused subjects go to other destinations of their weights."""
     cluster: str | None = None
     """Cluster of the server, for mappings that depend on it; each task sets it."""
+    once: bool = False
+    """Whether another attempt has to tell which rows are stored; each task sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +254,21 @@ def _bucket_creation(values: Values, bucket: str) -> StreamCreation:
     for field, own in (("name", stream), ("subjects", [of_keys])):
         if config.pop(field, own) != own:
             raise OptionError("streamConfig", f"has other {field} than option 'bucket': {own}")
+    history = config.get("max_msgs_per_subject", 1)
+    if not 1 <= history <= _LONGEST_HISTORY:
+        raise OptionError(
+            "streamConfig",
+            f"has max_msgs_per_subject {history}; a bucket's history is 1 to {_LONGEST_HISTORY}",
+        )
     return StreamCreation(stream, (of_keys,), 1, _BUCKET | config)
 
 
 def _creation(values: Values) -> StreamCreation | None:
     if "bucket" in values:
-        for name in ("subject", "subjectMapping", "stream", "streamSubjects", "partitions"):
+        for name in (
+            "subject", "subjectMapping", "stream", "streamSubjects", "partitions", "allowRollup",
+            "priorityHeader",
+        ):  # fmt: skip
             exclusive(values, "bucket", name)
         if values["createStream"]:
             return _bucket_creation(values, values["bucket"])

@@ -302,6 +302,24 @@ class Publisher:
         """These rows make room, when the caller has released them."""
         self._leaving += [Leaving(rows, reason) for rows, reason in shed]
 
+    def _take_doubted(self) -> None:
+        """
+        Rows that were sent again and are refused, as their subject has another message than they
+        expected: that one may be theirs.
+        """
+        targets = self._context.targets
+        for lane in self.lanes.main:
+            for doubted in lane.doubted:
+                is_stored, message = False, doubted.message
+                if targets is not None and message.targets is not None and message.ids is not None:
+                    (place,) = message.targets.take(message.indices).to_pylist()
+                    (own,) = message.ids.to_pylist()
+                    if place is not None and own is not None:
+                        found = targets.last_id(targets[place], message.subjects[0])
+                        is_stored = found == own
+                lane.settle(doubted, is_stored, self._now())
+            lane.doubted.clear()
+
     def _take_rejected(self) -> None:
         """Rows that the server will never store (`onReject=dead-letter`)."""
         for lane in self.lanes.main:
@@ -394,6 +412,7 @@ class Publisher:
             self.sender.connection.check(self._now(), options.window.ack_timeout_s)
         if is_news:
             self.pauses.throttle.acked()
+        self._take_doubted()
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)

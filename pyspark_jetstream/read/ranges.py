@@ -76,8 +76,8 @@ class JetStreamRangeReader(NarrowedReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         options = self._options
-        rows = trimmed(read_task(partition), options.drop_markers, options.include_headers)
-        yield from counted(rows, options.include_count)
+        rows = trimmed(read_task(partition), options.drop_markers, options.needs_headers)
+        yield from counted(rows, options.include_count, options.include_headers)
         if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
             with borrow(partition.connection) as client:
                 History(JetStream(client), partition.work).end()
@@ -172,7 +172,7 @@ class JetStreamRangeReader(NarrowedReader):
                 end=span.end,
                 expected=count,
                 # Markers show in the headers.
-                include_headers=options.include_headers or options.drop_markers,
+                include_headers=options.needs_headers or options.drop_markers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 mark=infos[span.stream].mark,
                 on_invalid_subject=options.on_invalid_subject,

@@ -98,7 +98,7 @@ class JetStreamCallReader(DataSourceReader):
             self._call(info.now if info is not None else datetime.now(UTC)),
             leader,
             resolve_layout(options, configs),
-            options.include_headers,
+            options.needs_headers,
             options.drop_markers,
             options.on_invalid_subject,
         )
@@ -123,7 +123,8 @@ class JetStreamCallReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of the task."""
-        return counted(read_task(partition), self._options.include_count)
+        options = self._options
+        return counted(read_task(partition), options.include_count, options.include_headers)
 
     def _info(self, client: Client) -> StreamInfo | None:
         """The stream; None where the user may read one subject, and ask nothing else."""

@@ -66,7 +66,8 @@ class JetStreamSnapshotReader(NarrowedReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        return counted(read_task(partition), self._options.include_count)
+        options = self._options
+        return counted(read_task(partition), options.include_count, options.include_headers)
 
 
 def bounds(options: SnapshotOptions) -> dict[str, int]:
@@ -126,7 +127,7 @@ def picks(
             stream=snapshot.stream,
             plan=snapshotplan.pack(piece),
             up_to=snapshot.sequence,
-            include_headers=options.include_headers,
+            include_headers=options.needs_headers,
             fail_on_data_loss=options.fail_on_data_loss,
             layout=layout,
             partition=partition,

@@ -200,6 +200,10 @@ class ReadCounts(_Counts):
         """By partition, claims of all who share the consumer."""
         self._stand(metrics.READ_ACK_PENDING, messages)
 
+    def set_awaiting(self, messages: Mapping[int, int]) -> None:
+        """By partition, messages that wait for redelivery."""
+        self._stand(metrics.READ_AWAITING, messages)
+
     # ── how ──────────────────────────────────────────────────────────────────────────────────
 
     def _all_labels(self, metric: Metric) -> Iterator[Labels]:

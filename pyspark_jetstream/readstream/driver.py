@@ -236,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         options, rows = self._options, read_task(partition)
         if options.bucket is not None:
             return keyed(rows, options.include_headers)
-        return counted(rows, options.include_count)
+        return counted(rows, options.include_count, options.include_headers)
 
     def stop(self) -> None:
         """Closes the connections. Spark often ends the process without this call."""

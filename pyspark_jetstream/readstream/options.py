@@ -50,13 +50,16 @@ def _priority(value: str) -> int:
 SHARING_OPTIONS: Final = table(
     "stream",
     Option("minPending", "min_pending", value_of.positive, "",
-        "`overflow`: served only while so many messages of a partition wait, or `minAckPending`"
-        " holds."),
+        "`overflow`: served only while so many messages of a partition wait, in each for itself, or"
+        " `minAckPending` holds."),
     Option("minAckPending", "min_ack_pending", value_of.positive, "",
         "`overflow`: served only while so many of a partition are claimed and not acknowledged."),
     Option("priority", "priority", _priority, "0", "`prioritized`: 0 is served first, 9 last."),
     Option("ackWait", "ack_wait_s", value_of.duration, "2m",
         "Claims of a reader that is gone return to the others after it (shared consumers)."),
+    Option("nakDelay", "nak_delay_s", value_of.duration, "",
+        "Claims that this query gives back (NAK) are dealt out again after it; without, at once.",
+        absent=0.0),
     Option("maxAckPending", "max_ack_pending", value_of.positive, "500000",
         "Claims of all readers of a shared consumer together."),
     Option("maxDeliver", "max_deliver", value_of.positive, "",
@@ -109,6 +112,8 @@ class Sharing:
     min_ack_pending: int | None
     priority: int | None
     ack_wait_s: float
+    nak_delay_s: float
+    """Time after which claims that are given back are dealt out again; 0 for none."""
     max_ack_pending: int
     max_deliver: int | None
     dead_letter_subject: str | None

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from .. import subjects
 from ..arrays import BINARY, CRLF, NOTHING, binary, is_text, join, scalar
-from ..errors import ColumnError
+from ..errors import ColumnError, JetStreamError, OptionError
 from ..outbox.targets import Target, Targets
 from .headerlines import TTL, Headers
 
@@ -64,6 +64,11 @@ _SCHEDULE_FORM: Final = r"^(@at \S+|@every \S+|@[a-z]+|\S+( \S+){5})$"
 
 _NO_SCHEDULES: Final = "takes no schedules; set allow_msg_schedules on it"
 _NO_COUNTERS: Final = "has no counters; that takes allow_msg_counter, with which it is made"
+_FORGETS: Final = (
+    "has schedules and max_msgs_per_subject: the message that a schedule made is gone with the next"
+    " one of its subject, so a batch that runs again could not tell whether the row was scheduled;"
+    " take that limit off, or set exactlyOnce=false"
+)
 _COUNTS: Final = "has counters: each row there needs an increment"
 _TIME: Final = pa.timestamp("us", "UTC")
 _EPOCH: Final = pa.scalar(0, pa.int64()).cast(_TIME)
@@ -201,10 +206,17 @@ def check_columns(names: set[str]) -> tuple[str, str] | None:
     return None
 
 
-def column_fault(names: Collection[str], target: Target) -> ColumnError | None:
-    """Why rows with these columns cannot be written into a stream that all of them go to."""
+def column_fault(names: Collection[str], target: Target, once: bool) -> JetStreamError | None:
+    """
+    Why rows with these columns cannot be written into a stream that all of them go to.
+
+    Args:
+        once: whether they are written exactly once.
+    """
     if "schedule_target" in names and not target.allow_schedules:
         return ColumnError("schedule_target", f"stream '{target.name}' {_NO_SCHEDULES}")
+    if "schedule_target" in names and once and target.forgets_schedules:
+        return OptionError("exactlyOnce", f"stream '{target.name}' {_FORGETS}")
     if "increment" in names and not target.allow_counter:
         return ColumnError("increment", f"stream '{target.name}' {_NO_COUNTERS}")
     if target.allow_counter and "increment" not in names:
@@ -268,10 +280,11 @@ class Commands:
             raise unfit(bad, "a row with an increment has no payload: leave data empty or null")
         return data
 
-    def check_allowed(self, targets: Targets, codes: pa.Array) -> None:
+    def check_allowed(self, targets: Targets, codes: pa.Array, once: bool) -> None:
         """
         Args:
             codes: the target stream of each row.
+            once: whether rows are written exactly once.
 
         Raises:
             UnfitError: A row is for a stream that does not take its command.
@@ -280,11 +293,10 @@ class Commands:
         for place, target in enumerate(targets.streams):
             own: pa.Array | None = None
             for commands, allowed, what in (
-                (self._when, target.allow_schedules,
-                 _NO_SCHEDULES),
-                (self._increment, target.allow_counter,
-                 _NO_COUNTERS),
-            ):  # fmt: skip
+                (self._when, target.allow_schedules, _NO_SCHEDULES),
+                (self._when, not (once and target.forgets_schedules), _FORGETS),
+                (self._increment, target.allow_counter, _NO_COUNTERS),
+            ):
                 if commands is not None and not allowed:
                     own = pc.equal(codes, place) if own is None else own
                     bad = pc.and_(pc.is_valid(commands), own)

@@ -250,7 +250,7 @@ class MessageBuilder:
             targets = self._targets.of(distinct, self._options.rejects)
             self._check_taken(distinct, targets, indices)
             codes = targets.take(indices)
-            commands.check_allowed(self._targets, codes)
+            commands.check_allowed(self._targets, codes, self._options.once)
             headers.drop_refused(self._targets, codes)
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, *commands.lines(headers, ids), *headers.lines())

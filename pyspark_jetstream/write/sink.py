@@ -183,7 +183,9 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
         if options.create is not None:
             for config in stream_configs(options.create):
                 target = Target.parse(config)
-                fault = target_fault(target, options) or column_fault(schema.names, target)
+                fault = target_fault(target, options) or column_fault(
+                    schema.names, target, options.ledger
+                )
                 if fault is not None:
                     raise fault
             create_streams(js, options.create)
@@ -199,7 +201,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:
                 fault = target_fault(targets[place], options) or column_fault(
-                    schema.names, targets[place]
+                    schema.names, targets[place], options.ledger
                 )
             elif options.rows.require_stream and not targets.is_blind:
                 fault = OptionError("subject", untaken(subject))

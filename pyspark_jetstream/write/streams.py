@@ -24,6 +24,7 @@ from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.changes import FoundStream
+from .headerlines import ID
 
 __all__ = ["Streams", "target_fault"]
 
@@ -78,6 +79,8 @@ class Streams:
         self._dead: set[str] = set()
         """Those of dead letters alone, as far as is known."""
         self.targets = Targets(self._find) if asks or options.rules.sheddable else None
+        if self.targets is not None:
+            self.targets.last_id = self._last_id
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -117,6 +120,18 @@ class Streams:
                 raise TargetChangedError(name, before.made_anew(now))
         targets = {name: Target.parse(info.config) for name, info in infos.items()}
         return [None if name is None else targets[name] for name in names]
+
+    def _last_id(self, target: Target, subject: str) -> bytes | None:
+        try:
+            (last,) = JetStream(self.hasty).last_messages(target.name, [subject])
+        except JetStreamError as error:
+            logger.warning(
+                "stream=%s: whether a row that was sent again is stored cannot be looked at: %s",
+                target.name, error,
+            )  # fmt: skip
+            return None
+        id = dict(last.headers).get(ID) if last is not None else None
+        return None if id is None else id.encode()
 
     def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
         """The streams as they were found, where they are known to have rows now."""

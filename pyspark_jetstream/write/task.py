@@ -113,7 +113,11 @@ def write_task(
     reroutes = _reroutes(options, way, streams.targets, signals)
     builder = MessageBuilder(
         options=replace(
-            options.rows, mapping=way.mapping, mapping_key=way.key, cluster=way.cluster
+            options.rows,
+            mapping=way.mapping,
+            mapping_key=way.key,
+            cluster=way.cluster,
+            once=options.ledger,
         ),
         partition=name.task,
         id_prefix=id_prefix,

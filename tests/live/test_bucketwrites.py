@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,8 @@ from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer
 
 from ..kits.natscommand import nats, needs_nats
-from ..kits.options import changed
+from ..kits.options import changed, connection_of
+from ..kits.proxy import Proxy
 from ..kits.seeds import fresh
 from .test_buckets import bucket, entries, put, read
 from .test_writes import FAST, KilledError, ledger, options, outlive, write
@@ -121,6 +123,71 @@ def test_a_change_by_revision(js, ledger, options, bucket, put, read):
     assert entries(read(name)) == [("a", b"others", 3, "PUT")]
 
 
+LANES = [("async", {}), ("fast", {"allow_batched": True}), ("atomic", {"allow_atomic": True})]
+"""Publish modes, and what their streams must allow."""
+
+
+def first_lost(name) -> Any:
+    """Lets the first PubAck, or refusal, of a bucket's stream reach nobody."""
+    lost: list[bytes] = []
+    answer = re.compile(rb'(MSG _INBOX[^ ]+)([^ ])( \d+ \d+\r\n\{[^\r]*"stream":"KV_%b")' % name)
+
+    def rewrite(data: bytes) -> bytes:
+        found = answer.search(data)
+        if lost or found is None:
+            return data
+        lost.append(found[0])
+        return data[: found.start(2)] + b"#" + data[found.end(2) :]
+
+    return rewrite, lost
+
+
+@pytest.mark.parametrize(("mode", "config"), LANES, ids=[mode for mode, _ in LANES])
+@pytest.mark.parametrize("exactly_once", [True, False], ids=["ledger", "without"])
+def test_a_change_by_revision_whose_puback_is_lost(
+    js, nats_server, ledger, options, bucket, read, mode, config, exactly_once
+):
+    """
+    The server refuses the row that is sent again, for what it has stored itself: that is no
+    failure.
+    """
+    name = bucket(**config)
+    rewrite, lost = first_lost(name.encode())
+    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
+        options = changed(
+            options,
+            bucket=name,
+            connection=connection_of(proxy.url),
+            publish_mode=mode,
+            ledger=exactly_once,
+            **FAST,
+        )
+        task = TaskName(f"lost-{name}", 1, 0)
+        written = write(options, task, [row(key="a", value="one", revision=0)])
+
+    assert len(lost) == 1
+    assert (written.acked, written.duplicates) == (1, mode != "fast")  # which asks what is stored
+    assert entries(read(name, history="true")) == [("a", b"one", 1, "PUT")]
+
+
+def test_a_refused_change_by_revision_whose_answer_is_lost(
+    js, nats_server, ledger, options, bucket, put, read
+):
+    """
+    What stands there is another's: the row fails.
+    """
+    name = bucket()
+    put(name, ("a", b"others"))
+    rewrite, lost = first_lost(name.encode())
+    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
+        options = changed(options, bucket=name, connection=connection_of(proxy.url), **FAST)
+        with pytest.raises(PublishRejectedError, match="wrong last sequence: 1"):
+            write(options, TaskName(f"lost-{name}", 1, 0), [row(key="a", value="x", revision=0)])
+
+    assert len(lost) == 1
+    assert entries(read(name)) == [("a", b"others", 1, "PUT")]
+
+
 def test_a_key_that_expires(js, ledger, options, bucket, read):
     """
     `ttl` is the key's, where the bucket has them.
@@ -186,6 +253,11 @@ KEYS = schema("key", "value")
          OptionError, "has other name than option 'bucket': KV_B"),
         ({"bucket": "B", "createStream": "true", "streamConfig": '{"subjects": ["x"]}'}, KEYS,
          OptionError, "has other subjects than option 'bucket'"),
+        ({"bucket": "B", "createStream": "true", "streamConfig": '{"max_msgs_per_subject": 0}'},
+         KEYS, OptionError, "max_msgs_per_subject 0; a bucket's history is 1 to 64"),
+        ({"bucket": "B", "allowRollup": "true"}, KEYS, OptionError, "'allowRollup': contradicts"),
+        ({"bucket": "B", "priorityHeader": "x"}, KEYS, OptionError,
+         "'priorityHeader': contradicts"),
         ({"bucket": "B"}, schema("key", "value", "timestamp"), ColumnError, "'timestamp': unknown"),
         ({"bucket": "B"}, schema("key"), ColumnError, "'value': required"),
         ({"bucket": "B"}, schema("value"), ColumnError, "'key': required"),

@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from pyspark_jetstream.errors import ColumnError, PublishRejectedError
+from pyspark_jetstream.errors import (
+    ColumnError,
+    LedgerError,
+    OptionError,
+    PublishRejectedError,
+    RowError,
+)
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer
@@ -20,7 +26,7 @@ from pyspark_jetstream.write.sink import batch_writer
 from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed
 from ..kits.shared import eventually
-from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, write
+from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, rows, write
 
 __all__ = ["ledger", "options"]
 
@@ -138,6 +144,46 @@ def test_a_half_scheduled_task_is_completed_beyond_the_window(
     assert sorted(due(js, name)) == list(range(300))
 
 
+def test_schedules_that_leave_the_front_of_a_stream_are_no_loss(js, ledger, options, new_stream):
+    """
+    Their time has come before the task is run again, so the stream begins behind where it ended:
+    that is as it should be, unless a limit may have taken rows, too.
+    """
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    for bounds, count in (({}, 20), ({"max_msgs": 1000}, 20)):
+        name = new_stream(allow_msg_schedules=True, **bounds)
+        task = TaskName(f"front-{name}", 3, 1)
+        with pytest.raises(KilledError):
+            write(options, task, schedules(name, count, soon, size=10, fail_at=10))
+        eventually(lambda name=name: len(due(js, name)) == 10)
+        assert js.stream_info(name).first_seq > 1
+        if bounds:
+            with pytest.raises(LedgerError, match="begins at sequence 11"):
+                write(options, task, schedules(name, count, soon, size=10))
+        else:
+            again = write(options, task, schedules(name, count, soon, size=10))
+            eventually(lambda name=name: len(due(js, name)) == 20)
+
+            assert (again.stored, again.acked) == (10, 10)
+            assert sorted(due(js, name)) == list(range(20))
+
+
+def test_a_stream_that_forgets_schedules_is_refused(js, ledger, options, new_stream):
+    """
+    Where the next message of a subject takes the one before away, nobody could tell whether a
+    schedule was stored: rows without one go there, and without the ledger all do.
+    """
+    name = new_stream(allow_msg_schedules=True, max_msgs_per_subject=1)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(RowError, match="has schedules and max_msgs_per_subject"):
+        write(options, TaskName(f"forgets-{name}", 1, 0), schedules(name, 3, soon))
+    write(options, TaskName(f"forgets-{name}", 2, 0), rows(name, 3))
+    write(changed(options, ledger=False), TaskName(f"forgets-{name}", 3, 0),
+          schedules(name, 3, soon))  # fmt: skip
+
+    assert js.stream_info(name).last_seq == 6
+
+
 def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stream):
     """
     A field of cron that is none, and a target in another stream, are errors that name the row's
@@ -159,6 +205,9 @@ INTO = {
     "no schedules": ({}, {"deliver_at": TimestampType(), "schedule_target": StringType()},
                      "schedule_target", "takes no schedules; set allow_msg_schedules"),
     "no counters": ({}, {"increment": LongType()}, "increment", "has no counters"),
+    "forgotten": ({"allow_msg_schedules": True, "max_msgs_per_subject": 1},
+                  {"deliver_at": TimestampType(), "schedule_target": StringType()},
+                  "exactlyOnce", "has schedules and max_msgs_per_subject"),
     "only counters": ({"allow_msg_counter": True}, {"data": StringType()}, "increment", "required"),
     "a dead letter": ({"allow_msg_counter": True}, {"increment": LongType()}, "increment",
                       "cannot stand in a dead letter"),
@@ -181,15 +230,17 @@ def test_a_stream_without_such_rows_is_named_on_the_driver(nats_server, new_stre
         given["subject"] = f"{new_stream(**config)}.x"
     if into == "a dead letter":
         given |= {"onReject": "dead-letter", "deadLetterSubject": "dead.x"}
+    if into == "forgotten":
+        given["exactlyOnce"] = "true"
     if "increment" not in columns:
         columns = {"data": StringType()} | columns
     schema = StructType()
     for name, type in columns.items():
         schema = schema.add(name, type)
-    with pytest.raises(ColumnError) as caught:
+    with pytest.raises((ColumnError, OptionError)) as caught:
         batch_writer(parse_sink(given), schema, False)
 
-    assert caught.value.column == blamed
+    assert blamed == getattr(caught.value, "column", "") or getattr(caught.value, "option", "")
     assert says in str(caught.value)
 
 

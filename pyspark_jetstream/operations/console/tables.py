@@ -172,6 +172,7 @@ def _consumer(consumer: ConsumerState) -> Row:
         "delivered": progress.delivered,
         "ack floor": progress.ack_floor,
         "claims": progress.ack_pending or None,
+        "await redelivery": progress.awaiting or None,
         "redelivered": progress.redelivered or None,
         "waiting": progress.waiting,
         "last active": _moment(progress.last_active),

@@ -112,6 +112,8 @@ class ProgressState:
     """Messages not yet delivered (`num_pending`)."""
     ack_pending: int = 0
     """Messages delivered and not acknowledged: a shared consumer's claims."""
+    awaiting: int | None = None
+    """Those of them that are in no open batch; None where these are not known."""
     redelivered: int = 0
     waiting: int = 0
     """Pulls that wait."""

@@ -21,7 +21,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -36,7 +36,10 @@ from ...fetch.options import StreamOptions, plain_read
 from ...fetch.survey import Span, Survey
 from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
+from ...readstream.options import POLICIES
 from ...readstream.shared.claims import ClaimedOffset
+from ...readstream.shared.fence import Fence
+from ...readstream.shared.openbatches import BUCKET as CLAIMS
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ..partitionplan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
@@ -246,8 +249,38 @@ class Inspector:
             consumers += named
             if prefixes:
                 consumers += [each for each in states if each.own and each.owner.query in queries]
-        ordered = sorted(consumers, key=lambda each: (each.stream, _natural(each.name)))
+        ordered = sorted(
+            (self._with_awaiting(each, infos) for each in consumers),
+            key=lambda each: (each.stream, _natural(each.name)),
+        )
         return tuple(ordered), answered
+
+    def _with_awaiting(
+        self, consumer: ConsumerState, infos: Mapping[str, StreamInfo]
+    ) -> ConsumerState:
+        """A shared consumer with the number of messages that nobody holds, if that is known."""
+        base, _, number = consumer.name.rpartition("-")
+        progress = consumer.progress
+        if (
+            consumer.pin.policy not in POLICIES
+            or not number.isdecimal()
+            or not progress.ack_pending
+        ):
+            return consumer
+        names = {consumer.stream} | {
+            f"{consumer.stream[: at.start()]}={consumer.stream[at.end() :]}"
+            for at in re.finditer(number, consumer.stream)
+        }
+        subjects = [f"$KV.{CLAIMS}.{name}.{base}" for name in sorted(names)]
+        try:
+            found = self._js.last_messages(f"KV_{CLAIMS}", subjects)
+            fences = [Fence.from_bytes(each.data) for each in found if each and each.data]
+        except (StreamNotFoundError, PermissionsError, OffsetError):
+            return consumer
+        created = infos[consumer.stream].created
+        held = sum(fence.count(int(number), created) for fence in fences)
+        awaiting = max(0, progress.ack_pending - held) if fences else None
+        return replace(consumer, progress=replace(progress, awaiting=awaiting))
 
     def _prefixes(self, sources: Sequence[_Source]) -> list[str]:
         """Prefixes of the consumers' names, as far as known."""

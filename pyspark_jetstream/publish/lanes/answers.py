@@ -47,6 +47,12 @@ _IN_PROCESS: Final = 10158
 """err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
 
 
+_WRONG_LAST: Final = 10071
+"""
+err_code of JSStreamWrongLastSequenceErrF. The server compares the sequence before the id: a message
+that is stored, and sent again, is refused for itself (measured on nats-server 2.15.1).
+"""
+
 _DIGITS: Final = 18
 """Upper bound of the digits of a number in a reply subject."""
 
@@ -79,6 +85,11 @@ class Outcome(NamedTuple):
     def has_no_room(self) -> bool:
         """Whether stream, account or server have no room for the message."""
         return self.err_code in _NO_ROOM
+
+    @property
+    def may_be_its_own(self) -> bool:
+        """Whether an earlier sending of the message can be what it is refused for."""
+        return self.err_code == _WRONG_LAST
 
     @property
     def is_ignored(self) -> bool:

@@ -33,7 +33,7 @@ from .answers import (
     puback_pattern,
 )
 from .frames import Frames, Publishes, frame, numbered
-from .lane import Lane, Rejected
+from .lane import Doubted, Lane, Rejected
 from .window import Window
 
 __all__ = ["AsyncLane", "absorb", "framed"]
@@ -92,6 +92,8 @@ class AsyncLane(Window):
         super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
         self.rejected: list[Rejected] = []
         """Rows that the server will never store; the caller who takes them clears the list."""
+        self.doubted: list[Doubted] = []
+        """See `Lane.doubted`."""
         self.repeated: list[Messages] = []
         """
         Rows that the stream had already, though sent once; the caller who takes them clears the
@@ -211,11 +213,26 @@ class AsyncLane(Window):
         super().on_pubacks(ordinals, now, duplicates)
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
+        first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
+        doubted = Doubted(part.slice(ordinal - first, 1), outcome, ordinal)
+        if outcome.may_be_its_own and part.ids is not None and not self.was_sent_once(ordinal):
+            self.doubted.append(doubted)
+        else:
+            self._refuse(doubted)
+
+    def _refuse(self, doubted: Doubted) -> None:
+        message, outcome, ordinal = doubted
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
             super()._reject(ordinal, outcome)
-        first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
-        self.rejected.append(Rejected(part.slice(ordinal - first, 1), outcome))
+        self.rejected.append(Rejected(message, outcome))
         self._finish([ordinal])
+
+    def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
+        """The message is stored, by an earlier sending, or never will be."""
+        if is_stored:
+            self.on_pubacks([doubted.ordinal], now, duplicates=True)
+        elif self._flight.is_outstanding(doubted.ordinal):
+            self._refuse(doubted)
 
     def plain(
         self, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False

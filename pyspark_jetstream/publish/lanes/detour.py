@@ -30,7 +30,7 @@ from ...outbox.messages import Messages, sizes
 from .answers import Outcome, Refusal
 from .asynclane import AsyncLane
 from .frames import Frames
-from .lane import BROKEN, Lane, Rejected, earliest
+from .lane import BROKEN, Doubted, Lane, Rejected, earliest
 
 __all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
 
@@ -334,6 +334,10 @@ class BatchLane(Lane, Generic[B]):
         return self._detour.rejected
 
     @property
+    def doubted(self) -> list[Doubted]:
+        return self._detour.doubted
+
+    @property
     def repeated(self) -> list[Messages]:
         return self._detour.repeated
 
@@ -378,6 +382,9 @@ class BatchLane(Lane, Generic[B]):
             self._detour.on_reply(rest, status, description, data, now)
         elif self._batch is not None:
             self._on_batch_reply(self._batch, token, (status, description, data), now)
+
+    def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
+        self._detour.settle(doubted, is_stored, now)
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         self._detour.on_disconnect(why)

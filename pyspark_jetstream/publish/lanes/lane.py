@@ -9,7 +9,7 @@ from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
 
-__all__ = ["BROKEN", "Lane", "Rejected", "earliest"]
+__all__ = ["BROKEN", "Doubted", "Lane", "Rejected", "earliest"]
 
 BROKEN: Final = "the connection broke"
 
@@ -20,6 +20,15 @@ class Rejected(NamedTuple):
     message: Messages
     outcome: Outcome
     """The server's answer."""
+
+
+class Doubted(NamedTuple):
+    """A message that the server refuses for what its subject has, and may have stored before."""
+
+    message: Messages
+    outcome: Outcome
+    """The server's answer."""
+    ordinal: int
 
 
 class Lane(Protocol):
@@ -96,6 +105,13 @@ class Lane(Protocol):
         """
 
     @property
+    def doubted(self) -> list[Doubted]:
+        """
+        Messages that wait for somebody to look whether an earlier sending is what the server
+        refuses them for. The caller settles each, and clears the list.
+        """
+
+    @property
     def repeated(self) -> list[Messages]:
         """
         Messages sent for the first time whose ids their stream already had, as far as the server
@@ -128,6 +144,9 @@ class Lane(Protocol):
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
         """Handles the reply with this token."""
+
+    def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
+        """Counts a doubted message as stored, or as rejected."""
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         """

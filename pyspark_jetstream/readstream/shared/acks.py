@@ -181,10 +181,14 @@ def keep(
 
 
 def give_back(
-    client: Client, consumer: SharedConsumer, sequences: Sequence[int], delivery: int
+    client: Client,
+    consumer: SharedConsumer,
+    sequences: Sequence[int],
+    delivery: int,
+    delay_s: float = 0.0,
 ) -> None:
     """
-    Has the server deal out these claims again, at once.
+    Has the server deal out these claims again, `delay_s` from now.
 
     Said once: when it is said again the claims may be somebody else's.
 
@@ -197,9 +201,10 @@ def give_back(
         NotConnectedError: So as well.
     """
     connection = client.connection
-    connection.send(_unanswered(consumer, sequences[:-1], NAK, delivery))
+    kind = NAK if not delay_s else b'%b {"delay": %d}' % (NAK, round(delay_s * 1e9))
+    connection.send(_unanswered(consumer, sequences[:-1], kind, delivery))
     last = f"{consumer.acks}.1.{sequences[-1]}.{delivery}.0.0"
-    connection.request(last, NAK, min(_ATTEMPT_S, client.options.request_timeout_s))
+    connection.request(last, kind, min(_ATTEMPT_S, client.options.request_timeout_s))
 
 
 class Heartbeats:

@@ -137,9 +137,9 @@ class Ahead:
             sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
             if late or not sequences:  # late: somebody else may have them by now
                 continue
-            delivery = self._claimant.delivered[place]
+            delivery, delay_s = self._claimant.delivered[place], self._claimant.nak_delay_s
             try:
-                give_back(self._client, consumer, sequences, delivery)
+                give_back(self._client, consumer, sequences, delivery, delay_s)
             except JetStreamError as error:
                 logger.info("%d claims return after their ack wait: %r", len(sequences), error)
 

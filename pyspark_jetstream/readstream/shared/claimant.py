@@ -141,6 +141,8 @@ class Claimant:
         self.consumers = tuple(consumers)
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
+        self.nak_delay_s = sharing.nak_delay_s
+        """Time after which claims that are given back are dealt out again."""
         self.joined: dict[int, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
         self.delivered = dict.fromkeys(range(len(self.consumers)), 1)

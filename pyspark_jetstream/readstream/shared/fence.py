@@ -196,6 +196,18 @@ class Fence:
             if not set(wanted).isdisjoint(self._held(name, query, partition))
         }
 
+    def count(self, partition: int, stream: str, but: str = "") -> int:
+        """
+        Number of a partition's messages in open batches that still hold.
+
+        Args:
+            stream: creation time of its stream.
+            but: a query whose batch does not count.
+        """
+        batches = [each for name, each in self.open.items() if name != but and not each.void]
+        held = [each.claims[partition] for each in batches if partition in each.claims]
+        return sum(b - a + 1 for each in held if each.stream == stream for a, b in each.ranges)
+
     def _held(self, name: str, query: str, partition: int) -> Iterable[int]:
         """The sequences in the open batch of a query, if it is another one, that still hold."""
         batch, settled = self.open[name], self.settled.get(partition)

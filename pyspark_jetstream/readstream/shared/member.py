@@ -184,6 +184,27 @@ class GroupMember:
             maximum = min(maximum, messages_in(self._options.max_bytes, self._streams.infos))
         return maximum
 
+    def awaiting(self, look: ServerView) -> dict[int, int]:
+        """
+        By partition, messages that wait for redelivery: those that somebody was dealt, and that are
+        neither acknowledged nor held. Claims that others make ahead of their batches are among
+        them. Nothing where open batches are not noted: nobody knows then what others hold.
+        """
+        batches = self.batches
+        if batches is None:
+            return {}
+        held = self.heartbeats.held()
+        unheld = {}
+        for index, info in look.consumers.items():
+            consumer = self._claimant.by_partition[index]
+            if info is not None:
+                created = look.streams[consumer.stream].created
+                unheld[index] = info.num_ack_pending - len(held.get(consumer, ()))
+                if unheld[index] != batches.of_others(index, created):
+                    batches.look()
+                unheld[index] -= batches.of_others(index, created)
+        return {index: max(0, count) for index, count in unheld.items()}
+
     # ── whose the messages are ───────────────────────────────────────────────────────────────
 
     def fence(

@@ -9,6 +9,7 @@ loses its open batch to whoever is dealt a message of it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -44,6 +45,9 @@ _KEEP_S: Final = 60.0
 What is settled is kept for so many ack waits, and so much longer: a server that has forgotten an
 ack deals the message out again within one, once it is back.
 """
+
+_LOOK_S: Final = 1.0
+"""Between two looks at the record that nothing but the progress depends on."""
 
 _ROOM: Final = 1024
 """Bytes for the headers of a record."""
@@ -107,6 +111,7 @@ class OpenBatches:
         self._keep_s = _KEEP_ACK_WAITS * waits.ack_s + _KEEP_S
         self._abandon_s = waits.abandon_s
         self._fence = Fence()
+        self._looked_at = -math.inf
         self._sequence = 0
         """Sequence of the record in the bucket, as far as known."""
 
@@ -195,6 +200,15 @@ class OpenBatches:
             self._change(planned)
         return dealt
 
+    def of_others(self, partition: int, stream: str) -> int:
+        """Number of a partition's messages in batches of others, when the record was read last."""
+        return self._fence.count(partition, stream, but=self.query)
+
+    def look(self) -> None:
+        """Reads what others have noted, if that was not just done; this is called all the time."""
+        if time.monotonic() - self._looked_at >= _LOOK_S:
+            self._read()
+
     def _held(self, batch: ClaimedOffset, partition: int) -> HeldClaims:
         created = batch.streams.get(self._streams[partition], "")
         return HeldClaims(created, ranges_of(batch.sequences(partition)))
@@ -221,6 +235,7 @@ class OpenBatches:
     def _read(self) -> None:
         """Reads the record; one that somebody deleted is what this query knows of it."""
         (message,) = self._bucket.last(self._key)
+        self._looked_at = time.monotonic()
         before, self._sequence = self._sequence, message.sequence if message is not None else 0
         if message is not None and message.data and message.sequence >= before:
             self._fence = Fence.from_bytes(message.data)

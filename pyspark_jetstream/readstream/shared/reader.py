@@ -156,8 +156,9 @@ class ClaimDriver(Driver):
     def reported(self) -> dict[str, Any]:
         """
         For each partition, when the last batch was planned: the end of its stream, `lag` (messages
-        that nobody has claimed), `ackPending` (claims of all readers together), `claimed` (this
-        query's in the batch), how many of these are `redelivered`, and until when it is paused.
+        that nobody was dealt), `ackPending` (claims of all readers together, and what waits for
+        redelivery), `awaitingRedelivery` (the latter), `claimed` (this query's in the batch), how
+        many of these are `redelivered`, and until when it is paused.
         """
         return super().reported()
 
@@ -266,7 +267,7 @@ class ClaimDriver(Driver):
                 stream=partition.stream,
                 filter=partition.filter,
                 claims=upto.claims[index],
-                include_headers=options.include_headers,
+                include_headers=options.needs_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
@@ -358,6 +359,7 @@ class ClaimDriver(Driver):
     def _note(self, end: ClaimedOffset | None, look: ServerView) -> None:
         """Notes for progress and metrics what the batch was planned by."""
         before, self.report = self.report, {}
+        awaiting = self.member.awaiting(look) if self.member is not None else {}
         for partition in self._layout:
             index, info = partition.index, look.consumers[partition.index]
             claims = end.claims.get(index, {}) if end is not None else {}
@@ -368,6 +370,7 @@ class ClaimDriver(Driver):
                 "latest": self._streams.infos[partition.stream].last_seq,
                 "lag": info.num_pending if info is not None else None,
                 "ackPending": info.num_ack_pending if info is not None else None,
+                "awaitingRedelivery": awaiting.get(index),
                 "claimed": claimed,
                 "redelivered": claimed - first,
             }
@@ -382,7 +385,7 @@ class ClaimDriver(Driver):
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
         infos = {p: info for p, info in look.consumers.items() if info is not None}
-        self._count(lambda counts: _stand(counts, infos))
+        self._count(lambda counts: _stand(counts, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
         consumers = self.claimant.consumers
@@ -452,10 +455,14 @@ def _count_batch(counts: ReadCounts, upto: ClaimedOffset, is_lost: bool) -> None
     counts.add_lost(messages if is_lost else {})
 
 
-def _stand(counts: ReadCounts, infos: Mapping[int, ConsumerInfo]) -> None:
+def _stand(
+    counts: ReadCounts, infos: Mapping[int, ConsumerInfo], awaiting: Mapping[int, int] | None = None
+) -> None:
     """
-    Counts at the shared consumers: messages that nobody has claimed, and those not acknowledged.
+    Counts at the shared consumers: messages that nobody was dealt, those not acknowledged, and, if
+    that is known now, those that wait for redelivery.
     """
+    counts.set_awaiting(awaiting or {})
     counts.set_lag({index: info.num_pending for index, info in infos.items()})
     counts.set_ack_pending({index: info.num_ack_pending for index, info in infos.items()})
     for index, info in infos.items():

@@ -219,7 +219,10 @@ class Recovery:
         upto = self._upto[target.name]
         # Made anew since, or set back: what there is of ours may lie anywhere in it.
         since = upto.end if upto.holds(info.created, info.last_seq) else 0
-        if info.first_seq > since + 1 and info.keeps_history and info.last_seq > since:
+        # Of schedules the first ones leave when their time has come: then only limits lose rows.
+        leaves = target.allow_ttl or target.max_per_subject
+        loses = info.keeps_history or (target.allow_schedules and info.is_bounded and not leaves)
+        if info.first_seq > since + 1 and loses and info.last_seq > since:
             raise LedgerError(
                 self._task,
                 f"stream '{target.name}' begins at sequence {info.first_seq}, but an earlier"
