@@ -53,6 +53,7 @@ from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutEr
 from .held import Held, Late
 from .messages import Messages
 from .overload import Overload, priorities_of
+from .parking import Aside
 from .priority import Priority
 from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
@@ -108,6 +109,10 @@ class Rules:
     queue_timeout_s: float
     publish_timeout_s: float
     """A row that the server keeps refusing for a limit fails after it."""
+    park_stream: str | None
+    """Stream in which rows of paused subjects wait; None where they wait in the task."""
+    park_bytes: int
+    """Size of that stream from which on no more rows are parked for a pause."""
     throttle_max_wait_s: float
     """
     A row whose subject an operator pauses fails after it. With 0 such a row has
@@ -141,9 +146,10 @@ class Admission:
 
     Args:
         throttle: says which subjects are paused.
+        aside: says which rows step aside for a pause; they go as if there were none.
     """
 
-    def __init__(self, rules: Rules, throttle: Throttle) -> None:
+    def __init__(self, rules: Rules, throttle: Throttle, aside: Aside | None = None) -> None:
         self.offered = 0
         self.taken = 0
         self.shed = 0
@@ -151,6 +157,7 @@ class Admission:
         """For each row that `take` returned last: the time when it was offered, or first sent."""
         self._rules = rules
         self._throttle = throttle
+        self._aside = aside
         self._queue = RowQueue(rules.by_lane)
         self._held = Held(rules.by_lane, throttle)
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
@@ -268,6 +275,9 @@ class Admission:
         held = self._throttle.paused(pa.array(block.messages.distinct, pa.string()), now)
         if held is not None:
             own = held.take(block.messages.indices)
+            if self._aside is not None:
+                aside = self._aside.of(block.messages, self._throttle, now)
+                own = own if aside is None else pc.and_not(own, aside)
             self._held.pause(block.where(own))
             block = block.where(pc.invert(own))
         limited = self._limited(block, now)

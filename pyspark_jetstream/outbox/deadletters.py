@@ -29,6 +29,7 @@ letter once has them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -55,7 +56,17 @@ from ..subjects import MAX_SUBJECT_BYTES, reserved, subject_fault
 from .messages import FRAMING_BYTES, Messages
 from .priority import Priority
 
-__all__ = ["DeadLetters", "SUBJECT", "SUFFIX", "dead_letter_subject", "fault", "letter", "restore"]
+__all__ = [
+    "BEHIND",
+    "DeadLetters",
+    "SUBJECT",
+    "SUFFIX",
+    "dead_letter_subject",
+    "fault",
+    "letter",
+    "notes",
+    "restore",
+]
 
 SUBJECT: Final = "{subject}"
 """Placeholder of the row's own subject in the template, allowed once."""
@@ -79,6 +90,9 @@ _ADDED: Final = (
     *(f"{_OURS}{name}" for name in ("Reason", "Priority", "Query-Id", "Batch-Id", "Ordinal")),
 )
 """Headers that only a dead letter has, in the order of their lines."""
+
+BEHIND: Final = f"{_OURS}Behind"
+"""Header of a row that is parked: where its stream ended before any attempt of its task."""
 
 _MAX_HEADERS: Final = (1 << 16) - 1
 """Bytes of a message's headers that a stream takes."""
@@ -123,6 +137,8 @@ class DeadLetters:
     """The largest headers and payload the server takes together; None leaves it to the server."""
     reserved: str = _RESERVED
     """Finds subjects on which none may go."""
+    suffix: str = SUFFIX
+    """Suffix of their ids."""
 
     def of(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> Messages:
         """
@@ -164,7 +180,7 @@ class DeadLetters:
             distinct=distinct,
             indices=indices,
             targets=None,
-            ids=None if messages.ids is None else join(messages.ids, scalar(SUFFIX)),
+            ids=None if messages.ids is None else join(messages.ids, scalar(self.suffix)),
             sent=None,
             unsure=None,
             faults=None,
@@ -219,7 +235,7 @@ class DeadLetters:
         ordinals = digits(messages.rows)
         parts: list[Any] = []
         if messages.ids is not None:  # first: other headers could hide it (`serverheaders`)
-            id_lines = join(scalar(f"{_ID}: "), messages.ids, scalar(f"{SUFFIX}\r\n"))
+            id_lines = join(scalar(f"{_ID}: "), messages.ids, scalar(f"{self.suffix}\r\n"))
             parts.append(pc.coalesce(id_lines, NOTHING))
         parts.append(NOTHING if lines is None else lines)
         reason = scalar(reason) if isinstance(reason, str) else binary(reason)
@@ -285,17 +301,8 @@ def restore(headers: pa.Array) -> pa.Array:
         and `priority`.
     """
     starts, keys, values = entries(headers)
-    names = keys.cast(pa.string())
-    parents = pc.list_parent_indices(pa.ListArray.from_arrays(starts, names))
-    rows = places(len(headers))
-
-    def value(name: str) -> pa.Array:
-        """The first one of this name in each row."""
-        of_name = pc.indices_nonzero(pc.equal(names, name))
-        first_values = pc.list_element(values.take(of_name), 0).cast(pa.string())
-        return first_values.take(pc.index_in(rows, parents.take(of_name)))
-
-    gone = pc.is_in(names, pa.array([*_ADDED, _ID, f"{_ORIGINAL}{_ID}"], pa.string()))
+    names, value = keys.cast(pa.string()), _firsts(headers)
+    gone = pc.is_in(names, pa.array([*_ADDED, BEHIND, _ID, f"{_ORIGINAL}{_ID}"], pa.string()))
     kept = pc.invert(gone)
     old = names.filter(kept)
     renamed = pc.starts_with(old, _ORIGINAL)
@@ -308,6 +315,34 @@ def restore(headers: pa.Array) -> pa.Array:
         [value(subject), restored, value(f"{_ORIGINAL}{_ID}"), word, value(priority)],
         ["subject", "headers", "msg_id", "reason", "priority"],
     )
+
+
+def notes(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """
+    What stands in the letters of parked rows beside the rows, by the column `headers` of a read:
+    INT64, the batch, and STRING, where the row's stream ended before; null where it is not said.
+    """
+    value = _firsts(headers)
+    batch = value(f"{_OURS}Batch-Id")
+    is_number = pc.match_substring_regex(batch, "^[0-9]{1,18}$")
+    return pc.if_else(is_number, batch, pa.scalar(None, pa.string())).cast(pa.int64()), value(
+        BEHIND
+    )
+
+
+def _firsts(headers: pa.Array) -> Callable[[str], pa.Array]:
+    """A function that gives the first value of a header in each row (STRING)."""
+    starts, keys, values = entries(headers)
+    names = keys.cast(pa.string())
+    parents = pc.list_parent_indices(pa.ListArray.from_arrays(starts, names))
+    rows = places(len(headers))
+
+    def value(name: str) -> pa.Array:
+        of_name = pc.indices_nonzero(pc.equal(names, name))
+        first_values = pc.list_element(values.take(of_name), 0).cast(pa.string())
+        return first_values.take(pc.index_in(rows, parents.take(of_name)))
+
+    return value
 
 
 def _publish_fault(subject: str, reserved: str = _RESERVED) -> str | None:

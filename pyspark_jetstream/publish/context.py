@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..client.patience import Clock
+from ..outbox.parking import Aside
 from ..outbox.targets import Targets
 from .options import SinkOptions
 from .telemetry import Origin, Telemetry
@@ -51,4 +52,6 @@ class WriteContext:
     signals: RowSignals = field(default_factory=RowSignals)
     is_checked: bool = False
     """Whether rows are looked up before they are sent: then few leave the queue at one time."""
+    aside: Aside | None = None
+    """Says which rows step aside for a pause; without it they wait."""
     clock: WriterClock = time

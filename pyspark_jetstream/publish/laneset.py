@@ -61,6 +61,9 @@ more may be on its way, too (`max_in_flight_far`).
 _DEAD_LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
 
+_PARKED: Final = 512
+"""Rows on their way to the parking stream at one time."""
+
 _AGAIN_S: Final = 0.1
 """After so long a stream is looked at again of which nobody could say how it is."""
 
@@ -98,7 +101,9 @@ class LaneSet:
         self.all: list[Lane] = []
         """In the order of their numbers."""
         self.main: list[Lane] = []
-        """Those of rows; dead letters have one of their own."""
+        """Those of rows; dead letters, and rows that are parked, have one of their own each."""
+        self.parked: Lane | None = None
+        """The lane of rows that are parked, once there is one."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
         self._options = options
@@ -176,7 +181,8 @@ class LaneSet:
                 watched.way,
                 LaneTotals(
                     stored=lane.acked if lane in self.main else 0,
-                    dead_letters=0 if lane in self.main else lane.acked,
+                    dead_letters=0 if lane in (*self.main, self.parked) else lane.acked,
+                    parked=lane.acked if lane is self.parked else 0,
                     duplicates=lane.duplicates,
                     retries=lane.retries,
                     late_retries=lane.late_retries,
@@ -222,6 +228,13 @@ class LaneSet:
     def add_dead_letters(self) -> Lane:
         """The lane of dead letters."""
         return self._new(Way("async"), FixedLimit(_DEAD_LETTERS))
+
+    def park(self, messages: Messages) -> None:
+        """Rows that are parked go out, in their order."""
+        if self.parked is None:
+            way = Way("async", self._options.rules.park_stream or "")
+            self.parked = self._new(way, FixedLimit(_PARKED))
+        self.parked.offer(messages)
 
     def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
         """The messages by the lane they go through, in order within each."""

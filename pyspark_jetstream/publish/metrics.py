@@ -157,6 +157,11 @@ DROPPED = _counter(
     "reason priority stream",
     "Rows that were dropped.",
 )
+PARKED = _counter(
+    "jetstream_publish_parked_total",
+    "stream",
+    "Rows of paused subjects that were stored in the parking stream.",
+)
 RETRIES = _counter(
     "jetstream_publish_retries_total",
     "reason priority stream",
@@ -194,7 +199,7 @@ METRICS: Final = {
     for metric in (
         QUEUE, QUEUE_LIMIT, LIMIT, ITEMS, REJECTED, QUEUE_TIME, PROCESSING_TIME, THROTTLED,
         RATE_LIMIT, OUTCOMES, DEAD_LETTER, DROPPED, RETRIES, DUPLICATES, BLOCKED,
-        LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS,
+        LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS, PARKED,
     )
 }  # fmt: skip
 """The metrics of writers, by name."""

@@ -229,12 +229,14 @@ class SinkOptions:
 
 
 def _spoken_on(values: Values) -> Iterator[str]:
-    """Subjects of operators, writers and metrics."""
+    """Subjects of operators, writers and metrics, and of rows that are parked."""
     yield THROTTLE_SUBJECT
     if values["throttleSubject"] is not None:
         yield values["throttleSubject"]
     if "metricsSubject" in values:
         yield values["metricsSubject"]
+    if "throttleParkStream" in values:
+        yield values["throttleParkStream"]
 
 
 def _one_of(values: Values, name: str, inside: Any) -> Any:
@@ -354,12 +356,19 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
             "requireStream",
             "false needs exactlyOnce=false: what an unknown stream has stored cannot be told",
         )
+    ledger = streaming if once is None else once
+    if "throttleParkStream" in values and not (streaming and ledger):
+        raise OptionError(
+            "throttleParkStream",
+            "belongs to writeStream with exactlyOnce=true: without batches that follow, and the"
+            " ledger of what is written, nobody could send what is parked, once and in order",
+        )
     return values.fill(
         SinkOptions,
         connection=connection,
         rows=rows,
         message_ids=once is not False,
-        ledger=streaming if once is None else once,
+        ledger=ledger,
         create=_creation(values),
         window=_window(values),
         metrics=metrics_options(values),

@@ -74,6 +74,12 @@ PRESSURE_OPTIONS: Final = table(
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
         "How long a paused row waits. `0`: its pause counts against `publishTimeout`, and it fails"
         " at once where the pause is longer."),
+    Option("throttleParkStream", "park_stream", value_of.stream_name, "",
+        "Stream in which rows of paused subjects wait, so that the batch ends and others go on;"
+        " `createStream` makes it, with the subjects `<name>.>`. For `writeStream` with"
+        " `exactlyOnce`."),
+    Option("throttleParkBytes", "park_bytes", value_of.size, "1GiB",
+        "Size of that stream from which on rows of paused subjects wait as without it."),
     Option("throttleReroute", "reroutes_weights", value_of.boolean, "false",
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
@@ -129,6 +135,11 @@ def under_pressure(values: Values) -> dict[str, Any]:
             "deadLetterSubject",
             "belongs to overloadPolicy=dead-letter or onReject=dead-letter: give both or none",
         )
+    if "throttleParkBytes" in values and "throttleParkStream" not in values:
+        raise OptionError("throttleParkBytes", "is about throttleParkStream, which is not given")
+    if "throttleParkStream" in values and values["throttleSubject"] is None:
+        why = "says nothing with throttleSubject=none: nobody pauses a subject then"
+        raise OptionError("throttleParkStream", why)
     if "deadLetterSubject" in values:
         fault = deadletters.fault(values["deadLetterSubject"], values["subject"])
         if fault is not None:

@@ -120,7 +120,7 @@ class Publisher:
         """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
         """Pauses that hold rows back."""
-        self.admission = Admission(rules, self.pauses.throttle)
+        self.admission = Admission(rules, self.pauses.throttle, context.aside)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
@@ -167,16 +167,21 @@ class Publisher:
         shed = self.shedding
         offered = self.admission.offered + shed.unfit
         stored_in = earliest(lane.stored_in for lane in self.lanes.main)
-        if offered != acked + self._left_out + shed.stored + shed.dropped:
+        parked = self.lanes.parked.acked if self.lanes.parked is not None else 0
+        if offered != acked + self._left_out + shed.stored + shed.dropped + parked:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
+        self.close()
+        dead = shed.stored, shed.dropped
+        return Counts(offered, acked, duplicates, retries, *dead, stored_in, shed.stored_in, parked)
+
+    def close(self) -> None:
+        """Ends the subscriptions; what was sent has its PubAck."""
         try:
             self.sender.close()
             self.pauses.close(self.sender.connection)
         except NotConnectedError as error:  # all is stored
             logger.info("the connection broke at the end: %s", error)
             self.sender.drop()
-        dead = shed.stored, shed.dropped
-        return Counts(offered, acked, duplicates, retries, *dead, stored_in, shed.stored_in)
 
     @property
     def busy(self) -> bool:
@@ -245,6 +250,7 @@ class Publisher:
         now = self._now()
         if len(unstored) < len(rows):
             self.admission.refund(rows.where(pc.invert(fresh)), now)
+        unstored = self._step_aside(unstored, now)
         wait = self.pauses.untried(unstored, now)
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
@@ -256,6 +262,27 @@ class Publisher:
         since = self.admission.since
         if len(unstored) and len(unstored) == len(since):
             self._context.telemetry.sent(unstored, since, self.lanes.way, now)
+
+    def _step_aside(self, rows: Messages, now: float) -> Messages:
+        """The rows that go on; others are parked, or stay where they are, for a pause."""
+        aside, throttle = self._context.aside, self.pauses.throttle
+        if aside is None:
+            return rows
+        mask = aside.of(rows, throttle, now)
+        if mask is not None:
+            parted, rows = rows.where(mask), rows.where(pc.invert(mask))
+            self.admission.refund(parted, now)
+            letters = aside.take(parted)
+            if letters is None:
+                self._left_out += len(parted)
+            else:
+                self.lanes.park(letters)
+        paused = throttle.paused(pa.array(rows.distinct, pa.string()), now)
+        if paused is not None:  # there was room for them when they left the queue
+            waits = paused.take(rows.indices)
+            self.admission.give_back(rows.where(waits), now)
+            rows = rows.where(pc.invert(waits))
+        return rows
 
     def _pull(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
@@ -272,6 +299,9 @@ class Publisher:
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come; why not is counted."""
+        parked = self.lanes.parked
+        if parked is not None and not parked.wants_rows:
+            return False
         if self._leaving or not self.shedding.wants_rows:
             return False
         has_room = self.admission.wants_rows(now, self.lanes.load())
@@ -330,10 +360,10 @@ class Publisher:
                 self.shedding.reject(Messages.joined(parts), why)
 
     def _take_repeated(self) -> Messages | None:
-        """Rows whose id a stream knew, though they were sent once; dead letters aside."""
+        """Rows whose id a stream knew, though they were sent once; of rows in their own streams."""
         repeated: list[Messages] = []
         for lane in self.lanes.all:
-            if lane is not self.shedding.lane:
+            if lane in self.lanes.main:
                 repeated += lane.repeated
             lane.repeated.clear()
         return Messages.joined(repeated) if repeated else None
@@ -376,6 +406,12 @@ class Publisher:
             if explained is error:
                 raise
             raise explained from None
+
+    def settle(self) -> None:
+        """Takes no more rows, and returns when all that have left the queue are stored."""
+        self._goes_on = False
+        while any(lane.busy for lane in self.lanes.all):
+            self.turn()
 
     def _send_or_wait(self) -> None:
         connection, pauses = self.sender.connection, self.pauses
@@ -443,8 +479,8 @@ class Publisher:
         if at_limit:
             self._recall(now, unsent=None)  # hardly ever: of such subjects few rows are tried
             self._shed(self.admission.give_up(now, self.lanes.publish_timeout_s))
-        if self.shedding.lane is not None:
-            self.shedding.lane.refusals.clear()  # they pause nothing
+        for lane in self.lanes.all:
+            lane.refusals.clear()  # those of dead letters and parked rows pause nothing
 
     def _report(self, final: bool = False) -> None:
         """

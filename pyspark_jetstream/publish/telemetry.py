@@ -84,6 +84,8 @@ class LaneTotals(NamedTuple):
     """Messages on the control subject that said nothing."""
     unrecognised: int = 0
     """Values that should name a priority and do not."""
+    parked: int = 0
+    """Rows that wait in the parking stream."""
 
 
 _STREAM: Final = "stream"
@@ -99,6 +101,7 @@ _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "rejected": (metrics.OUTCOMES, ("rejected", "")),
     "invalid": (metrics.INVALID_COMMANDS, ()),
     "unrecognised": (metrics.UNRECOGNISED, ()),
+    "parked": (metrics.PARKED, (_STREAM,)),
 }
 """The metric, and its labels, that each total counts for."""
 
@@ -512,6 +515,8 @@ class Counts(NamedTuple):
     """The streams that have acked messages, and a sequence that the first one's is not beyond."""
     dead_in: Mapping[str, int] = MappingProxyType({})
     """Number of dead letters by stream."""
+    parked: int = 0
+    """Rows of paused subjects that wait in the parking stream."""
 
 
 class Watchdog:

@@ -44,6 +44,7 @@ from .exactlyonce.changes import FoundStream
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
+from .parked import found_parking, parking
 from .rows import MessageBuilder
 from .streams import Streams, target_fault
 
@@ -73,11 +74,14 @@ class Written(NamedTuple):
     """Rows that were shed or rejected and are stored elsewhere (`deadLetterSubject`)."""
     dropped: int = 0
     """Rows that were shed and are gone (`overloadPolicy=drop`)."""
+    parked: int = 0
+    """Rows of paused subjects that wait in the parking stream (`throttleParkStream`)."""
 
     @property
     def adds_up(self) -> bool:
         """Whether it is known of every row where it is."""
-        return self.rows == self.acked + self.lost + self.stored + self.dead_letters + self.dropped
+        elsewhere = self.dead_letters + self.dropped + self.parked
+        return self.rows == self.acked + self.lost + self.stored + elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class TaskAttempt:
         first = next(filter(len, blocks), None)
         if first is None:  # the mapping loses all of its rows
             return written(self._builder, 0, Counts(0, 0, 0, 0))
-        new = self._new_targets(first)
+        new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
         record = ledger.begin(task.name, self._seen(new), self._mapping, ids, task.look)
@@ -194,6 +198,7 @@ class TaskAttempt:
             return None
         self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
+        self._streams.parking = parking(self._streams, task.options, record)
         if record.again:
             self._recover(record, moves)
         self._streams.publishing = True
@@ -225,7 +230,13 @@ class TaskAttempt:
         task, options = self._task, self._task.options
         recovers = self._recovery is not None
         context = WriteContext(
-            options, self._targets, task.origin, telemetry, self._signals, is_checked=recovers
+            options,
+            self._targets,
+            task.origin,
+            telemetry,
+            self._signals,
+            is_checked=recovers,
+            aside=self._streams.parking,
         )
         with (
             Supply(rows, apart=options.throttle) as supply,
@@ -378,7 +389,9 @@ class TaskAttempt:
                     self._task.name, name,
                 )  # fmt: skip
         name, prefix = str(self._task.name), self._task.id_prefix
-        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
+        self._recovery = Recovery(
+            self._streams.client, name, record.streams, prefix, moves, self._streams.parking
+        )
 
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
@@ -462,6 +475,7 @@ def written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:
         stored,
         counts.dead_letters,
         counts.dropped,
+        counts.parked,
     )
     if not total.adds_up:
         raise PublishError("*", f"the rows do not add up, report this: {total}")

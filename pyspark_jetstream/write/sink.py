@@ -36,7 +36,7 @@ from pyspark.taskcontext import TaskContext
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
 from ..client.versions import Version, require
-from ..errors import ColumnError, CommitError, JetStreamError, OptionError
+from ..errors import ColumnError, CommitError, JetStreamError, OptionError, WriterFencedError
 from ..logs import log_for
 from ..outbox.targets import Target, untaken
 from ..publish.metrics import MetricsSnapshot
@@ -53,6 +53,7 @@ from .exactlyonce.changes import FoundStream, check_targets
 from .exactlyonce.ids import Ids, of_query
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskName
+from .parked import drain, ensure_parking
 from .rows import check_names, check_schema
 from .streams import Streams, target_fault
 from .task import TaskReport, write_task
@@ -189,6 +190,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
                 if fault is not None:
                     raise fault
             create_streams(js, options.create)
+        ensure_parking(js, options)
         if options.ledger:
             Ledger(js).ensure()
         with closing(Streams(client, options)) as streams:
@@ -227,6 +229,11 @@ def _check(schema: StructType, options: SinkOptions) -> None:
         raise ColumnError(
             min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"
         )
+    commands = {"ttl", "deliver_at", "schedule", "schedule_target", "increment"}
+    timed = commands & set(schema.names)
+    if timed and options.rules.park_stream is not None:
+        why = "cannot wait with a row that is parked; drop it, or option throttleParkStream"
+        raise ColumnError(min(timed), why)
     fields = []
     for each in schema.fields:
         try:
@@ -435,6 +442,23 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
                 self.options,
                 lambda ledger: ledger.commit(query, batchId, len(messages), counts, targets),
             )
+        self._drain(query)
+
+    def _drain(self, query: str) -> None:
+        """
+        Sends parked rows that may go; what cannot be sent now is sent with another batch.
+
+        Raises:
+            PublishError: One will never be stored.
+        """
+        try:
+            drain(self.options, query)
+        except WriterFencedError as error:
+            logger.info("query=%s: %s", query, error)
+        except JetStreamError as error:
+            if not error.retryable:
+                raise
+            logger.warning("query=%s: rows stay parked until the next batch: %s", query, error)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""

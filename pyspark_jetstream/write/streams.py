@@ -20,6 +20,7 @@ from ..errors import (
     StreamNotFoundError,
     TargetChangedError,
 )
+from ..outbox.parking import Parking
 from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
@@ -69,6 +70,8 @@ class Streams:
         """Whether PubAcks are under way on the task's own connection."""
         self.seen: dict[str, FoundStream] = {}
         """Each stream at the moment it was found."""
+        self.parking: Parking | None = None
+        """Which rows are parked; None for none."""
         self._client = client
         self._control = Client(options.connection)
         # Its requests are made between two turns of the one loop there is: PubAcks wait meanwhile.

@@ -64,6 +64,7 @@ TYPES = {
     "offsets": "offsets",
     "servers": "URLs",
     "domain": "name",
+    "stream_name": "name",
     "stream_pattern": "name with `*`",
     "bucket_name": "name",
     "consumer_name": "name",

@@ -344,6 +344,17 @@ class Throttle:
             for word in group.words(subject)[-1:]
         )
 
+    def is_subject_paused(self, subject: str, now: float) -> bool:
+        """Whether operators pause this subject, and none pauses the whole writer."""
+        reasons = [
+            reason
+            for (source, reason), group in self._groups.items()
+            if source is PausedBy.OPERATOR
+            for word in group.words(subject)[-1:]
+            if word.pace is None and word.until > now
+        ]
+        return bool(reasons) and all(reason.is_quota for reason in reasons)
+
     def paces(self, subjects: Iterable[str], now: float) -> list[tuple[KeptRate, ...]] | None:
         """The rates in force for each subject; None where no subject has one."""
         groups = [group for group in self._groups.values() if group.paced(now)]

@@ -9,6 +9,7 @@ It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `na
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …, "streams": {…}}
     <write>.ids               {"secrets": [[0, "7d…"]]}, of which ids are made (`ids`)
+    <write>.parked            {"drain": "81c0…"}, which drain of parked rows is the latest
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
 before its first publish, and says for every stream it publishes into where that stream ended
@@ -433,6 +434,32 @@ class Ledger:
             if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
+
+    def take_drain(self, write: str) -> tuple[int, int]:
+        """
+        Makes the caller the one that sends parked rows of a query; the last batch that is
+        committed, and the sequence of its record.
+
+        Raises:
+            LedgerError: Others keep doing the same.
+        """
+        key = f"{write}.parked"
+        for _ in range(_MAX_TAKEOVERS):
+            committed, last = self._last(f"{write}.committed", key)
+            data = json.dumps({"drain": os.urandom(6).hex()}).encode()
+            sequence = self._bucket.replace(key, data, last.sequence if last is not None else 0)
+            if sequence is not None:
+                return committed_of(committed).batch, sequence
+        raise LedgerError(key, "others keep sending the parked rows of the query")
+
+    def check_drain(self, write: str, sequence: int) -> None:
+        """
+        Raises:
+            WriterFencedError: Another drain has begun since.
+        """
+        (last,) = self._last(f"{write}.parked")
+        if last is None or last.sequence != sequence:
+            raise WriterFencedError("*", f"another drain sends the parked rows of query {write}")
 
     def _same(self, write: str, committed: Committed, targets: Iterable[FoundStream]) -> None:
         """

@@ -1,0 +1,199 @@
+"""
+Rows that step aside for a pause: into a stream where they wait, or back to where they wait already.
+
+Rule 1: no I/O and no clock; the caller brings the function that says whether there is room.
+
+A task parks (`Parking`): a row of a subject that an operator pauses is stored in the parking
+stream, on `<stream>.<query>.<subject>`, as a dead letter is (`deadletters`), with the row's own id.
+What has rows there is parked for the rest of the attempt, whatever becomes of the pause, so that no
+row overtakes those before it. A row that was sent once is not: it may be stored.
+
+A drain sends what is parked (`Staying`): a row whose subject is paused stays, and all behind it.
+
+What cannot be parked waits as without: rows of a stream that replaces messages or changes their
+subjects, as nobody could tell later whether they are stored there; on a subject that is too long,
+or that are too large; and all while the stream is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import CRLF, join, scalar
+from ..errors import RowError
+from .deadletters import BEHIND, SUBJECT, DeadLetters
+from .messages import Messages
+from .targets import Targets
+from .throttling.throttle import PausedBy, Throttle
+
+__all__ = ["Aside", "Parking", "Staying", "parking_prefix"]
+
+_ROOM: Final = 4096
+"""Bytes that a parked row may have beside its own headers and payload."""
+
+_LONGEST: Final = 1000
+"""Bytes of the longest subject whose rows are parked."""
+
+_REASON: Final = "Parked"
+
+
+def parking_prefix(stream: str, query: str) -> str:
+    """Prefix of the subjects of a query's rows in the parking stream."""
+    return f"{stream}.{query}."
+
+
+class Aside(Protocol):
+    """Rows that do not go where they should now."""
+
+    def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
+        """BOOL: which of these rows step aside; None for none."""
+
+    def take(self, messages: Messages) -> Messages | None:
+        """What is stored of rows that step aside; None where nothing is."""
+
+
+class Parking:
+    """
+    The rows of one task that are parked.
+
+    Args:
+        letters: makes what is stored of a row; its subject is of the parking stream.
+        targets: the streams of rows.
+        behind: by the place of a stream, what is noted of its end before the task.
+        known: subjects that have rows in the parking stream.
+        room: says whether the parking stream takes more.
+    """
+
+    def __init__(
+        self,
+        letters: DeadLetters,
+        targets: Targets,
+        behind: Callable[[int], str],
+        known: Iterable[str],
+        room: Callable[[], bool],
+    ) -> None:
+        self.known = set(known)
+        """Subjects whose rows are parked."""
+        self.has_room = room()
+        self._letters = letters
+        self._targets = targets
+        self._behind = behind
+        self._room = room
+        self._never: set[str] = set()
+        """Subjects of which a row could not be parked, so none behind it is."""
+
+    def __repr__(self) -> str:
+        return f"<Parking of {len(self.known)} subjects{'' if self.has_room else ', full'}>"
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the subjects of parked rows."""
+        return self._letters.subject.removesuffix(SUBJECT)
+
+    def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
+        """
+        BOOL: which of these rows are parked; None for none.
+
+        Raises:
+            RowError: A row is too large, and rows before it are parked.
+        """
+        if not len(messages) or not (self.known or throttle.active(now)):
+            return None
+        codes = pc.unique(messages.indices).to_pylist()
+        wanted = {code for code in codes if self._wants(messages, code, throttle, now)}
+        if not wanted:
+            return None
+        large = self._large(messages, wanted)
+        for code in large:
+            subject = messages.distinct[code]
+            if subject in self.known:
+                raise RowError(
+                    subject,
+                    "rows of it are parked (throttleParkStream), and one is too large to be parked"
+                    " behind them: it has less than 4 KiB of the server's max_payload left;"
+                    " `pyspark-jetstream drain` sends those before it",
+                )
+            self._never.add(subject)
+        mask = pa.array(
+            [code in wanted - large for code in range(len(messages.distinct))], pa.bool_()
+        ).take(messages.indices)
+        return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
+
+    def take(self, messages: Messages) -> Messages:
+        """What the parking stream gets of these rows."""
+        if not len(messages):
+            return messages
+        self.known.update(messages.subjects)
+        letters = self._letters.of(messages, _REASON)
+        targets = messages.targets
+        if targets is not None:
+            texts = [None if p is None else self._behind(p) for p in targets.to_pylist()]
+            behind = pa.array(texts, pa.binary()).take(messages.indices)
+            lines = join(letters.lines, scalar(f"{BEHIND}: "), behind, CRLF)
+            letters = replace(letters, lines=pc.coalesce(lines, letters.lines))
+        self.has_room = self._room()
+        return letters
+
+    def _wants(self, messages: Messages, code: int, throttle: Throttle, now: float) -> bool:
+        subject = messages.distinct[code]
+        if subject in self.known:
+            if not throttle.is_paused(subject, now, (PausedBy.OPERATOR,)):
+                return True
+            return self.has_room and throttle.is_subject_paused(subject, now)
+        if not self.has_room or subject in self._never:
+            return False
+        return throttle.is_subject_paused(subject, now) and self._keeps(messages, code)
+
+    def _keeps(self, messages: Messages, code: int) -> bool:
+        """Whether it can be told later of a row that is parked whether it is stored."""
+        place = None if messages.targets is None else messages.targets[code].as_py()
+        if place is None or len(messages.distinct[code].encode()) > _LONGEST:
+            return False
+        target = self._targets[place]
+        return not (target.replaces or target.transforms)
+
+    def _large(self, messages: Messages, codes: set[int]) -> set[int]:
+        """Those of the subjects that have a row that is too large."""
+        limit = self._letters.max_payload
+        sizes = pc.binary_length(messages.data)
+        if messages.lines is not None:
+            sizes = pc.add(sizes, pc.binary_length(messages.lines))
+        if limit is None or pc.max(sizes).as_py() <= limit - _ROOM:
+            return set()
+        large = pc.unique(messages.indices.filter(pc.greater(sizes, limit - _ROOM)))
+        return codes & set(large.to_pylist())
+
+
+class Staying:
+    """The parked rows that a drain leaves where they are."""
+
+    def __init__(self) -> None:
+        self.subjects: set[str] = set()
+        """Subjects of which none goes any more."""
+        self.rows: list[pa.Array] = []
+        """INT64: numbers of the rows that stay."""
+
+    def __repr__(self) -> str:
+        return f"<Staying {len(self.subjects)} subjects>"
+
+    def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
+        """BOOL: which of these rows stay; None for none."""
+        if not self.subjects and not throttle.active(now):
+            return None
+        for subject in messages.subjects:
+            if throttle.is_paused(subject, now, (PausedBy.OPERATOR,)):
+                self.subjects.add(subject)
+        stays = [subject in self.subjects for subject in messages.distinct]
+        if not any(stays):
+            return None
+        mask = pa.array(stays, pa.bool_()).take(messages.indices)
+        return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
+
+    def take(self, messages: Messages) -> None:
+        """Nothing: they are stored. Their numbers are noted."""
+        self.rows.append(messages.rows)

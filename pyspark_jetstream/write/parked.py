@@ -1,0 +1,444 @@
+"""
+Rows of paused subjects in a stream of their own (`throttleParkStream`), and what sends them on.
+
+A task parks its rows (`outbox.parking`); the batch ends, and the driver's commit drains: it sends
+the rows of committed batches whose subjects are not paused, in the order of each subject, and
+removes them from the parking stream when each is stored. Rows that come meanwhile are parked behind
+them, as each attempt looks which subjects have rows there before its first one. So of a subject
+either tasks publish, or drains.
+
+Rule 1: a row is sent only if its stream does not have its id behind the sequence that its letter
+notes: where that stream ended before any attempt of the row's task. So it does not matter which
+drain, or which attempt that was thought dead, has stored it, however long ago.
+Rule 2: of two drains the later one goes on (a record in the ledger). What both send in the meantime
+is within the streams' duplicate windows.
+Rule 3: a row leaves the parking stream after its PubAck. A drain may end at any time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..client.connection import Client, borrow
+from ..client.jetstream import JetStream
+from ..errors import DuplicateIdError, OptionError, StreamNotFoundError
+from ..outbox.deadletters import SUBJECT, DeadLetters, notes, restore
+from ..outbox.messages import Messages
+from ..outbox.parking import Parking, Staying, parking_prefix
+from ..outbox.targets import Target, Targets
+from ..outbox.throttling.throttle import PausedBy
+from ..outbox.throttling.throttleprotocol import new_producer_id
+from ..publish.context import WriteContext
+from ..publish.options import SinkOptions, StreamCreation
+from ..publish.publisher import Publisher
+from ..publish.rowthread import Supply
+from ..publish.telemetry import Origin
+from ..sanitize import get_logger
+from .creation import create_streams
+from .exactlyonce.changes import FoundStream
+from .exactlyonce.ledger import Ledger
+from .exactlyonce.records import TaskRecord
+from .rows import MessageBuilder
+from .streams import Streams
+
+__all__ = ["DRAIN_S", "drain", "ensure_parking", "found_parking", "parking"]
+
+logger = get_logger(__name__)
+
+DRAIN_S: Final = 10.0
+"""Time that a commit gives to rows that are parked; what is left then goes with the next one."""
+
+_IDLE_S: Final = 0.25
+"""A drain that has sent nothing for so long, as its rows wait for a rate, leaves them."""
+
+_REFRESH: Final = 0.5
+_FENCE: Final = 0.25
+"""Parts of a duplicate window after which streams, and the ledger, are looked at again."""
+
+_FULL: Final = 0.9
+"""Part of a parking stream's own max_bytes up to which it is filled: several tasks fill it."""
+
+_ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
+
+_MADE: Final = "^[0-9a-f]{16}-[0-9]+-[0-9]+$"
+"""Ids that are made for rows."""
+
+_SAID: Final[set[str]] = set()
+"""Parking streams of which this process has said that they are full."""
+
+
+def ensure_parking(js: JetStream, options: SinkOptions) -> None:
+    """
+    Looks whether the parking stream can be one, and makes it where `createStream` says so.
+
+    Raises:
+        OptionError: It cannot, or there is none.
+    """
+    name = options.rules.park_stream
+    if name is None:
+        return
+    try:
+        config = js.stream_info(name).config
+    except StreamNotFoundError:
+        if options.create is None:
+            why = f"there is no stream '{name}'; createStream=true makes it"
+            raise OptionError("throttleParkStream", why) from None
+        replicas = options.create.config.get("num_replicas") or 1
+        wanted = StreamCreation(name, (f"{name}.>",), 1, {"num_replicas": replicas})
+        create_streams(js, wanted)
+        config = js.stream_info(name).config
+    fault = _fault(name, config)
+    if fault is not None:
+        raise OptionError("throttleParkStream", f"stream '{name}' {fault}")
+
+
+def _fault(name: str, config: dict[str, Any]) -> str | None:
+    """Why a stream cannot keep parked rows."""
+    if f"{name}.>" not in (config.get("subjects") or ()):
+        return f"does not take '{name}.>', on which rows are parked; add it to its subjects"
+    retention = config.get("retention", "limits")
+    if retention != "limits":
+        return f"has {retention} retention: rows would go when somebody reads them"
+    for setting in ("mirror", "sources", "subject_transform", "sealed", "deny_purge"):
+        if config.get(setting):
+            return f"has {setting}: rows could not be kept, or not be removed; take it off"
+    full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
+    for limit in ("max_age", "max_msgs_per_subject", *full):
+        if int(config.get(limit) or 0) > 0:
+            return f"has a {limit}: it may drop rows; take it off (`nats stream edit {name}`)"
+    return None
+
+
+def found_parking(streams: Streams, options: SinkOptions) -> dict[str, Target]:
+    """
+    The parking stream as one that rows may go to, if there is one; notes how it is.
+
+    Raises:
+        StreamNotFoundError: It is gone.
+    """
+    name = options.rules.park_stream
+    if name is None:
+        return {}
+    info = JetStream(streams.client).stream_info(name)
+    # Drains remove rows from it while others are stored.
+    streams.seen[name] = replace(FoundStream.of(info), keeps=False)
+    return {name: Target.parse(info.config)}
+
+
+def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parking | None:
+    """
+    Which rows of a task are parked, None for none whatever is paused.
+
+    Args:
+        record: of the task, which notes the parking stream and all streams that rows go to.
+    """
+    name, targets = options.rules.park_stream, streams.targets
+    if name is None or targets is None:
+        return None
+    query, batch = record.name.write, record.name.batch
+    prefix = parking_prefix(name, query)
+    _, subjects = JetStream(streams.client).subject_counts(name, [f"{prefix}>"])
+
+    def behind(place: int) -> str:
+        before = record.streams[targets[place].name]
+        return f"{before.end} {before.created}"
+
+    def has_room() -> bool:
+        info = JetStream(streams.client).stream_info(name)
+        limit = int(info.config.get("max_bytes") or 0)
+        most = min(options.rules.park_bytes, limit * _FULL if limit > 0 else math.inf)
+        if info.bytes < most:
+            _SAID.discard(name)
+            return True
+        if name not in _SAID:
+            _SAID.add(name)
+            logger.warning(
+                "stream=%s has %d bytes, as many as it may (throttleParkBytes): rows of paused"
+                " subjects wait in their batches, which do not end meanwhile", name, info.bytes,
+            )  # fmt: skip
+        return False
+
+    max_payload = streams.client.connection.max_payload
+    letters = DeadLetters(f"{prefix}{SUBJECT}", query, batch, max_payload, suffix="")
+    known = {subject.removeprefix(prefix) for subject in subjects}
+    return Parking(letters, targets, behind, known, has_room)
+
+
+def drain(options: SinkOptions, query: str, for_s: float = DRAIN_S) -> int:
+    """
+    Sends the parked rows of a query whose subjects are not paused; how many are left, those of
+    batches that are not committed aside.
+
+    Args:
+        for_s: after which no more are sent.
+
+    Raises:
+        PublishError: A row was not stored; it and those behind it stay parked.
+        WriterFencedError: Another drain has begun.
+    """
+    name = options.rules.park_stream
+    if name is None:
+        return 0
+    with borrow(options.connection) as client:
+        prefix = parking_prefix(name, query)
+        end, counts = JetStream(client).subject_counts(name, [f"{prefix}>"])
+        if not counts:
+            return 0
+        with closing(Streams(client, options)) as streams:
+            one = _Drain(client, options, streams, query)
+            return one.run({s.removeprefix(prefix): c for s, c in counts.items()}, end, for_s)
+
+
+class _Drain:
+    """One drain, which ends when nothing more may go."""
+
+    def __init__(self, client: Client, options: SinkOptions, streams: Streams, query: str) -> None:
+        self._client = client
+        self._options = options
+        self._streams = streams
+        self._query = query
+        self._stream = options.rules.park_stream or ""
+        self._prefix = parking_prefix(self._stream, query)
+        self._batch, self._lease = Ledger(JetStream(client)).take_drain(query)
+        self._looked_at = time.monotonic()
+        self._staying = Staying()
+        self._rows: list[tuple[str, int]] = []
+        """Subject and sequence in the parking stream of each row, by its number."""
+        self._behind: dict[str, tuple[int, str]] = {}
+        """By subject, the first sequence behind which a row may be, and of which stream."""
+        self._scans: dict[str, tuple[int, float]] = {}
+        """By subject, up to which sequence its stream was read, and when."""
+        self._ids: dict[str, set[bytes]] = {}
+        """By subject, the ids that were read there."""
+
+    def __repr__(self) -> str:
+        return f"<_Drain of {self._prefix}>"
+
+    def run(self, counts: dict[str, int], end: int, for_s: float) -> int:
+        """
+        Args:
+            counts: how many rows each subject has.
+            end: the last sequence that is read.
+        """
+        options, streams = self._options, self._streams
+        streams.publishing = True
+        origin = Origin(
+            new_producer_id((self._query, "drain", self._lease)),
+            self._query, self._batch, options.metrics.query_name or "",
+        )  # fmt: skip
+        context = WriteContext(
+            options, streams.targets, origin, is_checked=True, aside=self._staying
+        )
+        over = time.monotonic() + for_s
+        with (
+            closing(Client(options.connection)) as reader,
+            Supply(self._read(reader, list(counts), end), apart=True) as supply,
+            Publisher(self._client, context, supply) as publisher,
+        ):
+            pauses = publisher.pauses
+            while pauses.hold(publisher.sender.connection, time.monotonic()):
+                publisher.turn()
+            sent_at = time.monotonic()
+            while publisher.busy and (now := time.monotonic()) < over:
+                self._look(now)
+                for subject in counts.keys() - self._staying.subjects:
+                    if pauses.throttle.is_paused(subject, now, (PausedBy.OPERATOR,)):
+                        self._staying.subjects.add(subject)
+                leaving = publisher.leaving()
+                for each in leaving:
+                    publisher.release(each, self._unseen(each.rows))
+                if leaving or supply.asked or any(lane.busy for lane in publisher.lanes.all):
+                    sent_at = now
+                elif now - sent_at > _IDLE_S:
+                    break
+                repeated = publisher.turn()
+                if repeated is not None:
+                    self._check_repeated(repeated)
+            publisher.settle()
+            waiting = [messages.rows for messages in publisher.admission.messages()]
+            publisher.close()
+        return self._remove(pa.chunked_array([*waiting, *self._staying.rows], pa.int64()), counts)
+
+    def _look(self, now: float) -> None:
+        """
+        Raises:
+            WriterFencedError: Another drain has begun.
+        """
+        windows = [target.duplicate_window_s for target in self._targets.streams]
+        if now - self._looked_at < _FENCE * min(windows, default=math.inf):
+            return
+        self._looked_at = now
+        Ledger(JetStream(self._streams.client)).check_drain(self._query, self._lease)
+
+    @property
+    def _targets(self) -> Targets:
+        targets = self._streams.targets
+        if targets is None:  # a ledger needs them, and parking needs a ledger
+            raise OptionError("throttleParkStream", "needs exactlyOnce=true")
+        return targets
+
+    # ── the parking stream ───────────────────────────────────────────────────────────────────
+
+    def _read(self, reader: Client, subjects: list[str], end: int) -> Iterator[Messages]:
+        """The rows that may go, subject by subject; another thread asks for them."""
+        from ..fetch.own import Own, OwnAttempt
+
+        options = self._options
+        builder = MessageBuilder(
+            options=replace(options.rows, subject=None, mapping=None, mapping_key=None),
+            max_payload=self._client.connection.max_payload,
+            targets=self._targets,
+            priorities=options.priorities,
+        )
+        for subject in subjects:
+            if subject in self._staying.subjects:
+                continue
+            filter_ = f"{self._prefix}{subject}"
+            read = Own(None, self._stream, filter_, 0, end, None, True, False)
+            for batch in OwnAttempt(reader, read).batches():
+                rows = self._sound(subject, batch)
+                if rows.num_rows:
+                    yield builder.build(rows)
+                if rows.num_rows < batch.num_rows or subject in self._staying.subjects:
+                    break
+
+    def _sound(self, subject: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of committed batches that a batch of parked ones begins with."""
+        headers = batch.column("headers")
+        batches, behind = notes(headers)
+        rows = restore(headers)
+        own = pc.and_(pc.equal(rows.field("subject"), subject), pc.is_valid(rows.field("msg_id")))
+        known = pc.fill_null(pc.and_(own, pc.match_substring_regex(behind, "^[0-9]+ ")), False)
+        sequences = batch.column("sequence").to_pylist()
+        may = pc.fill_null(pc.and_(known, pc.less_equal(batches, self._batch)), False)
+        count = pc.index(may, False).as_py()
+        count = len(may) if count < 0 else count
+        if count < len(may) and not known[count].as_py():
+            logger.warning(
+                "stream=%s sequence=%d is no parked row, and holds those behind it; look at it, and"
+                " remove it (`nats stream rmm %s %d`)",
+                self._stream, sequences[count], self._stream, sequences[count],
+            )  # fmt: skip
+        for text in behind.slice(0, count).to_pylist():
+            number, created = text.split(" ", 1)
+            first = self._behind.setdefault(subject, (int(number), created))
+            if first != (int(number), created):
+                lower = min(first[0], int(number)) if first[1] == created else 0
+                self._behind[subject] = (lower, created)
+        self._rows += [(subject, sequence) for sequence in sequences[:count]]
+        return pa.record_batch(
+            {
+                "subject": rows.field("subject"),
+                "data": batch.column("data"),
+                "headers": rows.field("headers"),
+                "msg_id": rows.field("msg_id"),
+            }
+        ).slice(0, count)
+
+    def _remove(self, left: pa.ChunkedArray, counts: dict[str, int]) -> int:
+        """Removes what is stored from the parking stream; how many rows are left there."""
+        first: dict[str, int] = {}
+        """By subject, the first sequence that stays."""
+        for number in left.to_pylist():
+            subject, sequence = self._rows[number]
+            first[subject] = min(sequence, first.get(subject, sequence))
+        below = {subject: sequence + 1 for subject, sequence in self._rows} | first
+        js = JetStream(self._client)
+        sent = 0
+        for subject, sequence in below.items():
+            sent += js.purge(self._stream, f"{self._prefix}{subject}", sequence)
+        rest = max(0, sum(counts.values()) - sent)
+        logger.info("query=%s: %d parked rows went out, %d are left", self._query, sent, rest)
+        return rest
+
+    # ── what is stored already ───────────────────────────────────────────────────────────────
+
+    def _unseen(self, messages: Messages) -> pa.Array:
+        """BOOL: which of these, about to be sent, their streams do not have."""
+        self._scan(messages)
+        return pc.invert(self._are_stored(messages))
+
+    def _are_stored(self, messages: Messages) -> pa.Array:
+        ids = messages.ids.to_pylist() if messages.ids is not None else [None] * len(messages)
+        known = [self._ids.get(subject, set()) for subject in messages.distinct]
+        codes = messages.codes
+        return pa.array([id in known[codes[i]] for i, id in enumerate(ids)], pa.bool_())
+
+    def _scan(self, messages: Messages, again: bool = False) -> None:
+        """
+        Reads which ids the streams of these rows have, unless that was done of late.
+
+        Args:
+            again: whether it is done whenever it was.
+        """
+        now, stale = time.monotonic(), dict[str, list[str]]()
+        if messages.targets is None:
+            return
+        for code in pc.unique(messages.indices).to_pylist():
+            subject, place = messages.distinct[code], messages.targets[code].as_py()
+            if place is None:
+                continue
+            target = self._targets[place]
+            _, at = self._scans.get(subject, (0, -math.inf))
+            if again or now - at > _REFRESH * target.duplicate_window_s:
+                stale.setdefault(target.name, []).append(subject)
+        for name, subjects in stale.items():
+            self._scan_stream(name, subjects, now)
+
+    def _scan_stream(self, name: str, subjects: list[str], now: float) -> None:
+        from ..fetch.decoding.rows import StoredBuilder
+        from ..fetch.own import Own, OwnAttempt
+
+        client = self._streams.client
+        js = JetStream(client)
+        info = js.stream_info(name)
+        lasts = js.messages_get(name, [{"last_by_subj": subject} for subject in subjects])
+        for subject, last in zip(subjects, lasts, strict=True):
+            end = last[0] if last is not None else 0
+            number, created = self._behind.get(subject, (0, ""))
+            since = number if created == info.created and number <= info.last_seq else 0
+            since = max(since, self._scans.get(subject, (0, 0.0))[0])
+            known = self._ids.setdefault(subject, set())
+            if end > since:
+                read = Own(None, name, subject, since, end, None, True, False)
+                for batch in OwnAttempt(client, read, builder=StoredBuilder()).batches():
+                    for stored in batch.column("stored").to_pylist():
+                        match = _ID.search(stored or b"")
+                        if match is not None:
+                            known.add(match[1])
+            self._scans[subject] = (max(since, end), now)
+
+    def _check_repeated(self, messages: Messages) -> None:
+        """
+        Rows that were sent once, and whose id their stream knew.
+
+        Raises:
+            DuplicateIdError: An id was made for its row, and the stream has it elsewhere.
+        """
+        if messages.ids is None:
+            return
+        is_made = pc.match_substring_regex(messages.ids.cast(pa.string()), _MADE)
+        messages = messages.where(pc.fill_null(is_made, False))
+        self._scan(messages, again=True)
+        missing = messages.where(pc.invert(self._are_stored(messages)))
+        if not len(missing):
+            return
+        code, target = missing.codes[0], None
+        if missing.targets is not None:
+            target = self._targets[missing.targets[code].as_py()]
+        raise DuplicateIdError(
+            missing.distinct[code],
+            missing.rows[0].as_py(),
+            missing.ids[0].as_py().decode() if missing.ids is not None else "",
+            target.name if target is not None else "",
+            target.duplicate_window_s if target is not None else 0.0,
+        )
