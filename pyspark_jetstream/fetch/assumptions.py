@@ -14,8 +14,10 @@ a stream's last sequence as it is and no message in another one's place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ __all__ = [
     "Made",
     "changed_fields",
     "consumer_changes",
+    "resumed_by",
     "in_words",
     "position_changes",
     "removed_unread",
@@ -196,9 +199,15 @@ def consumer_changes(
         text = f"the consumer '{name}' was edited: it has {now}"
         yield Change(Assumption.CONSUMER_AS_MADE, text)
     if info.pause_s > 0:
-        until = info.config.get("pause_until") or "?"
-        text = f"the consumer '{name}' is paused until {until}, for {info.pause_s:.0f}s more"
+        until = re.sub(r"\.\d+", "", str(info.config.get("pause_until") or "?"))
+        left = timedelta(seconds=round(info.pause_s))
+        text = f"the consumer '{name}' is paused until {until}, for {left} more"
         yield Change(Assumption.NOT_PAUSED, text)
+
+
+def resumed_by(stream: str, consumer: str) -> str:
+    """The way out of a pause."""
+    return f"`pyspark-jetstream resume --stream {stream} --consumer {consumer}` ends it"
 
 
 def changed_fields(

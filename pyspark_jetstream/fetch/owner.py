@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["ANNOUNCED_WITHIN_S", "NAMES", "STRANGER", "Owner"]
+__all__ = ["ANNOUNCED_WITHIN_S", "NAMES", "STRANGER", "UNJUDGED", "Owner"]
 
 NAMES: Final = "spark-own-"
 """Prefix of the names of consumers that belong to one attempt of a task (`own`)."""
@@ -16,6 +16,9 @@ ANNOUNCED_WITHIN_S: Final = 2.0
 
 STRANGER: Final = b"stranger"
 """A driver's answer on `<inbox>.whose` about a pin that no attempt of its query has announced."""
+
+UNJUDGED: Final = b"unjudged"
+"""Its answer to whoever asks for a verdict, and not only for announcements, before it has one."""
 
 
 _KEY: Final = "pyspark-jetstream."

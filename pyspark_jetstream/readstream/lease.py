@@ -181,6 +181,13 @@ class Lease:
             "silent": round(self._view.silent_s, 1),
         }
 
+    @property
+    def reads(self) -> str:
+        """Who reads, in words."""
+        with self._lock:
+            record = self._view.record
+        return str(record.owner) if record is not None else "nobody"
+
     def close(self) -> None:
         """Ends the thread, and lets the others go on at once; never raises."""
         if self._stopped.is_set():
@@ -437,7 +444,7 @@ class Standby:
             return self.holds
         lease = self._lease_of(upto)
         if not lease.wait(_WAIT_S):
-            logger.warning("standby: an unfinished batch waits for %s", lease.report())
+            logger.warning("standby: an unfinished batch waits, while %s reads", lease.reads)
             while not lease.wait(_WAIT_S):
                 pass
         return True

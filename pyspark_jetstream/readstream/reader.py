@@ -462,17 +462,20 @@ class RangeDriver(Driver):
         return upto.at(upto.resumed) if upto.resumed and start != end else offset
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
-        """How far this run may read now."""
-        return self._upto_by(offset, self._infos)
+        """How far this run may read now: nothing is read around a pause."""
+        ends, paused = self._ends(offset, self._infos), self._durables.paused
+        return tuple(
+            at if index in paused else end
+            for index, (at, end) in enumerate(zip(offset.sequences, ends, strict=True))
+        )
 
-    def _upto_by(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
-        """How far this run may read where the streams are as these say."""
-        ends = {
+    def _ends(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
+        """How far this run will read, pauses over, where the streams are as these say."""
+        lasts = {
             p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
             for p in self._layout
-            if p.index not in self._durables.paused  # nothing is read around a pause
         }
-        return tuple(max(at, ends.get(index, 0)) for index, at in enumerate(offset.sequences))
+        return tuple(max(at, lasts.get(index, 0)) for index, at in enumerate(offset.sequences))
 
     def _await_resumed(self, offset: Offset) -> None:
         """Returns when this run can read something, or all that is left is not paused any more."""
@@ -523,24 +526,27 @@ class RangeDriver(Driver):
 
     def _note(self, offset: Offset, available: Sequence[int | None], plan: Plan | None) -> None:
         """Notes for progress and metrics what the batch was planned by."""
+        end = plan.end if plan is not None else offset
         counts = plan.counts if plan is not None else (0,) * len(available)
         left = [
             None if there is None or count is None else max(0, there - count)
             for there, count in zip(available, counts, strict=True)
         ]
+        if self._durables.paused:  # `available` leaves out what waits for the end of a pause
+            left = self._planner.available(end, self._ends(end, self._infos), self._infos)
         latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {
             str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
             | ({"read": plan.modes[p.index]} if plan is not None else {})
             for p in self._layout
         }
-        self._count(lambda counts: self._count_lag(counts, plan.end if plan else offset, left))
+        self._count(lambda counts: self._count_lag(counts, end, left))
 
     def _count_lag(self, counts: ReadCounts, end: Offset, left: Sequence[int | None]) -> None:
         """What is left behind the batch that was planned; nothing of a query that waits."""
         self._planned = end if self._turn.holds else None
         if self._planned is not None:
-            counts.set_lag(_counts(left, end, self._upto(end)))
+            counts.set_lag(_counts(left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
@@ -558,7 +564,7 @@ class RangeDriver(Driver):
             self._again = survey, BatchPlanner(survey, self._options)
         survey, planner = self._again
         infos = survey.streams()
-        upto = self._upto_by(end, infos)
+        upto = self._ends(end, infos)
         left = planner.available(end, upto, infos)
 
         def count(counts: ReadCounts) -> None:

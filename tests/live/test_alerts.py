@@ -57,6 +57,7 @@ LAG, BATCH = "jetstream_read_lag_messages", "jetstream_read_batch_messages"
 BATCHES = "jetstream_read_batch_seconds_count"
 THROTTLED = "jetstream_producer_throttled_times_total"
 LABELS = f'query="{WRITES}", reason="R", stream="S"'
+NO_STREAM = LABELS.replace('"S"', '""')
 
 # What there is to see, minute by minute, and the labels of each alert that then fires: (minute,
 # alert) → labels. In each case one that looks alike is all right.
@@ -103,10 +104,23 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          (39, "ForeignClient"): []},
     ),
     "one subject is paused for long, one for a moment": (
-        {f'{THROTTLED}{{{LABELS}, subject="long.>"}}': "0+60000x60",
-         f'{THROTTLED}{{{LABELS}, subject="short.>"}}': "0+60000x5 300000x55"},
+        {f'{THROTTLED}{{{NO_STREAM}, subject="long.>"}}': "0+60000x60",
+         f'{THROTTLED}{{{NO_STREAM}, subject="short.>"}}': "0+60000x5 300000x55"},
         {(12, "PausedLong"): [],
-         (30, "PausedLong"): [{"query": WRITES, "reason": "R", "subject": "long.>"}]},
+         (30, "PausedLong"): [{"query": WRITES, "reason": "R", "subject": "long.>"}],
+         (30, "StreamRefuses"): []},
+    ),
+    "one stream refuses rows, another one did": (
+        {f'{THROTTLED}{{{LABELS}, subject="UNKNOWN"}}': "0x5 0+60000x30",
+         f'{THROTTLED}{{{LABELS.replace("S", "T")}, subject="UNKNOWN"}}': "300000x35"},
+        {(5, "StreamRefuses"): [], (30, "PausedLong"): [],
+         (8, "StreamRefuses"): [{"query": WRITES, "reason": "R", "stream": "S"}]},
+    ),
+    "a consumer is paused, another one for a moment": (
+        {of_partition("jetstream_read_paused", "long"): "0x5 1x35",
+         of_partition("jetstream_read_paused", "short"): "0x5 1x10 0x25"},
+        {(15, "ConsumerPaused"): [],
+         (30, "ConsumerPaused"): [{"query": "long", "stream": "S", "partition": "0"}]},
     ),
     "dead letters of a write and of a read": (
         {f'jetstream_publish_dead_letter_total{{{LABELS}, priority="normal"}}': "0x10 3x30",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -25,6 +26,9 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
+from ..kits.reading import Query, query
+
+__all__ = ["query"]
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
@@ -222,6 +226,36 @@ def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> 
     for _ in range(2):
         pull(js, name, "q-0")
     until(lambda: look(stream=name).consumers[0].progress.waiting == 2)
+
+
+def test_another_client_at_a_query(
+    look: Look,
+    query: Callable[..., Query],
+    new_stream: NewStream,
+    js: JetStream,
+    publish: Publish,
+) -> None:
+    """
+    A query is asked whether it runs, and whose the pin is: another client that is pinned is a
+    problem, and so is one that waits after the query has ended.
+    """
+    name = new_stream()
+    publish([(f"{name}.a", b"m")] * 6)
+    reading = query(stream=name, consumer="q")
+    reading.drain()
+    alone = look("q", stream=name)
+    js.unpin(name, "q-0", "spark")
+    pull(js, name, "q-0", 5)
+    publish([(f"{name}.a", b"m")])
+    until(lambda: js.consumer_info(name, "q-0").pinned_id != "")
+    beside = look("q", stream=name)
+    reading.reader.stop()
+    after = look("q", stream=name)
+
+    assert (alone.consumers[0].owner.runs, alone.problems()) == (True, [])
+    assert "another client is pinned" in beside.problems()[0]
+    assert (after.consumers[0].owner.runs, len(after.problems())) == (False, 1)
+    assert "its query does not answer, and 1 pulls wait" in after.problems()[0]
 
 
 def test_a_checkpoint_beside_the_stream(
@@ -515,13 +549,15 @@ def test_a_query_that_begins_meanwhile(
 def test_all_that_is_sparks() -> None:
     """
     Without options and checkpoint, consumers that a query has made are shown with their streams,
-    and streams that are Spark's themselves; of what others have on the server nothing.
+    streams that are Spark's themselves, and those that the ledger names as targets of writes; of
+    what others have on the server nothing.
     """
     with DevServer() as server, closing(Client(connection_to(server))) as client:
         js = JetStream(client)
         nothing = Inspector(client).look()
-        for name in ("FLIGHTS", "OTHERS", "EMPTY", "KV_SPARK_LEDGER"):
-            js.create_stream({"name": name, "subjects": [f"{name}.>"]})
+        for name in ("FLIGHTS", "OTHERS", "EMPTY", "$KV.SPARK_LEDGER"):
+            stream = name.replace("$KV.", "KV_")
+            js.create_stream({"name": stream, "subjects": [f"{name}.>"]})
         marked = {"metadata": {"pyspark-jetstream.partition": "0"}}
         js.create_stream({"name": "RAW-0", "subjects": ["raw.0"]} | marked)
         owner = Owner("one", "h", 1, "_INBOX.x", name="alerts").metadata
@@ -529,10 +565,18 @@ def test_all_that_is_sparks() -> None:
         durable(js, "FLIGHTS", "somebody")
         durable(js, "OTHERS", "somebody")
         found = Inspector(client).look()
+        ends = {"EMPTY": {"created": "t", "ends": [[3, 7]], "time": ""}}
+        records = {"w": {"batch": 3, "streams": ends}, "strange": {"batch": "x"}}
+        for write, content in records.items():
+            js.client.request(f"$KV.SPARK_LEDGER.{write}.committed", json.dumps(content).encode())
+        with_targets = Inspector(client).look()
         of_one = Inspector(client, consumer="somebody").look()
 
     assert (nothing.streams, nothing.consumers, nothing.problems()) == ((), (), [])
     assert [each.name for each in found.streams] == ["FLIGHTS", "KV_SPARK_LEDGER", "RAW-0"]
+    assert [each.name for each in with_targets.streams] == [
+        "EMPTY", "FLIGHTS", "KV_SPARK_LEDGER", "RAW-0",
+    ]  # fmt: skip
     assert [(c.name, c.owner.name) for c in found.consumers] == [("alerts-0", "alerts")]
     assert [(c.stream, c.name) for c in of_one.consumers] == [
         ("FLIGHTS", "somebody"), ("OTHERS", "somebody"),

@@ -85,6 +85,7 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
     assert [each["paused_until"] for each in document["consumers"]] == until
     assert len(document["problems"]) == 2
     assert rows == 20
+    assert sum(waits[index]["lag"] for index in "01") == 3_000
     assert resumed[1] == [f"{each}: goes on, was paused until {until[0]}" for each in consumers]
     assert [paused[0], again[0], inspected[0], resumed[0], twice[0]] == [0, 0, 3, 0, 3]
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(3_020))

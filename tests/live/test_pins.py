@@ -256,7 +256,7 @@ def test_pins_are_in_the_progress(js, new_stream, publish, query, caplog):
     assert (third["unpins"]["attempt"], third["unpins"]["admin"]) == (2, 1)
     assert one.sequences == [1, 2, 3]
     assert f"pinned stream={stream} consumer=seen-0 id={pinned}" in caplog.text
-    assert f"unpinned stream={stream} consumer=seen-0 id={pinned} reason=admin" in caplog.text
+    assert f"unpinned stream={stream} consumer=seen-0 id={pinned} reason=UNPIN" in caplog.text
 
 
 def test_the_consumers_name_the_query(js, new_stream, publish, query, monkeypatch):

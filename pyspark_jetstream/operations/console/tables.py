@@ -178,6 +178,7 @@ def _consumer(consumer: ConsumerState) -> Row:
         "last active": _moment(progress.last_active),
         "paused until": _moment(consumer.paused_until),
         "query": consumer.owner.name or consumer.owner.query,
+        "query runs": "no" if consumer.owner.runs is False else None,
         "host": consumer.owner.host,
         "read/s": consumer.read_rate,
         "lag/s": _signed(consumer.lag_rate),

@@ -26,6 +26,7 @@ from ...fetch.assumptions import (
     Change,
     consumer_changes,
     removed_unread,
+    resumed_by,
     stream_changes,
 )
 from ...fetch.consumer import DESCRIPTION, ConsumerRead, consumer_config
@@ -129,6 +130,8 @@ class OwnerState:
     """Its id."""
     name: str = ""
     host: str = ""
+    runs: bool | None = None
+    """Whether its driver answers; None where it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +283,8 @@ def stream_state(info: StreamInfo) -> StreamState:
     config, cluster = info.config, info.cluster
     replicas = cluster.get("replicas") or []
     problems = [f"replica {r.get('name')} is offline" for r in replicas if r.get("offline")]
+    if config.get("discard") == "new" and _is_full(info):
+        problems.append("is full, and refuses what is published (discard new)")
     return StreamState(
         name=info.name,
         created=info.created,
@@ -295,6 +300,13 @@ def stream_state(info: StreamInfo) -> StreamState:
         duplicate_window_s=int(config.get("duplicate_window") or 0) / 1e9,
         problems=tuple(problems),
     )
+
+
+def _is_full(info: StreamInfo) -> bool:
+    """Whether a limit has no room for one more message of the mean size."""
+    held, most = info.messages, int(info.config.get("max_msgs") or 0)
+    size, room = info.bytes, int(info.config.get("max_bytes") or 0)
+    return 0 < most <= held or (room > 0 and size + size / max(1, held) > room)
 
 
 def _limits(info: StreamInfo) -> LimitState:
@@ -353,6 +365,21 @@ def consumer_state(
     )
 
 
+def answered(state: ConsumerState, runs: bool, is_stranger: bool) -> ConsumerState:
+    """
+    A consumer with what the driver of its query says.
+
+    Args:
+        is_stranger: whoever is pinned is none of the query's attempts.
+    """
+    problems = state.problems
+    if is_stranger:
+        problems += (f"another client is pinned, with id '{state.pin.client}': it pulls from it",)
+    elif not runs and state.progress.waiting:
+        problems += (f"its query does not answer, and {state.progress.waiting} pulls wait",)
+    return replace(state, owner=replace(state.owner, runs=runs), problems=problems)
+
+
 def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str, ...]:
     """Settings of a query's own consumer that somebody else has changed."""
     info = consumer_info_of(dict(answer))
@@ -375,7 +402,9 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
         retention=retention,
     )
     return tuple(
-        change.text
+        f"{change.text} ({resumed_by(stream, info.name)})"
+        if change.of is Assumption.NOT_PAUSED
+        else change.text
         for change in consumer_changes(consumer_config(read), info)
         if not is_shared or change.of is Assumption.NOT_PAUSED
     )

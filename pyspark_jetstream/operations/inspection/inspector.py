@@ -17,22 +17,34 @@ is taken to read all messages.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from ...client.connection import Client
+from ...client.inboxes import is_inbox
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
 from ...client.jetstream import JetStream
 from ...client.marks import replaced
-from ...errors import JetStreamError, OffsetError, PermissionsError, StreamNotFoundError
+from ...client.patience import Patience
+from ...errors import (
+    JetStreamError,
+    LedgerError,
+    OffsetError,
+    PermissionsError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+)
 from ...fetch.assumptions import stream_changes
 from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
+from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
 from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
@@ -41,6 +53,8 @@ from ...readstream.shared.claims import ClaimedOffset
 from ...readstream.shared.fence import Fence
 from ...readstream.shared.openbatches import BUCKET as CLAIMS
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
+from ...write.exactlyonce.ledger import STREAM as LEDGER_STREAM
+from ...write.exactlyonce.records import committed_of
 from ..partitionplan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
@@ -51,6 +65,7 @@ from .findings import (
     PositionState,
     ServerState,
     SourceState,
+    answered,
     claim_state,
     consumer_state,
     is_ours,
@@ -62,7 +77,16 @@ from .findings import (
 from .leases import LeaseState, lease_states, wanted_keys
 
 _TRIES: Final = 3
-_BUCKETS: Final = (f"KV_{BUCKET}", f"KV_{LEDGER}")
+_ANSWERS_S: Final = 1.0
+"""A driver that does not answer within this is gone, or stands still."""
+
+_JUDGED_WITHIN_S: Final = ANNOUNCED_WITHIN_S + 2.0
+_ASKS_EVERY_S: Final = 0.3
+
+_QUERIES: Final = 1_000
+"""Queries whose targets are looked up in the ledger."""
+
+_BUCKETS: Final = (f"KV_{BUCKET}", LEDGER_STREAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +136,8 @@ class Inspector:
         self._before: _Look | None = None
         self._hidden: tuple[str, ...] = ()
         """Why leases cannot be looked at: what is forbidden is not asked again and again."""
+        self._unasked: set[str] = set()
+        """Inboxes of drivers that must not be asked, likewise."""
 
     def look(self) -> Inspection:
         """
@@ -136,8 +162,8 @@ class Inspector:
             infos = self._infos(names, of_options)
             consumers, answered = self._consumers(infos, sources)
             if self._everything:
-                read = {consumer.stream for consumer in consumers}
-                names = [name for name, of in infos.items() if name in read or _is_sparks(of)]
+                used = {consumer.stream for consumer in consumers} | self._targets(every)
+                names = [name for name, of in infos.items() if name in used or _is_sparks(of)]
             checkpoint = self._read()
             sources = _sources(checkpoint)
             if known == [(source.streams, source.consumer) for source in sources]:
@@ -185,6 +211,21 @@ class Inspector:
         if "{partition}" in self._options.stream:
             return self._survey.layout.streams
         return (self._options.stream,)
+
+    def _targets(self, streams: Sequence[str]) -> set[str]:
+        """The streams that queries write into with `exactlyOnce`, as the ledger notes them."""
+        if LEDGER_STREAM not in streams:
+            return set()
+        try:
+            keys = self._js.subjects(LEDGER_STREAM, f"$KV.{LEDGER}.*.committed")[:_QUERIES]
+            records = self._js.last_messages(LEDGER_STREAM, keys) if keys else []
+        except (PermissionsError, StreamNotFoundError):
+            return set()
+        targets: set[str] = set()
+        for record in records:
+            with suppress(LedgerError):  # a stranger's
+                targets |= committed_of(record).streams.keys()
+        return targets
 
     def _layout(self, infos: Mapping[str, StreamInfo]) -> Layout | None:
         if self._options is None:
@@ -241,7 +282,9 @@ class Inspector:
                 continue
             answered |= {(stream, name): None for name in silent}
             answered |= {(stream, one.name): one for one in map(consumer_info_of, answers)}
-            states = [consumer_state(stream, answer, of.retention) for answer in answers]
+            states = self._whose(
+                answers, [consumer_state(stream, answer, of.retention) for answer in answers]
+            )
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]
             named = [state for state in states if is_wanted(state)]
@@ -281,6 +324,61 @@ class Inspector:
         held = sum(fence.count(int(number), created) for fence in fences)
         awaiting = max(0, progress.ack_pending - held) if fences else None
         return replace(consumer, progress=replace(progress, awaiting=awaiting))
+
+    def _whose(
+        self, answers: Sequence[Mapping[str, Any]], states: Sequence[ConsumerState]
+    ) -> list[ConsumerState]:
+        """
+        Pinned consumers with what the drivers of their queries say: whether they run, and whether
+        another client is pinned. A driver takes a moment for that, and is asked until it knows.
+        """
+        asked: dict[int, Owner] = {}
+        for at, (answer, state) in enumerate(zip(answers, states, strict=True)):
+            owner = Owner.of(answer.get("config") or {})
+            if owner is None or state.own or state.pin.policy != "pinned_client":
+                continue
+            if is_inbox(f"{owner.inbox}.whose", self._client.options.inbox_prefix):
+                asked[at] = owner
+        found = list(states)
+        replies = self._ask_drivers(asked, states)
+        patience = Patience(_JUDGED_WITHIN_S, pause_s=_ASKS_EVERY_S)
+        while UNJUDGED in replies.values() and not patience.over:
+            patience.pause()
+            open_ = {at: asked[at] for at, reply in replies.items() if reply == UNJUDGED}
+            replies |= self._ask_drivers(open_, states)
+        for at, reply in replies.items():
+            is_stranger = bool(states[at].pin.client) and reply == STRANGER
+            found[at] = answered(states[at], reply is not None, is_stranger)
+        return found
+
+    def _ask_drivers(
+        self, asked: Mapping[int, Owner], states: Sequence[ConsumerState]
+    ) -> dict[int, bytes | None]:
+        """Answers by place; None where no driver answers; nothing of whom one may not ask."""
+        of: dict[str, list[int]] = {}
+        for at, owner in asked.items():
+            of.setdefault(owner.inbox, []).append(at)
+        replies: dict[int, bytes | None] = {}
+        for inbox, places in of.items():
+            if inbox in self._unasked:
+                continue
+            notes = [
+                {"partition": _number(states[at].name), "pin": states[at].pin.client, "verdict": 1}
+                for at in places
+            ]
+            try:
+                said = self._client.connection.requests(
+                    [(f"{inbox}.whose", json.dumps(note).encode()) for note in notes], _ANSWERS_S
+                )
+            except PermissionsError:
+                self._unasked.add(inbox)
+                continue
+            except RequestTimeoutError:
+                replies |= dict.fromkeys(places)
+                continue
+            for at, reply in zip(places, said, strict=True):
+                replies[at] = reply.data if reply.status == 0 else None
+        return replies
 
     def _prefixes(self, sources: Sequence[_Source]) -> list[str]:
         """Prefixes of the consumers' names, as far as known."""
@@ -528,6 +626,12 @@ def _is_sparks(info: StreamInfo) -> bool:
     """Whether a stream is a bucket of ours, or one that `partition` has made."""
     metadata = info.config.get("metadata") or {}
     return info.name in _BUCKETS or any(key.startswith(MARK) for key in metadata)
+
+
+def _number(consumer: str) -> int:
+    """The partition that ends a consumer's name; -1 if none does."""
+    end = consumer.rpartition("-")[2]
+    return int(end) if re.fullmatch("[0-9]{1,9}", end) else -1
 
 
 def _natural(name: str) -> tuple[Any, ...]:

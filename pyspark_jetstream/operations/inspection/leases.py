@@ -110,6 +110,12 @@ def _waiting(message: StoredMessage, now: datetime) -> WaitingState | None:
     return WaitingState(who.query, who.name, who.host, who.pid, message.time)
 
 
+def _state_of(left_s: float, waiting: Sequence[WaitingState]) -> str:
+    if left_s < 0:
+        return "ran out: its query is gone, or cut off"
+    return "nobody waits to take its place"
+
+
 def _lease(
     token: str,
     consumer: str,
@@ -147,5 +153,8 @@ def _lease(
         until=until.isoformat(),
         left_s=left_s,
         waiting=waiting,
-        notes=("ran out: its query is gone, or cut off",) if left_s < 0 else (),
+        problems=("nobody reads: the lease ran out, and nobody waits",)
+        if left_s < 0 and not waiting
+        else (),
+        notes=(_state_of(left_s, waiting),) if left_s < 0 or not waiting else (),
     )

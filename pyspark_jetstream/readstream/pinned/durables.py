@@ -33,6 +33,7 @@ from ...fetch.assumptions import (
     changed_fields,
     consumer_changes,
     in_words,
+    resumed_by,
 )
 from ...fetch.consumer import ConsumerRead, consumer_config, edited
 from ...fetch.layout import Layout, SubjectPartition
@@ -272,9 +273,8 @@ class Durables:
         if self._pauses.get(read.partition) != until:
             self._pauses[read.partition] = until
             logger.warning(
-                "stream=%s partition=%d waits: %s (pyspark-jetstream resume --stream %s --consumer"
-                " %s ends it)",
-                read.stream, read.partition, paused.text, read.stream, read.consumer,
+                "stream=%s partition=%d waits: %s (%s)",
+                read.stream, read.partition, paused.text, resumed_by(read.stream, read.consumer),
             )  # fmt: skip
 
     @property

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...fetch.owner import ANNOUNCED_WITHIN_S
+from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED
 
 __all__ = ["Pins", "ConsumerView", "foreign_client"]
 
@@ -148,7 +148,9 @@ class Pins:
             return None
         # Every UNPIN is advised, also one of a consumer where nobody is pinned.
         was, partition.pinned, partition.since = partition.pinned, "", moment
-        return f"unpinned {what} id={was or '-'} reason={reason}"
+        # An attempt's UNPIN is an administrator's to the server; `report` tells them apart.
+        said = "UNPIN" if reason == "admin" else reason
+        return f"unpinned {what} id={was or '-'} reason={said}"
 
     def add_announcement(self, note: Mapping[str, Any]) -> None:
         """Adds an attempt's announcement: the id it has, or that it has unpinned whoever was."""
@@ -212,6 +214,19 @@ class Pins:
         if partition is None or not self.audible:
             return None
         return str(question.get("pin")) in partition.announced
+
+    def verdict(self, question: Mapping[str, Any]) -> bytes:
+        """
+        What is known of `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of
+        one that an earlier run of the query had.
+        """
+        index, pin = question.get("partition"), str(question.get("pin"))
+        partition = self._partitions.get(index) if isinstance(index, int) else None
+        if partition is None or not self.audible:
+            return b""
+        if pin in partition.unjudged:
+            return UNJUDGED
+        return STRANGER if pin and pin == partition.foreign else b""
 
     def report(self, partition: int) -> dict[str, Any]:
         """

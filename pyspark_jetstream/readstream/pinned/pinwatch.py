@@ -185,9 +185,12 @@ class PinWatch:
             return
         if subject == f"{self._owner.inbox}.whose":
             with self._lock:
-                announced = self._pins.is_announced(content)
+                if content.get("verdict"):
+                    answer = self._pins.verdict(content)
+                else:
+                    answer = STRANGER if self._pins.is_announced(content) is False else b""
             if frame.reply:
-                connection.answer(frame.reply, STRANGER if announced is False else b"")
+                connection.answer(frame.reply, answer)
             return
         with self._lock:
             if subject == f"{self._owner.inbox}.pins":

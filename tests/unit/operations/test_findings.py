@@ -22,6 +22,7 @@ from pyspark_jetstream.operations.inspection.findings import (
     ServerState,
     SourceState,
     StreamState,
+    answered,
     claim_state,
     consumer_state,
     is_ours,
@@ -236,6 +237,52 @@ def test_the_limits_of_a_stream(config: dict[str, Any], limits: LimitState) -> N
     assert stream_state(replace(STREAM, config=config)).limits == limits
 
 
+@pytest.mark.parametrize(
+    ("config", "full"),
+    [
+        ({"discard": "new", "max_msgs": 91}, False),
+        ({"discard": "new", "max_msgs": 90}, True),
+        ({"discard": "old", "max_msgs": 90}, False),
+        ({"discard": "new", "max_bytes": 910}, False),
+        ({"discard": "new", "max_bytes": 909}, True),
+        ({"discard": "new", "max_msgs_per_subject": 1}, False),
+    ],
+)
+def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
+    """
+    A stream that has no room for one more message of the mean size, and refuses it, is a problem:
+    90 messages of 10 bytes lie here.
+    """
+    info = replace(STREAM, messages=90, bytes=900, config=config)
+
+    assert bool(stream_state(info).problems) is full
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_stranger", "waiting", "problem"),
+    [
+        (True, False, 3, None),
+        (True, True, 0, "another client is pinned, with id 'abc'"),
+        (False, False, 0, None),
+        (False, False, 3, "its query does not answer, and 3 pulls wait"),
+    ],
+)
+def test_what_the_driver_of_a_query_says(
+    runs: bool, is_stranger: bool, waiting: int, problem: str | None
+) -> None:
+    """
+    A pin of nobody's whom the query knows is a problem, and so are pulls that wait where it does
+    not run; that a query is stopped is none.
+    """
+    state = ConsumerState(
+        "S", "q-0", pin=PinState(client="abc"), progress=ProgressState(waiting=waiting)
+    )
+    found = answered(state, runs, is_stranger)
+
+    assert found.owner.runs is runs
+    assert (found.problems == ()) if problem is None else (problem in found.problems[0])
+
+
 def test_a_consumer_of_a_group() -> None:
     """
     The pin and its time are shown while somebody holds it.
@@ -293,13 +340,14 @@ def test_a_consumer_that_is_paused() -> None:
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "all",
         "priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED,
         "max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9,
-        "pause_until": "2026-11-24T08:00:00Z",
+        "pause_until": "2026-11-24T08:00:00.25Z",
     }  # fmt: skip
     answer = {"name": "q-0", "delivered": {"consumer_seq": 1, "stream_seq": 2}, "config": config}
     answer |= {"paused": True, "pause_remaining": 90 * 10**9}
 
     assert consumer_state("S", answer, "interest").problems == (
-        "the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 90s more",
+        "the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 0:01:30 more"
+        " (`pyspark-jetstream resume --stream S --consumer q-0` ends it)",
     )
 
 

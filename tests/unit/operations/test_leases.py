@@ -47,6 +47,22 @@ def test_who_reads_and_who_waits():
     assert (lease.problems, lease.notes) == ((), ())
 
 
+@pytest.mark.parametrize("ago_s", [8.0, 31.0])
+def test_who_is_missing(ago_s):
+    """
+    Beside a query that reads it is noted that none waits; a lease that ran out is no problem while
+    somebody waits for it.
+    """
+    held = {"S.a": stored(LeaseRecord(A, 30.0, 4, 9).to_bytes(), ago_s)}
+    (alone,) = lease_states(held, NOW)
+    (two,) = lease_states(held | {"S.a.waits.b": waiting(B, 1.0)}, NOW)
+
+    assert two.problems == ()
+    assert bool(alone.problems) is (ago_s > 30.0)
+    assert ("nobody waits to take its place" in alone.notes) is (ago_s < 30.0)
+    assert bool(two.notes) is (ago_s > 30.0)
+
+
 def test_a_lease_that_nobody_holds():
     """
     One that ran out, or was given back, is noted; where the record is deleted only waiting queries
@@ -70,7 +86,8 @@ def test_a_lease_that_nobody_holds():
     assert (back.holder, back.notes, back.term) == ("", ("given back",), 1)
     assert (deleted.holder, deleted.waiting, deleted.problems) == ("", (), ())
     assert [each.query for each in early.waiting] == ["b"]
-    assert not any(lease.problems for lease in leases)
+    assert out.problems == ("nobody reads: the lease ran out, and nobody waits",)
+    assert not any(lease.problems for lease in (back, deleted, early))
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"owner": 3}', b"null", b'{"owner": {}}'])
