@@ -18,6 +18,7 @@ WORKERS ?= 4
 export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 export SPARK_LOCAL_IP ?= 127.0.0.1
+unexport PYTHONDONTWRITEBYTECODE  # each of the processes of a run would compile all that it imports
 
 ARGS ?=
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--soak`: all tests, also those that tests/soak.txt leaves to `make soak`."""
+    """`--soak`: all tests, also those that tests/soak.txt leaves to `make soak`; or only those."""
     parser.addoption("--soak", action="store_true", help="also the tests of tests/soak.txt")
+    parser.addoption("--soak-only", action="store_true", help="only the tests of tests/soak.txt")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,6 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     What stands in tests/live or tests/spark carries that mark; a file's tests run in one process
     (pytest-xdist), unless they name a group of their own; what takes longest comes first.
     """
+    soak.note(config, items)
     for item in items:
         place = Path(item.path).relative_to(ROOT / "tests")
         for mark in ("live", "spark"):
@@ -53,9 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order = {"spark": 0, "live": 1}
     items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
     if not config.getoption("--soak"):
-        left = [item for item in items if soak.is_soak(item.nodeid)]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        is_soak, only = (
+            [soak.is_soak(item.nodeid) for item in items],
+            config.getoption("--soak-only"),
+        )
+        config.hook.pytest_deselected(items=[*compress(items, (each != only for each in is_soak))])
+        items[:] = compress(items, (each == only for each in is_soak))
 
 
 @pytest.hookimpl(trylast=True)

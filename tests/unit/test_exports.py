@@ -68,29 +68,29 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
-def test_every_module_says_what_it_exports(path):
+def test_every_module_says_what_it_exports():
     """
     Each module has a docstring; an `__all__`, where there is one, has names that the module
     defines. What begins with an underscore is not for others, so most modules need none.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    exported = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    ]
-    defined = {
-        name.id if isinstance(name, ast.Name) else getattr(node, "name", None)
-        for node in tree.body
-        for name in [node, *getattr(node, "targets", []), getattr(node, "target", node)]
-    }
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        exported = [
+            ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        ]
+        defined = {
+            each.id if isinstance(each, ast.Name) else getattr(node, "name", None)
+            for node in tree.body
+            for each in [node, *getattr(node, "targets", []), getattr(node, "target", node)]
+        }
 
-    assert ast.get_docstring(tree)
-    if path.name not in ("__init__.py", "__main__.py") and exported:
-        assert len(exported) == 1
-        assert sorted(exported[0]) == sorted(set(exported[0]))
-        assert set(exported[0]) <= defined
+        assert ast.get_docstring(tree), name
+        if path.name not in ("__init__.py", "__main__.py") and exported:
+            assert len(exported) == 1, name
+            assert sorted(exported[0]) == sorted(set(exported[0])), name
+            assert set(exported[0]) <= defined, name
 
 
 @pytest.mark.parametrize("wing", WINGS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from pyspark_jetstream import errors
 
 from ..kits.places import ROOT
@@ -19,21 +17,21 @@ def docstrings(tree: ast.AST) -> set[int]:
     return {node.value.lineno for node in ast.walk(tree) if isinstance(node, ast.Expr)}
 
 
-@pytest.mark.parametrize("module", HOUSE)
-def test_no_text_names_a_file_of_the_documentation(module):
+def test_no_text_names_a_file_of_the_documentation():
     """Who has the wheel has no docs/; a page is named by its address, and exists."""
-    tree = ast.parse(HOUSE[module].read_text(encoding="utf-8"))
-    unseen = docstrings(tree) if not module.startswith("operations.console.") else set()
-    texts = [node for node in ast.walk(tree)
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
-    seen = [node.value for node in texts if node.lineno not in unseen]
-    named = [
-        node.args[0].value for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "further"
-    ]  # fmt: skip
+    for module in HOUSE:
+        tree = ast.parse(HOUSE[module].read_text(encoding="utf-8"))
+        unseen = docstrings(tree) if not module.startswith("operations.console.") else set()
+        texts = [node for node in ast.walk(tree)
+                 if isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
+        seen = [node.value for node in texts if node.lineno not in unseen]
+        named = [
+            node.args[0].value for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "further"
+        ]  # fmt: skip
 
-    assert [text for text in seen if "docs/" in text and "'docs/'" not in text] == []
-    assert all((ROOT / "docs" / f"{page}.md").is_file() for page in named)
+        assert [text for text in seen if "docs/" in text and "'docs/'" not in text] == [], module
+        assert all((ROOT / "docs" / f"{page}.md").is_file() for page in named), module
 
 
 def test_an_error_has_the_address_of_its_page_where_there_is_one(monkeypatch):
