@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.text import Text
 
-    from pyspark_jetstream.operations.copies import Copied
+    from pyspark_jetstream.readstream.copies import Copied
 
 __all__ = ["Screen", "Step"]
 

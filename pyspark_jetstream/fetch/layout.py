@@ -23,7 +23,15 @@ from ..errors import OptionError
 from ..mapping.rule import find_partition
 from .options import StreamOptions
 
-__all__ = ["PARTITIONS", "Layout", "Slice", "SubjectPartition", "resolve_layout", "stream_names"]
+__all__ = [
+    "PARTITIONS",
+    "Layout",
+    "Place",
+    "Slice",
+    "SubjectPartition",
+    "resolve_layout",
+    "stream_names",
+]
 
 
 PARTITIONS: Final = "pyspark-jetstream.partitions"
@@ -31,6 +39,10 @@ PARTITIONS: Final = "pyspark-jetstream.partitions"
 
 MAX_PARTITIONS: Final = 65_536
 """What else such a number says is none of ours."""
+
+
+Place = tuple[str, ...]
+"""What one partition is: a stream, or a stream and a filter on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +91,9 @@ class Layout:
         return cls(whole, is_several=True)
 
     @property
-    def places(self) -> tuple[tuple[str, ...], ...]:
-        """Of several streams what each partition is, as an offset has it; none of one stream."""
-        return tuple((partition.stream,) for partition in self) if self.is_several else ()
+    def places(self) -> tuple[Place, ...]:
+        """What each partition is, as an offset has it."""
+        return tuple((p.stream,) if p.filter is None else (p.stream, p.filter) for p in self)
 
     def within(self, index: int) -> tuple[Layout, int]:
         """

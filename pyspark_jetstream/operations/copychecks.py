@@ -35,7 +35,7 @@ from ..client.wire import HEADER_PREAMBLE as _PREAMBLE
 from ..errors import CopyMismatchError
 from ..fetch.decoding.rows import StoredBuilder
 from ..fetch.directget import DirectRead, read_direct
-from .copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
+from ..readstream.copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .partitionplan import Hop, PartitionPlan
 
 _SOURCE: Final = (

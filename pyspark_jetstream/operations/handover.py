@@ -23,7 +23,7 @@ from ..client.options import ConnectionOptions
 from ..errors import OptionError
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.options import plain_read
-from .copies import Copies, Feeding, Progress
+from ..readstream.copies import Copies, Progress
 from .partitionplan import MARK, PartitionPlan
 
 
@@ -74,13 +74,9 @@ def hand_over(
         copies = Copies(js)
         before = _layout_of(js, connection, old, plan, partitions)
         cut = js.stream_info(plan.origin).last_seq
-        links: dict[str, Feeding] = {}
-        for stream in (*before.streams, *(plan.stream_names or plan.names)):
-            links |= copies.chain(stream, plan.origin)  # whatever feeds a stream comes before it
-        copies.settle(links, progress or (lambda _: None), stall_timeout_s)
-        cuts = {plan.origin: cut}
-        for name, feeding in links.items():
-            cuts[name] = copies.position(name, cuts[feeding.feed])
+        streams = (*before.streams, *(plan.stream_names or plan.names))
+        shown = progress or (lambda _: None)
+        cuts = copies.cuts(streams, plan.origin, cut, shown, stall_timeout_s)
         ends = {str(partition.index): cuts[partition.stream] for partition in before}
         names = plan.stream_names or plan.names * plan.partitions
         starts = {str(p): cuts[name] + 1 for p, name in enumerate(names)}

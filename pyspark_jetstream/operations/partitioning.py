@@ -38,8 +38,8 @@ from ..errors import (
 )
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
+from ..readstream.copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from ..sanitize import get_logger
-from .copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, copied_bytes, differences, inherited
 

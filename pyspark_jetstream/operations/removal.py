@@ -23,8 +23,8 @@ from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import UndoRefusedError
 from ..fetch.owner import NAMES
+from ..readstream.copies import subject_counts
 from ..sanitize import get_logger
-from .copies import subject_counts
 from .copychecks import first_foreign
 from .partitioning import expected_counts
 from .partitionplan import PartitionPlan, differences

@@ -123,9 +123,14 @@ class Driver(ABC):
 
     def close(self) -> None:
         """Ends the run."""
+        self._end_reports()
+        self._client.close()
+
+    def _end_reports(self) -> None:
+        """Reports for the last time; the next batch begins anew."""
         if self._reporting is not None:
             self._reporting.close()
-        self._client.close()
+            self._reporting = None
 
     @abstractmethod
     def _look_again(self, client: Client) -> None:

@@ -9,6 +9,9 @@ initial offset: until batch 0 is committed, `partitions` gets the symbolic start
 the base from the end. Spark compares offsets as strings, so equal offsets must
 be equal text: `to_json` is the only way out.
 
+What each partition is stands in it, too: `layout`. A batch is read by the layout of its end; where
+its start has another one, the end's partitions begin at the end's base (`begins`).
+
 Its `version` counts the forms that an older package would misread: what 0.1.0 and its successors
 wrote are forms of version 1, which are read for good. A key that is not known is one of a newer
 package, and refused, too: what it says of a batch would be left out in silence.
@@ -24,11 +27,14 @@ from typing import Any, Final
 from ..client.info import Mark
 from ..errors import OffsetError
 from ..fetch.assumptions import Made
+from ..fetch.layout import Layout, Place, SubjectPartition
+from .changing import Change
 
 __all__ = [
     "INITIAL",
     "VERSION",
     "Offset",
+    "begins",
     "check_filters",
     "check_layout",
     "check_written",
@@ -45,12 +51,8 @@ know. 2: by packages that refuse these.
 
 _KEYS: Final = frozenset(
     ("version", "consumer", "query", "streams", "marks", "filters", "consumers", "layout")
-    + ("base", "sequences", "idle", "resumed", "split")
+    + ("base", "sequences", "idle", "resumed", "split", "change")
 )
-
-
-Place = tuple[str, ...]
-"""What one partition is: a stream, or a stream and a filter on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,6 @@ class Offset:
     Whether the batch that ends here is cut by sequence, and not into a task a partition: noted for
     the same reason as `idle`.
     """
-    filters: tuple[str, ...] = ()
-    """Where `subject` has several filters, these: each is a partition, by its place."""
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """
     Each stream as it was when the batch that ends here was planned, by name; empty in checkpoints
@@ -96,12 +96,13 @@ class Offset:
     By partition the consumers for which alone their streams keep messages (`interest` and
     `workqueue`), as far as they had been made when the batch was planned.
     """
-
-    layout: tuple[Place, ...] = ()
+    layout: Layout | None = None
     """
-    What each partition is, where that may change from batch to batch: of several streams some come,
-    and some go. None where it is what the options say.
+    What each partition is. None in checkpoints of version 1, where it is what the options say; but
+    of several filters it is known, too.
     """
+    change: Change | None = None
+    """The layout that the query is about to go over to."""
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
@@ -115,8 +116,8 @@ class Offset:
             **({"resumed": list(self.resumed)} if self.resumed else {}),
             **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
-            **({"filters": list(self.filters)} if self.filters else {}),
-            **({"layout": [list(place) for place in self.layout]} if self.layout else {}),
+            **({"layout": _layout_json(self.layout)} if self.layout is not None else {}),
+            **({"change": _change_json(self.change)} if self.change is not None else {}),
             **({"marks": marks_json(self.marks)} if self.marks else {}),
             **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
         }
@@ -126,7 +127,7 @@ class Offset:
         return replace(self, sequences=sequences, idle=(), resumed=(), split=False)
 
     def laid_out(
-        self, layout: Sequence[Place], begins: Mapping[Place, int], created: Mapping[str, str]
+        self, layout: Layout, begins: Mapping[Place, int], created: Mapping[str, str]
     ) -> Offset:
         """
         The same query with these partitions: those that it has stay where they are.
@@ -135,21 +136,39 @@ class Offset:
             begins: where each of the others begins.
             created: when their streams were made, by name.
         """
-        at = {place: index for index, place in enumerate(self.layout)}
+        at = {place: i for i, place in enumerate(self.layout.places)} if self.layout else {}
+        places = layout.places
 
         def moved(values: Sequence[int]) -> tuple[int, ...]:
-            return tuple(values[at[p]] if p in at else begins[p] for p in layout)
+            return tuple(values[at[p]] if p in at else begins[p] for p in places)
 
-        names = [stream for stream, *_ in layout]
+        names = layout.streams
         return replace(
             self,
-            layout=tuple(layout),
+            layout=layout,
             sequences=moved(self.sequences),
             base=moved(self.base),
             resumed=moved(self.resumed) if self.resumed else (),
-            idle=tuple(i for i, place in enumerate(layout) if at.get(place) in self.idle),
+            idle=tuple(i for i, place in enumerate(places) if at.get(place) in self.idle),
             streams={name: self.streams.get(name) or created[name] for name in names},
             marks={name: self.marks[name] for name in names if name in self.marks},
+        )
+
+    def switched(self, change: Change, marks: Mapping[str, Mark]) -> Offset:
+        """
+        The end of the batch without rows in which the query goes over to another layout.
+
+        Args:
+            marks: of its streams as they are now.
+        """
+        return replace(
+            self.at(change.begins),
+            base=change.begins,
+            layout=change.to,
+            change=None,
+            streams=dict(change.created),
+            marks=dict(marks),
+            consumers={},
         )
 
     def is_at(self, other: Offset) -> bool:
@@ -191,8 +210,8 @@ class Offset:
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
-                filters=tuple(_name(filter_) for filter_ in value.get("filters", ())),
-                layout=tuple(tuple(map(_name, place)) for place in value.get("layout", ())),
+                layout=_layout_of(value),
+                change=_change_of(value["change"]) if "change" in value else None,
                 marks=marks_of(value),
                 consumers={
                     int(index): Made(_name(created), _sequence(since))
@@ -208,6 +227,24 @@ class Offset:
         if len(lengths | {len(offset.layout or offset.base)}) > 1:
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
         return offset
+
+
+def begins(start: Mapping[str, Any], end: Offset) -> Offset:
+    """
+    Where the batch between two offsets begins, by these alone, in the layout of its end. `resumed`
+    is not looked at.
+    """
+    if is_initial(start):
+        return end.at(end.base)
+    offset = Offset.from_json(start).bare()
+    if offset.layout is None or end.layout is None:  # of version 1: of the options' layout
+        return replace(offset, layout=end.layout)
+    if offset.layout == end.layout:
+        return offset
+    if not end.layout.is_several:
+        return end.at(end.base)  # a partition of one layout is none of the other
+    places = dict(zip(end.layout.places, end.base, strict=True))
+    return offset.laid_out(end.layout, places, end.streams)
 
 
 def is_initial(value: Any) -> bool:
@@ -270,14 +307,17 @@ def check_layout(
     )
 
 
-def check_filters(then: Sequence[str], now: Sequence[str]) -> None:
+def check_filters(before: Layout | None, after: Layout | None) -> None:
     """
-    Accepts a checkpoint of a query whose `subject` had these filters: their places are partitions.
+    Accepts a checkpoint with this layout, where `subject` has several filters or had them: their
+    places are partitions.
 
     Raises:
         OffsetError: It has others, or in another order.
     """
-    if tuple(then) == tuple(now):
+    then = before.named_filters if before is not None else ()
+    now = after.named_filters if after is not None else ()
+    if then == now:
         return
     was = f"subject='{','.join(then)}'" if then else "a subject without several filters"
     names = f"subject='{','.join(now)}'" if now else "a subject without several filters"
@@ -292,6 +332,64 @@ INITIAL: Final[Mapping[str, Any]] = {"version": VERSION, "initial": True}
 """
 The symbolic start of every query. It must say nothing that can change between two calls.
 """
+
+
+def _layout_json(layout: Layout) -> dict[str, Any]:
+    return {
+        "places": [list(place) for place in layout.places],
+        **({"subject": layout.partition_subject} if layout.partition_subject else {}),
+        **({"several": True} if layout.is_several else {}),
+    }
+
+
+def _layout_of(value: Mapping[str, Any]) -> Layout | None:
+    """
+    The layout that an offset names, if it does.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is none.
+    """
+    laid = value.get("layout")
+    if laid is None:
+        (stream, *others), filters = value["streams"], value.get("filters", ())
+        if not filters or others:
+            return None
+        laid = {"places": [[stream, filter_] for filter_ in filters]}
+    return _laid(laid)
+
+
+def _laid(laid: Mapping[str, Any]) -> Layout:
+    if set(laid) - {"places", "subject", "several"}:
+        raise ValueError(f"layout {sorted(laid)}")
+    partitions = tuple(
+        SubjectPartition(index, *map(_name, place)) for index, place in enumerate(laid["places"])
+    )
+    subject = laid.get("subject")
+    return Layout(
+        partitions, None if subject is None else _name(subject), bool(laid.get("several"))
+    )
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "to": _layout_json(change.to),
+        "cut": {name: change.cut[name] for name in sorted(change.cut)},
+        "created": {name: change.created[name] for name in sorted(change.created)},
+    }
+
+
+def _change_of(value: Mapping[str, Any]) -> Change:
+    """
+    Raises:
+        KeyError, TypeError, ValueError: It is none.
+    """
+    if set(value) - {"to", "cut", "created"}:
+        raise ValueError(f"change {sorted(value)}")
+    return Change(
+        _laid(value["to"]),
+        {str(name): _sequence(at) for name, at in value["cut"].items()},
+        {str(name): _name(created) for name, created in value["created"].items()},
+    )
 
 
 def _consumers_json(consumers: Mapping[int, Made]) -> dict[str, Any]:

@@ -38,10 +38,11 @@ from ..fetch.survey import Survey
 from ..sanitize import get_logger
 from ..tasks import ReadTask
 from ..values import LATEST, Starting
+from .changeover import Changeover
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
 from .lease import Alone, BatchStart, Standby
-from .offsets import Offset, is_initial
+from .offsets import Offset, begins, is_initial
 from .options import SourceOptions
 from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan
@@ -140,6 +141,25 @@ class _RunEnd:
         return min(last_seq, self.offsets.get(partition, last_seq))
 
 
+class _LagLook:
+    """How metrics ask what is left behind the batch that was planned."""
+
+    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+        self.planned: Offset | None = None
+        """Where it ends; None of a query that waits."""
+        self._options = options
+        self._layout = layout
+        self._asked: tuple[Survey, BatchPlanner] | None = None
+
+    def by(self, client: Client) -> tuple[Survey, BatchPlanner]:
+        """Whom they ask, on a connection of their own."""
+        if self._asked is None:
+            survey = Survey(client, self._options)
+            survey.take(self._layout)
+            self._asked = survey, BatchPlanner(survey, self._options)
+        return self._asked
+
+
 class RangeDriver(Driver):
     """How far the query is, and what it plans."""
 
@@ -149,36 +169,39 @@ class RangeDriver(Driver):
 
     def _enter(self) -> None:
         options = self._options
-        self._planner = BatchPlanner(self._survey, options)
-        self._durables = Durables(self._survey.js, options, self._layout)
-        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
-        self._tasks = RangeTasks(
-            options, self._survey, self._planner, self._durables, self._watched
-        )
+        self._changeover = Changeover(self._survey.js, options, self._layout)
+        self._begin_layout()
         self._turn: Alone | Standby = Alone()
         if options.standby:
             self._turn = Standby(options, self._durables.owner)
         self._end = _RunEnd(options, len(self._layout))
         self._origin: Offset | None = None
         """What the symbolic start stands for."""
-        self._plans: list[Plan] = []
-        """The last two, the newest last: a commit comes one batch late."""
-        self._is_deep = False
-        """Whether the newest leaves so much behind that the next batch is planned by its look."""
-        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
-        """Behind which start nothing was there to read the last time, and what Spark was told."""
         self._waiting_since: float | None = None
         """Since when `minRecordsPerTrigger` holds the next batch back."""
-        self._planned: Offset | None = None
-        """For metrics: where what is planned ends; None of a query that waits."""
-        self._again: tuple[Survey, BatchPlanner] | None = None
-        """For metrics: they ask on a connection of their own."""
         self._watched.look()
         self._watched.check_read_mode()
         self._watched.check_keys()
         for info in self._infos.values():
             self._check_start(info)
         self._survey.check_coverage(self._infos)
+
+    def _begin_layout(self) -> None:
+        """All that is known of one layout, anew."""
+        options = self._options
+        self._planner = BatchPlanner(self._survey, options)
+        self._durables = Durables(self._survey.js, options, self._layout)
+        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
+        self._tasks = RangeTasks(
+            options, self._survey, self._planner, self._durables, self._watched
+        )
+        self._plans: list[Plan] = []
+        """The last two, the newest last: a commit comes one batch late."""
+        self._is_deep = False
+        """Whether the newest leaves so much behind that the next batch is planned by its look."""
+        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
+        """Behind which start nothing was there to read the last time, and what Spark was told."""
+        self._lag = _LagLook(options, self._layout)
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -243,7 +266,9 @@ class RangeDriver(Driver):
             return self._stayed[1]
         initial = is_initial(start)
         if not initial:
-            self._durables.expect(Offset.from_json(start))
+            offset = Offset.from_json(start)
+            self._take(offset)
+            self._durables.expect(offset)
         self._watched.look(self._fresh_s(start))
         self._is_deep, own = False, self._laid_out(self._offset(start))
         self._begin_reports(own.consumer, self._turn.label(own))
@@ -265,14 +290,18 @@ class RangeDriver(Driver):
         if plan is not None:
             self._stayed = None
             return plan.end.to_json()
+        if self._changeover.change is not None and not self._is_left(first.offset):
+            return self._changeover.switched(first.offset).to_json()
         self._stayed = start, first.stay
         return first.stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
+        self._take(upto)
         self._watched.check_fits(upto, self._end.offsets)
+        upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
-        if upto.layout:
+        if self._layout.is_several:
             self._watched.look()
             upto = self._watched.still_there(upto)
         offset = self._first(start, end, upto)
@@ -283,10 +312,11 @@ class RangeDriver(Driver):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         along = plan is not None and self._tasks.looks_along(plan, self._is_deep)
-        self._watched.look(math.inf if along or upto.layout else 0.0)
+        self._watched.look(math.inf if along or self._layout.is_several else 0.0)
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             self._watched.checked(offset)  # no task misses what left before it was counted
+        self._leave(start)
         resumed = not is_initial(start) or bool(upto.resumed and start != end)
         self._prepare(offset, resumed)
         if is_empty:
@@ -306,7 +336,9 @@ class RangeDriver(Driver):
         if not self._turn.holds:
             return  # it is the consumer of the query that took this one's place
         try:
-            offset = Offset.from_json(end)
+            offset = self._read_by(end)
+            if offset.layout != self._layout:
+                return
             modes = next((p.modes for p in self._plans if p.end == offset), ())
             without = {i for i, mode in enumerate(modes) if offset.split or mode != "consumer"}
             self._durables.settle(offset, self._infos, without, self._is_deep)
@@ -350,7 +382,8 @@ class RangeDriver(Driver):
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return None
-        self._survey.check_coverage(self._infos)
+        if self._changeover.change is None:
+            self._survey.check_coverage(self._infos)
         available = self._planner.available(offset, upto, self._infos)
         nothing = not any(count != 0 for count in available)
         if nothing and waits:  # what came is none of the query's
@@ -378,6 +411,7 @@ class RangeDriver(Driver):
             resumed=first.resumed,
             marks=self._survey.marks(self._infos),
             consumers=dict(self._durables.made),
+            change=self._changeover.change,
         )
         plan = replace(plan, end=replace(noted, split=self._tasks.splits(plan)))
         self._plans = [*self._plans[-1:], plan]
@@ -399,12 +433,48 @@ class RangeDriver(Driver):
         if self._options.read_mode != "direct":
             self._durables.prepare(offset, resumed, self._infos, self._lost)
 
+    # ── a change of the layout ───────────────────────────────────────────────────────────────
+
+    def _take(self, offset: Offset) -> None:
+        """
+        Goes on with the layout of an offset, which may not be the one that the options say.
+
+        Raises:
+            OptionError, OffsetError: There is no way from one to the other.
+        """
+        layout = offset.layout
+        if layout is None or layout == self._layout or layout.is_several or self._layout.is_several:
+            return  # or `check_fits` says what does not fit
+        self._changeover.meet(offset)
+        self._durables.close()
+        self._end_reports()
+        self._survey.take(layout)
+        self._begin_layout()
+
+    def _leave(self, start: Mapping[str, Any]) -> None:
+        """Deletes the consumers of the layout that a batch leaves behind."""
+        if is_initial(start) or self._options.read_mode == "direct":
+            return
+        offset = Offset.from_json(start)
+        if offset.layout is not None and offset.layout != self._layout:
+            Durables(self._survey.js, self._options, offset.layout).remove(offset)
+
+    def _is_left(self, offset: Offset) -> bool:
+        """Whether the layout that the query leaves has a message before the cut."""
+        upto = self._changeover.upto(offset)
+        return any(count != 0 for count in self._planner.available(offset, upto, self._infos))
+
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
+
+    def _read_by(self, value: Mapping[str, Any]) -> Offset:
+        """An offset with its layout: the options', where it is of version 1."""
+        offset = Offset.from_json(value)
+        return offset if offset.layout is not None else replace(offset, layout=self._layout)
 
     def _offset(self, start: Mapping[str, Any]) -> Offset:
         """The offset that `start` stands for."""
         if not is_initial(start):
-            offset = Offset.from_json(start).bare()
+            offset = self._read_by(start).bare()
             self._watched.check_fits(offset, self._end.offsets)
             return offset
         if self._origin is None:
@@ -415,8 +485,7 @@ class RangeDriver(Driver):
                 streams={name: info.created for name, info in self._infos.items()},
                 consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
                 query=os.urandom(5).hex(),
-                filters=self._layout.named_filters,
-                layout=self._layout.places,
+                layout=self._layout,
             )
             self._watched.check_fits(self._origin, self._end.offsets)
         return self._origin
@@ -430,25 +499,22 @@ class RangeDriver(Driver):
         if not self._layout.is_several:
             return offset
         offset = self._watched.still_there(offset)
-        known = [stream for stream, *_ in offset.layout]
+        known = self._layout.streams
         came = [n for n in self._infos if n not in known and self._end.has(n)]
         new = [n for n in came if self._watched.has_begun(n)]
         joining = Layout.of_streams(new)
         named = Starting(streams=self._options.starting.streams)
-        at = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
+        positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
         if new:
             self._watched.check_read_mode()
             self._survey.take(Layout.of_streams([*known, *new]))
-        begins = dict(zip(joining.places, at, strict=True))
+        at = dict(zip(joining.places, positions, strict=True))
         created = {name: self._infos[name].created for name in new}
-        return offset.laid_out(self._layout.places, begins, created)
+        return offset.laid_out(self._layout, at, created)
 
     def _first(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
         """Where the batch between two offsets begins, by these alone."""
-        offset = upto.at(upto.base) if is_initial(start) else Offset.from_json(start).bare()
-        if upto.layout:
-            begins = dict(zip(upto.layout, upto.base, strict=True))
-            offset = offset.laid_out(upto.layout, begins, upto.streams)
+        offset = begins(start, upto)
         if offset.streams != upto.streams:
             # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
             offset = upto.at(
@@ -475,6 +541,11 @@ class RangeDriver(Driver):
             p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
             for p in self._layout
         }
+        if self._changeover.change is not None:
+            cut = self._changeover.upto(offset)
+            lasts = {
+                i: min(cut[i], infos[self._layout.partitions[i].stream].last_seq) for i in lasts
+            }
         return tuple(max(at, lasts.get(index, 0)) for index, at in enumerate(offset.sequences))
 
     def _await_resumed(self, offset: Offset) -> None:
@@ -512,7 +583,7 @@ class RangeDriver(Driver):
     ) -> bool:
         """Whether `minRecordsPerTrigger` holds the batch back; waits a moment if it does."""
         minimum = self._options.min_records
-        if minimum is None or self._end.is_frozen:
+        if minimum is None or self._end.is_frozen or self._changeover.change is not None:
             return False
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
@@ -544,31 +615,28 @@ class RangeDriver(Driver):
 
     def _count_lag(self, counts: ReadCounts, end: Offset, left: Sequence[int | None]) -> None:
         """What is left behind the batch that was planned; nothing of a query that waits."""
-        self._planned = end if self._turn.holds else None
-        if self._planned is not None:
+        self._lag.planned = end if self._turn.holds else None
+        if self._lag.planned is not None:
             counts.set_lag(_counts(left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
-            self._planned = plan.end
+            self._lag.planned = plan.end
             counts.set_under_way(_counts(plan.counts, plan.start, plan.end.sequences))
 
         self._count(count, soon=True)
 
     def _look_again(self, client: Client) -> None:
-        end = self._planned
+        end = self._lag.planned
         if end is None:
             return
-        if self._again is None:
-            survey = Survey(client, self._options)
-            self._again = survey, BatchPlanner(survey, self._options)
-        survey, planner = self._again
+        survey, planner = self._lag.by(client)
         infos = survey.streams()
         upto = self._ends(end, infos)
         left = planner.available(end, upto, infos)
 
         def count(counts: ReadCounts) -> None:
-            if self._planned is end:
+            if self._lag.planned is end:
                 counts.set_lag(_counts(left, end, upto))
 
         self._count(count)

@@ -305,7 +305,7 @@ def begin(
             f" {', '.join(sorted(recorded.streams))}, this one {count} of"
             f" {', '.join(sorted(own.streams))}; give them the same options"
         )
-    check_filters(recorded.filters, own.filters)
+    check_filters(recorded.layout, own.layout)
     same = own.streams == recorded.streams
     if not same and not initial and own.streams == dict(created):
         return own  # the record is of a stream that is no more

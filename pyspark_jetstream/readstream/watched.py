@@ -144,16 +144,15 @@ class WatchedStreams:
                 f" goes on with it, not with '{named}': give consumer={offset.consumer}, to whoever"
                 " stands by (standby), too, or leave the option out",
             )
-        if offset.layout or layout.is_several:
+        known = offset.layout
+        if layout.is_several or (known is not None and known.is_several):
             self._check_several(offset)
             return
-        check_filters(offset.filters, layout.named_filters)
+        check_filters(known, layout)
         check_layout(
             len(offset.sequences), offset.streams, layout.streams, len(layout),
-            "to change N: keep both layouts, let pyspark-jetstream partition --hand-over name one"
-            " point in both, drain the old one with the old options, its endingOffsets and"
-            " trigger(availableNow=True), then start with the new options, its startingOffsets and"
-            " a new checkpointLocation",
+            "start the query once more with the options it had, until it has read a batch: then its"
+            " checkpoint knows its partitions, and it changes over to others by itself",
         )  # fmt: skip
         for index, end in ends.items():
             if offset.sequences[index] > end:
@@ -165,13 +164,13 @@ class WatchedStreams:
 
     def _check_several(self, offset: Offset) -> None:
         several = self._options.several
-        if several is None or not offset.layout:
+        if several is None or offset.layout is None or not offset.layout.is_several:
             then, now = ("one stream", "several") if several else ("several streams", "one")
             raise OffsetError(
                 f"the checkpoint was written for {then}, and this query has {now}: give it the"
                 " stream or streamPattern it had, or a checkpointLocation of its own"
             )
-        others = [stream for stream, *_ in offset.layout if not several.takes(stream)]
+        others = [stream for stream in offset.layout.streams if not several.takes(stream)]
         if others:
             raise OffsetError(
                 f"the checkpoint has stream '{others[0]}', too, which is none of"
@@ -203,8 +202,9 @@ class WatchedStreams:
         Raises:
             DataLossError: One was (`failOnDataLoss`).
         """
-        known = [stream for stream, *_ in offset.layout]
-        self._survey.take(Layout.of_streams(known))
+        assert offset.layout is not None
+        known = offset.layout.streams
+        self._survey.take(offset.layout)
         if any(stream not in self.infos and stream not in self._gone for stream in known):
             self.look()  # now each of them is asked for that a listing leaves out
         self._gone.difference_update(self.infos)  # made anew, and a loss if deleted once more
@@ -213,7 +213,7 @@ class WatchedStreams:
                 self._lost(stream, index, "the stream was deleted, with what was not read of it")
                 self._gone.add(stream)
         self._survey.take(Layout.of_streams(name for name in known if name in self.infos))
-        return offset.laid_out(self._layout.places, {}, {})
+        return offset.laid_out(self._layout, {}, {})
 
     def checked(self, offset: Offset) -> Offset:
         """

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.operations.partitionplan import PartitionPlan
 
 N = 4
 ORIGINS = [f"O{i}" for i in range(12)]
@@ -52,3 +58,38 @@ def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None)
                 continue
             rows[message["subject"]].append(base64.b64decode(message["data"]))
     return rows
+
+
+@contextmanager
+def writing(js: JetStream, name: str) -> Iterator[None]:
+    """
+    Publishes on `<name>.<origin>.<destination>` all the time, on a connection of its own; the first
+    message is stored.
+    """
+    client, began, stop = Client(js.client.options), threading.Event(), threading.Event()
+    other = JetStream(client)
+
+    def write() -> None:
+        for n in itertools.count():
+            if stop.is_set():
+                return
+            other.publish(f"{name}.{ORIGINS[n % 12]}.JFK", b"w%d" % n, [])
+            began.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert began.wait(30)
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+        client.close()
+
+
+def layouts(name: str, n: int, how: str) -> PartitionPlan:
+    """The layout of n partitions over raw subjects; its streams have n in their names."""
+    streams = f"{name}x{n}-{{partition}}" if how == "streams" else None
+    return PartitionPlan(
+        name, n, streams, subject=f"{name}.*.*", tokens=(1,), numbered=f"{name}x{n}-all"
+    )

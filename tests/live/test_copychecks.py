@@ -10,9 +10,9 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, CountMismatchError
-from pyspark_jetstream.operations.copies import Copies
 from pyspark_jetstream.operations.partitioning import Verification, partition_stream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan
+from pyspark_jetstream.readstream.copies import Copies
 
 from ..kits.partitions import N, numbered_messages, update
 from .test_serverheaders import stored_raw

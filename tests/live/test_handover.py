@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.operations.handover import Handover, hand_over
 from pyspark_jetstream.operations.partitioning import partition_stream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan
 
-from ..kits.partitions import ORIGINS, Rows, stored
-
-
-@contextmanager
-def writing(js: JetStream, name: str) -> Iterator[None]:
-    """
-    Publishes on `<name>.<origin>.<destination>` all the time, on a connection of its own; the first
-    message is stored.
-    """
-    client, began, stop = Client(js.client.options), threading.Event(), threading.Event()
-    other = JetStream(client)
-
-    def write() -> None:
-        for n in itertools.count():
-            if stop.is_set():
-                return
-            other.publish(f"{name}.{ORIGINS[n % 12]}.JFK", b"w%d" % n, [])
-            began.set()
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        assert began.wait(30)
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
-        client.close()
-
-
-def layouts(name: str, n: int, how: str) -> PartitionPlan:
-    """The layout of n partitions over raw subjects; its streams have n in their names."""
-    streams = f"{name}x{n}-{{partition}}" if how == "streams" else None
-    return PartitionPlan(
-        name, n, streams, subject=f"{name}.*.*", tokens=(1,), numbered=f"{name}x{n}-all"
-    )
+from ..kits.partitions import ORIGINS, Rows, layouts, stored, writing
 
 
 def read(js: JetStream, options: dict[str, str], starting: bool) -> Rows:

@@ -23,11 +23,11 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.mapping.rule import Rule
 from pyspark_jetstream.operations.console.commands import main
-from pyspark_jetstream.operations.copies import Copied
 from pyspark_jetstream.operations.partitioning import forecast, partition_stream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan, numbering
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.readstream.copies import Copied
 
 from ..kits.partitions import N, stored, update
 from ..kits.places import ROOT

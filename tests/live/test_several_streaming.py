@@ -70,7 +70,7 @@ def test_streams_join_from_their_first_message(
     assert rows(late) == sorted(
         set(every(tenants, a=3, b=5, c=4, d=2)) - set(every(tenants, b=3, c=3))
     )
-    places = [name for (name,) in early.planned[-1]["layout"]]
+    places = [name for (name,) in early.planned[-1]["layout"]["places"]]
     assert places == [tenants.name(name) for name in "bcad"]
 
 
@@ -167,7 +167,7 @@ def test_a_stream_that_is_deleted(
     assert rows(several) == every(tenants, a=5, b=3, c=5)
     tenants.fill("c", count=1)
     drain(several)
-    assert [name for name, in several.planned[-1]["layout"]] == [
+    assert [name for name, in several.planned[-1]["layout"]["places"]] == [
         tenants.name("a"), tenants.name("c"),
     ]  # fmt: skip
     tenants.make("b")

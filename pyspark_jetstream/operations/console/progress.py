@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from pyspark_jetstream.operations.copies import Copied
 from pyspark_jetstream.operations.terminal import Row, cell, complain, console, drawn
+from pyspark_jetstream.readstream.copies import Copied
 from pyspark_jetstream.sanitize import sanitized
 
 

@@ -47,7 +47,7 @@ from ...fetch.options import StreamOptions, plain_read
 from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
 from ...readstream.lease import BUCKET
-from ...readstream.offsets import Offset
+from ...readstream.offsets import Offset, begins, is_initial
 from ...readstream.options import POLICIES
 from ...readstream.shared.claims import ClaimedOffset
 from ...readstream.shared.fence import Fence
@@ -484,14 +484,8 @@ class Inspector:
     ) -> tuple[list[tuple[SubjectPartition, bool]], list[str]]:
         """The partitions of a source, each with whether its filter is known; problems."""
         problems = []
-        if isinstance(planned, Offset) and planned.layout:
-            named = [SubjectPartition(i, stream) for i, (stream, *_) in enumerate(planned.layout)]
-            return [(partition, True) for partition in named], []
-        if isinstance(planned, Offset) and len(planned.filters) == n and len(planned.streams) == 1:
-            (stream,) = planned.streams
-            filters = enumerate(planned.filters)
-            of = [SubjectPartition(index, stream, filter) for index, filter in filters]
-            return [(partition, True) for partition in of], []
+        if isinstance(planned, Offset) and planned.layout is not None:
+            return [(partition, True) for partition in planned.layout], []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:
@@ -600,12 +594,11 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
             elif "claims" in value:
                 sources.append(_Source(name, None, ClaimedOffset.from_json(value)))
             else:
-                begun = done is not None and "initial" not in done
+                begun = done is not None and not is_initial(done)
                 planned = Offset.from_json(value)
                 committed = Offset.from_json(done) if begun else None
-                if committed is not None and planned.layout:
-                    begins = dict(zip(planned.layout, planned.base, strict=True))
-                    committed = committed.laid_out(planned.layout, begins, planned.streams)
+                if committed is not None and committed.layout != planned.layout:
+                    committed = begins(done, planned)
                 sources.append(_Source(name, committed, planned))
         except OffsetError as error:
             sources.append(_Source(name, None, None, str(error)))

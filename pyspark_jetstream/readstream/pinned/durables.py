@@ -403,6 +403,20 @@ class Durables:
         except JetStreamError as error:
             logger.warning("consumers are not moved along, the next batch will: %s", error)
 
+    def remove(self, offset: Offset) -> None:
+        """
+        Deletes the consumers of a query that has left these partitions; never raises. Streams that
+        keep messages for them are none that a query leaves.
+        """
+        of = [(p.stream, f"{offset.consumer}-{p.index}") for p in self._layout]
+        try:
+            for (stream, name), info in zip(of, self._js.consumer_infos(of), strict=True):
+                owner = Owner.of(info.config) if info is not None else None
+                if owner is not None and owner.query == offset.query:
+                    self._js.delete_consumer(stream, name)
+        except JetStreamError as error:
+            logger.warning("consumers of partitions that are left stay: %s", error)
+
     def _made(self, reads: Sequence[ConsumerRead]) -> list[ConsumerInfo]:
         """These consumers, made in one round trip; one by one where one is refused, to say why."""
         try:

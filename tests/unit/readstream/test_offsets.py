@@ -9,7 +9,9 @@ import pytest
 
 from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
-from pyspark_jetstream.readstream.offsets import INITIAL, Offset, check_layout, is_initial
+from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
+from pyspark_jetstream.readstream.changing import Change
+from pyspark_jetstream.readstream.offsets import INITIAL, Offset, begins, check_layout, is_initial
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from ...kits.seeds import fresh
@@ -139,7 +141,7 @@ def test_an_offset_of_the_first_version():
     offset = Offset.from_json(json.loads(text))
 
     assert (offset.sequences, offset.base, offset.consumer) == ((7, 9), (0, 0), "spark-0a1b2c3d4e")
-    assert (offset.idle, offset.resumed, offset.query, offset.filters) == ((), (), "", ())
+    assert (offset.idle, offset.resumed, offset.query, offset.layout) == ((), (), "", None)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_what_a_take_over_adds():
 
 SEVERAL = Offset(
     (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", (1, 2), (5, 0, 8), split=True,
-    layout=(("B",), ("A",), ("C",)), marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
+    layout=Layout.of_streams("BAC"), marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
 )  # fmt: skip
 
 
@@ -236,12 +238,13 @@ def test_an_offset_of_several_streams():
     """
     value = json.loads(json.dumps(SEVERAL.to_json()))
 
-    assert value["layout"] == [["B"], ["A"], ["C"]]
+    assert value["layout"] == {"places": [["B"], ["A"], ["C"]], "several": True}
     assert Offset.from_json(value) == SEVERAL
     with pytest.raises(OffsetError, match="differ in length"):
-        Offset.from_json(value | {"layout": [["B"]]})
-    with pytest.raises(OffsetError, match="no offset"):
-        Offset.from_json(value | {"layout": [["B"], ["A"], [7]]})
+        Offset.from_json(value | {"layout": {"places": [["B"]]}})
+    for wrong in ({"places": [["B"], ["A"], [7]]}, {"places": [], "more": 1}, [["B"]], {}):
+        with pytest.raises(OffsetError, match="no offset"):
+            Offset.from_json(value | {"layout": wrong})
 
 
 def test_partitions_that_come_and_go():
@@ -249,12 +252,54 @@ def test_partitions_that_come_and_go():
     Laid out anew, the partitions that stay are where they were, by whatever place; the others begin
     where it is said; of those that go nothing is left.
     """
-    laid = SEVERAL.laid_out([("C",), ("D",), ("B",)], {("D",): 6}, {"D": "t3"})
+    laid = SEVERAL.laid_out(Layout.of_streams("CDB"), {("D",): 6}, {"D": "t3"})
 
     assert (laid.sequences, laid.base) == ((9, 6, 7), (2, 6, 3))
-    assert laid.layout == (("C",), ("D",), ("B",))
+    assert laid.layout == Layout.of_streams("CDB")
     assert laid.streams == {"C": "t2", "D": "t3", "B": "t1"}
     assert (laid.idle, laid.resumed) == ((0,), (8, 6, 5))
     assert list(laid.marks) == ["B"]
     assert laid.split
-    assert SEVERAL.laid_out(SEVERAL.layout, {}, {}) == SEVERAL
+    assert SEVERAL.laid_out(Layout.of_streams("BAC"), {}, {}) == SEVERAL
+
+
+FILTERED = Layout(
+    tuple(SubjectPartition(p, "N", f"n.{p}.>") for p in range(2)),
+    partition_subject="n.{partition}.>",
+)
+
+
+def test_an_offset_on_its_way_to_another_layout():
+    """
+    Layout, filters and all, and a change under way survive the JSON; what is not known of a change
+    is refused.
+    """
+    change = Change(Layout.of_streams("XY"), {"N": 9, "X": 4, "Y": 0}, {"X": "t1", "Y": "t2"})
+    offset = Offset((7, 8), (0, 0), {"N": "t0"}, "c", layout=FILTERED, change=change)
+    value = json.loads(json.dumps(offset.to_json()))
+
+    assert Offset.from_json(value) == offset
+    assert value["layout"] == {
+        "places": [["N", "n.0.>"], ["N", "n.1.>"]],
+        "subject": FILTERED.partition_subject,
+    }
+    assert change.upto(FILTERED, (7, 11)) == (9, 11)
+    with pytest.raises(OffsetError, match="no offset"):
+        Offset.from_json(value | {"change": value["change"] | {"pace": 1}})
+
+
+def test_the_batch_between_two_layouts_has_no_rows():
+    """
+    A switch ends where its new layout begins; of what the query agreed to, only the partitions and
+    their streams are others. A batch of one layout begins where the one before ended.
+    """
+    whole = Layout((SubjectPartition(0, "X"),))
+    change = Change(whole, {"N": 9, "X": 4}, {"X": "t1"})
+    old = Offset((9, 9), (0, 0), {"N": "t0"}, "c", (1,), query="q", layout=FILTERED, change=change)
+    new = old.switched(change, {"X": Mark("t1", 5, "", 1)})
+
+    assert begins(old.to_json(), new) == new
+    assert (new.sequences, new.base, new.streams, new.change) == ((4,), (4,), {"X": "t1"}, None)
+    assert (new.consumer, new.query, new.layout) == ("c", "q", whole)
+    assert begins(old.to_json(), old.at((10, 11))) == old.bare()
+    assert begins(INITIAL, new).sequences == (4,)

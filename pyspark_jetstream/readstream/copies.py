@@ -115,6 +115,52 @@ class Copies:
             name = feeding.feed
         return links[::-1]
 
+    def origin_of(self, streams: Sequence[str]) -> str | None:
+        """
+        The nearest stream of which all these are copies, or which they are; None where there is no
+        such one.
+        """
+        lines = [self._line(stream) for stream in streams]
+        common = set(lines[0]).intersection(*lines)
+        return next((name for name in lines[0] if name in common), None)
+
+    def _line(self, stream: str) -> list[str]:
+        """The stream, what feeds it, what feeds that, and so on, as far as the account has them."""
+        line: list[str] = []
+        name: str | None = stream
+        while name is not None and name not in line:
+            info = self.found(name)
+            feeding = feeding_of(info.config) if info is not None else None
+            line.append(name)
+            name = feeding.feed if feeding is not None else None
+        return line
+
+    def cuts(
+        self,
+        streams: Sequence[str],
+        origin: str,
+        cut: int,
+        progress: Progress,
+        stall_timeout_s: float,
+    ) -> dict[str, int]:
+        """
+        By stream the last sequence that was copied from one up to `cut` of the origin, also of
+        those in between; once each has what its feed holds by now.
+
+        Raises:
+            OptionError: A stream is no copy of the origin.
+            CopyStalledError: Nothing was copied for so long.
+            CopyMismatchError: A message was published into a copy.
+        """
+        links: dict[str, Feeding] = {}
+        for stream in streams:
+            links |= self.chain(stream, origin)  # whatever feeds a stream comes before it
+        self.settle(links, progress, stall_timeout_s)
+        cuts = {origin: cut}
+        for name, feeding in links.items():
+            cuts[name] = self.position(name, cuts[feeding.feed])
+        return cuts
+
     def last_of(self, stream: str, filters: Sequence[str]) -> int:
         """The last sequence of the stream whose subject one of the filters matches; 0: none."""
         messages = self.js.messages(stream, [{"last_by_subj": filter_} for filter_ in filters])

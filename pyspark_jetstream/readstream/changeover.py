@@ -1,0 +1,132 @@
+"""
+Where a query changes over from one layout of its partitions to another: the cut, by the sequences
+of the stream that both are copies of.
+
+Must not know: batches; what is done with the cut is `changing`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..client.jetstream import JetStream
+from ..errors import OffsetError, OptionError
+from ..fetch.layout import Layout
+from ..sanitize import get_logger
+from .changing import Change
+from .copies import Copies
+from .offsets import Offset, check_filters, check_layout
+from .options import SourceOptions
+
+__all__ = ["CHANGING", "Changeover", "begin_change"]
+
+logger = get_logger(__name__)
+
+CHANGING: Final = (
+    "to change N: keep both layouts, let pyspark-jetstream partition --hand-over name one"
+    " point in both, drain the old one with the old options, its endingOffsets and"
+    " trigger(availableNow=True), then start with the new options, its startingOffsets and"
+    " a new checkpointLocation"
+)
+"""What there is to do where a query cannot change over under its checkpoint."""
+
+_STALL_S: Final = 60.0
+"""How long nothing may be copied before the query gives up."""
+
+
+class Changeover:
+    """
+    A query's way to the layout that its options say.
+
+    Args:
+        wanted: that layout; the query may come from another one.
+    """
+
+    def __init__(self, js: JetStream, options: SourceOptions, wanted: Layout) -> None:
+        self.change: Change | None = None
+        """None where the query has gone over, or never had another layout."""
+        self._js = js
+        self._options = options
+        self._wanted = wanted
+
+    def __repr__(self) -> str:
+        return f"<Changeover to {self._wanted}, {self.change}>"
+
+    def meet(self, offset: Offset) -> None:
+        """
+        Notes which layout the query has: that of an offset.
+
+        Raises:
+            OptionError: An option is given that goes with one layout alone.
+            OffsetError: There is no way from one to the other.
+        """
+        self.change = None
+        if offset.layout == self._wanted:
+            return
+        options = self._options
+        given = {"standby": options.standby, "endingOffsets": bool(options.ending.sequences)}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise OptionError(
+                name,
+                "the query changes over from other partitions, which its checkpoint has: leave"
+                " this option out until it has done so",
+            )
+        self.change = begin_change(self._js, offset, self._wanted)
+
+    def upto(self, offset: Offset) -> tuple[int, ...]:
+        """How far the layout of an offset is read at the most."""
+        assert self.change is not None and offset.layout is not None
+        return self.change.upto(offset.layout, offset.sequences)
+
+    def switched(self, offset: Offset) -> Offset:
+        """The end of the batch without rows in which the query goes over from `offset`."""
+        assert self.change is not None
+        infos = self._js.stream_infos(list(self.change.to.streams))
+        return offset.switched(self.change, {info.name: info.mark for info in infos})
+
+
+def begin_change(js: JetStream, offset: Offset, new: Layout) -> Change:
+    """
+    The change from the layout of an offset to this one. Waits until all copies have what their
+    origin holds by now.
+
+    Raises:
+        OffsetError: No one stream feeds both, or one of them does not keep its messages.
+        CopyStalledError: The server stopped copying.
+        CopyMismatchError: A message was published into a copy.
+    """
+    old, change, copies = offset.layout, offset.change, Copies(js)
+    assert old is not None
+    check_filters(old, new)
+    streams = list(dict.fromkeys((*old.streams, *new.streams)))
+    infos = dict(zip(streams, js.stream_infos_there(streams), strict=True))
+    for name, info in infos.items():
+        if info is None or info.created != offset.streams.get(name, info.created):
+            what = "deleted" if info is None else "made anew"
+            raise OffsetError(
+                f"the checkpoint was written for stream {', '.join(old.streams)}, and stream"
+                f" '{name}' was {what} before it was read to a common point with stream"
+                f" {', '.join(new.streams)}: what is left of it cannot be read. Give this query a"
+                " checkpointLocation of its own, and startingOffsets"
+            )
+        if info.retention != "limits":
+            raise OffsetError(
+                f"a query changes over from stream {', '.join(old.streams)} to"
+                f" {', '.join(new.streams)} only where all keep their messages, and stream '{name}'"
+                f" has retention {info.retention}: {CHANGING}"
+            )
+    created = {name: info.created for name, info in infos.items() if info is not None}
+    created = {name: created[name] for name in new.streams}
+    if change is not None and change.to == new and change.created == created:
+        return change
+    origin = copies.origin_of(streams)
+    if origin is None:
+        check_layout(len(old), old.streams, new.streams, len(new), CHANGING)
+        raise OffsetError(f"the layouts have no origin in common: {CHANGING}")
+    cut = js.stream_info(origin).last_seq
+    cuts = copies.cuts(streams, origin, cut, lambda _: None, _STALL_S)
+    logger.info(
+        "the query changes over from %d partitions of %s to %d of %s: at sequence %d of %s",
+        len(old), ",".join(old.streams), len(new), ",".join(new.streams), cut, origin,
+    )  # fmt: skip
+    return Change(new, cuts, created)

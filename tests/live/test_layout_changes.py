@@ -1,0 +1,157 @@
+"""A query goes over to other partitions of its origin, under its checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import OffsetError, OptionError
+from pyspark_jetstream.operations.handover import reading
+from pyspark_jetstream.operations.partitioning import partition_stream
+
+from ..kits.partitions import layouts, stored, update, writing
+from ..kits.reading import Query, query
+from ..kits.seeds import fresh
+
+__all__ = ["query"]
+
+SEEDS = [1, *fresh(__name__)]
+
+
+def turn(of: Query, options: dict[str, Any]) -> None:
+    """Starts the query with other options for what it reads."""
+    layout = {"stream", "partitions", "partitionSubject", "subject", "endingOffsets"}
+    of.options = {k: v for k, v in of.options.items() if k not in layout} | options
+    of.restart()
+
+
+def origins_subject(subject: str, origin: str) -> str:
+    """The subject that a message of a copy has in the origin."""
+    return ".".join([origin, *subject.split(".")[-2:]])
+
+
+def check_whole(js: JetStream, origin: str, of: Query) -> None:
+    """The query has read each message of the origin once, in the order of its subject."""
+    rows: dict[str, list[bytes]] = {}
+    for row in of.rows:
+        rows.setdefault(origins_subject(row["subject"], origin), []).append(row["data"])
+    assert rows == stored(js, origin)
+
+
+def where(of: Query) -> tuple[str, int]:
+    """The first stream of the layout that was planned last, and how many partitions it has."""
+    places = of.planned[-1]["layout"]["places"] if of.planned else []
+    return (places[0][0], len(places)) if places else ("", 0)
+
+
+def steps(of: Query, rng: random.Random, done: Callable[[], bool]) -> int:
+    """Micro-batches, amid which the run is killed again and again; how often it was."""
+    kills = 0
+    for _ in range(400):
+        if done():
+            return kills
+        if of.plan() is not None:
+            if rng.random() < 0.3:
+                kills += 1
+                of.restart()
+                continue
+            of.commit()
+        if rng.random() < 0.2:
+            kills += 1
+            of.restart()
+    raise AssertionError("the query does not come to its end")
+
+
+@pytest.mark.parametrize(
+    ("ways", "mode"),
+    [
+        (("streams4", "streams8", "streams3"), "auto"),
+        (("filtered2", "streams3", "filtered3"), "consumer"),
+        (("origin1", "filtered4", "streams2", "origin1"), "direct"),
+        (("origin1", "streams2"), "consumer"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_query_goes_over(
+    js: JetStream,
+    raw: Callable[..., str],
+    query: Callable[..., Query],
+    ways: tuple[str, ...],
+    mode: str,
+    seed: int,
+) -> None:
+    """
+    From one layout to the next, while a writer goes on and runs are killed between any two steps:
+    each message once, in the order of its subject, under one name of the query and its consumers;
+    consumers of the layout that it has left are deleted.
+    """
+    origin, rng = raw(), random.Random(seed)
+    of: Query | None = None
+    with writing(js, origin):
+        for way in ways:
+            n = int(way[-1])
+            if way == "origin1":
+                options, streams = {"stream": origin}, [origin]
+            else:
+                plan = layouts(origin, n, way[:-1])
+                partition_stream(js.client.options, plan)
+                options, streams = reading(plan), list(plan.stream_names or plan.names * n)
+            if of is None:
+                of = query(**options, readMode=mode, maxRecordsPerTrigger=60)
+            else:
+                left = of.planned[-1]["layout"]["places"]
+                turn(of, options)
+            steps(of, rng, lambda at=(streams[-n], n), of=of: where(of) == at)
+            batches = len(of.planned)
+            steps(of, rng, lambda of=of, most=batches + 4: len(of.planned) > most)
+            if way != ways[0] and mode == "consumer":
+                assert not [c for stream, *_ in left for c in js.consumer_list(stream)[0]] or (
+                    {stream for stream, *_ in left} & set(streams)
+                )
+    for name in streams:
+        if name != origin:
+            partition_stream(js.client.options, layouts(origin, n, ways[-1][:-1]))
+            break
+    while of.step():
+        pass
+
+    check_whole(js, origin, of)
+    assert len({(offset["query"], offset["consumer"]) for offset in of.planned}) == 1
+
+
+def test_layouts_without_a_common_origin(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    What cannot be changed over to is refused before a row moves, and the error says why and what
+    there is to do: other streams, several filters, options of one layout, a stream that is gone.
+    """
+    origin, other = raw(), raw()
+    old, new = layouts(origin, 2, "streams"), layouts(other, 3, "streams")
+    for plan in (old, new):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(old))
+    of.step()
+
+    with pytest.raises(OffsetError, match="is of stream .*not of .*--hand-over name one point"):
+        turn(of, reading(new))
+        of.step()
+    with pytest.raises(OffsetError, match="each filter is a partition"):
+        turn(of, {"stream": origin, "subject": f"{origin}.O1.>,{origin}.O2.>"})
+        of.step()
+    turn(of, {"stream": origin, "endingOffsets": '{"0": 480}'})
+    with pytest.raises(OptionError, match="'endingOffsets': the query changes over"):
+        of.step()
+    update(js, origin, retention="interest")
+    with pytest.raises(OffsetError, match=f"'{origin}' has retention interest: to change N"):
+        turn(of, {"stream": origin})
+        of.step()
+    js.delete_stream(old.stream_names[1])
+    with pytest.raises(OffsetError, match=f"'{old.stream_names[1]}' was deleted before it was"):
+        turn(of, {"stream": origin})
+        of.step()
