@@ -44,7 +44,7 @@ def test_everything_arrives_typed():
         "minPending": "1", "minAckPending": "2", "ackWait": "3s", "maxAckPending": "4",
         "maxDeliver": "5", "deadLetterSubject": "dead.{subject}", "maxRecordsPerTrigger": "6",
         "minPartitions": "2", "maxRecordsPerPartition": "3", "claimsLedger": "true",
-        "abandonAfter": "7s",
+        "abandonAfter": "7s", "nakDelay": "2s",
     }  # fmt: skip
     parsed = parse("stream", given)
 
@@ -59,6 +59,7 @@ def test_everything_arrives_typed():
         dead_letter_subject="dead.{subject}",
         claims_ledger="true",
         abandon_after_s=7.0,
+        nak_delay_s=2.0,
         asked=frozenset({"ackWait", "maxAckPending"}),
     )
     assert (parsed.consumer, parsed.max_records, parsed.min_partitions) == ("jobs", 6, 2)
