@@ -20,7 +20,7 @@ from .about import about
 from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
-from .measures import disk, mapping, pressure, rowlatency
+from .measures import buckets, disk, mapping, pressure, rowlatency
 from .measures.kafka import Beside
 from .measures.reads import read_cases
 from .measures.scale import scale_cases
@@ -40,7 +40,7 @@ _PEER: Final = "kafka"
 """A phase of its own: it fetches a broker and needs memory for two more JVMs."""
 
 _OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", _PEER, "latency")
-PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "disk")
+PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "buckets", "disk")
 
 _WRITING_S: Final = 2.0
 _WARM_S: Final = 12.0
@@ -67,6 +67,7 @@ def main() -> int:
     parts: dict[str, Callable[[], Mapping[str, Callable[[], Part]]]] = {
         "mapping": lambda: {"mapping": mapping.part},
         "pressure": lambda: pressure.parts(seconds, arguments.repeat),
+        "buckets": lambda: {"buckets": lambda: buckets.part(seconds, arguments.repeat)},
         "disk": lambda: {"disk": lambda: disk.part(seconds, arguments.repeat)},
     }
     for phase, measures in parts.items():

@@ -123,6 +123,12 @@ _SECTIONS: Final = {
         " command to the answer of a writer at full rate. *Priorities*: from when a row is"
         " offered until it is stored, on a server with room for 100.",
     ),
+    "buckets": (
+        "Keys and counters",
+        "100 B with ids on a thousand keys of a bucket (history 1), and increments of as many"
+        " counters, each beside plain rows on as many subjects, without Spark; nats-py has a"
+        " thousand calls under way.",
+    ),
     "disk": (
         "What sync_interval: always costs",
         "100 B without Spark to two servers on one disk, of which one has `jetstream {"

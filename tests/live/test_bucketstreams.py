@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import re
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
+import nats
 import pytest
 
 from pyspark_jetstream.errors import OptionError
@@ -145,31 +152,90 @@ def test_options_that_do_not_go_together(options, option):
     assert caught.value.option == option
 
 
-@needs_nats
-def test_beside_a_watcher_of_the_command_nats(nats_server, bucket, put, query, js):
-    """
-    The same sequence as `nats kv watch`: latest values, then changes.
-    """
-    name = bucket()
-    put(name, *changes(7, 60, keys=5))
-    entries = changes(8, 400, keys=5)
-    one = query(bucket=name)
-    one.drain()
-    held = len(one.rows)
-    call = [NATS, "--server", nats_server.url, "kv", "watch", name]
-    lines = []
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as watch:
-        while len(lines) < held:
-            lines.append(watch.stdout.readline())
-        for entry in entries:
-            put(name, entry)
-            lines.append(watch.stdout.readline())
-            one.drain()
-        watch.kill()
-    shown = [line.split("]", 1)[1].split(f"{name} > ")[1].strip() for line in lines]
+@contextmanager
+def watched_by_client(url: str, name: str) -> Iterator[list]:
+    """What a watcher of nats-py has seen so far: key, value, revision, operation."""
+    found, stop = [], threading.Event()
 
-    assert [text.split(":", 1)[0] for text in shown] == [row["key"] for row in one.rows]
-    assert all(
-        row["value"].decode() in line for row, line in zip(one.rows, lines, strict=True)
-        if row["operation"] == "PUT"
-    )  # fmt: skip
+    async def watch() -> None:
+        client = await nats.connect(url)
+        watcher = await (await client.jetstream().key_value(name)).watchall()
+        while not stop.is_set():
+            try:
+                entry = await watcher.updates(timeout=0.5)
+            except nats.errors.TimeoutError:
+                continue
+            if entry is not None:
+                operation = entry.operation or "PUT"
+                found.append((entry.key, entry.value or b"", entry.revision, operation))
+        await client.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(watch(),))
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+@contextmanager
+def watched_by_command(url: str, name: str) -> Iterator[list]:
+    """What `nats kv watch` has shown so far: key, value, operation."""
+    found = []
+    shown = re.compile(rf"\] (\w+) {name} > ([^:\s]+)(?:: (.*))?$")
+
+    def read(lines: IO[str]) -> None:
+        for line in lines:
+            operation, key, value = shown.search(line.rstrip()).groups()
+            found.append((key, (value or "").encode(), operation.replace("DELETE", "DEL")))
+
+    call = [NATS, "--server", url, "kv", "watch", name]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as watch:
+        thread = threading.Thread(target=read, args=(watch.stdout,))
+        thread.start()
+        try:
+            yield found
+        finally:
+            watch.kill()
+            thread.join(30)
+
+
+@pytest.mark.parametrize("by", ["client", pytest.param("command", marks=needs_nats)])
+@pytest.mark.parametrize("count", [5_000, 100_000])
+def test_beside_a_watcher(nats_server, bucket, put, query, js, by, count):
+    """
+    The same sequence as a watcher has, with deletes, purges and the markers of keys whose TTL has
+    ended. Nothing is changed twice before both have read it: what is replaced no watcher sees.
+    """
+    name = bucket(allow_msg_ttl=True, subject_delete_marker_ttl=3600 * 10**9)
+    rng, step, brief = random.Random(count), count // 25, 100
+    put(name, *[(f"a.{key}", b"held") for key in range(0, 2 * step, 3)])
+    watched = watched_by_client if by == "client" else watched_by_command
+    one = query(bucket=name)
+    with watched(nats_server.url, name) as found:
+
+        def both(total: int) -> None:
+            eventually(lambda: one.drain() or len(one.rows) == total, 120)
+            eventually(lambda: len(found) >= total, 120)
+
+        total = len(range(0, 2 * step, 3))
+        both(total)
+        for low in range(0, count, step):
+            entries = []
+            for key in rng.sample(range(2 * step), step):
+                marker = rng.choice([None, None, None, DEL, PURGE])
+                own = (b"", marker) if marker else (b"%d" % (low + key),)
+                entries.append((f"a.{key}", *own))
+            put(name, *entries)
+            both(total := total + step)
+        put(name, *[(f"b.{key}", b"brief", [("Nats-TTL", "10s")]) for key in range(brief)])
+        both(total := total + brief)
+        both(total + brief)  # the server's own
+    rows = seen(one.rows)
+    if by == "command":
+        rows = [(key, value, operation) for key, value, _, operation in rows]
+
+    assert found == rows
+    assert sum(row[-1] == "PURGE" and row[0].startswith("b.") for row in rows) == brief
+    assert {row[-1] for row in rows} == {"PUT", "DEL", "PURGE"}

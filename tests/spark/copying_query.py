@@ -21,7 +21,23 @@ def end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def main(source: dict[str, str], sink: dict[str, str], out: str, checkpoint: str) -> None:
+KEY = "split(subject, '[.]')[2]"
+COLUMNS = {
+    "plain": [f"concat('OUT.', {KEY}) AS subject", "data", "headers"],
+    "bucket": [
+        f"{KEY} AS key",
+        "CASE WHEN int(string(data)) % 7 = 3 THEN 'delete'"
+        " WHEN int(string(data)) % 11 = 5 THEN 'purge' ELSE 'put' END AS operation",
+        "IF(int(string(data)) % 7 = 3 OR int(string(data)) % 11 = 5, NULL, data) AS value",
+    ],
+    "counters": [
+        f"concat('OUT.', {KEY}) AS subject", "CAST(string(data) AS BIGINT) % 10 - 3 AS increment"
+    ],
+}  # fmt: skip
+"""What is written of each message, by the kind of write."""
+
+
+def main(source: dict[str, str], sink: dict[str, str], kind: str, checkpoint: str) -> None:
     from pyspark.sql import SparkSession
 
     spark = (
@@ -37,7 +53,7 @@ def main(source: dict[str, str], sink: dict[str, str], out: str, checkpoint: str
         spark.readStream.format("jetstream")
         .options(**source)
         .load()
-        .selectExpr(f"concat('{out}.', split(subject, '[.]')[2]) as subject", "data", "headers")
+        .selectExpr(*COLUMNS[kind])
         .writeStream.format("jetstream")
         .options(**sink)
         .option("checkpointLocation", checkpoint)

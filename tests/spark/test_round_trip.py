@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
+from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..conftest import connection_to
@@ -38,6 +40,8 @@ OF_THE_WRITE = ("Nats-Msg-Id", "Nats-Batch-")
 """Headers that the write itself adds; a server stores those of an atomic batch, too."""
 
 MODES = ["async", "fast", "atomic"]
+VICTIMS = ("server", "executor", "driver")
+"""Each is killed once before chance says who is."""
 
 
 def headers(i: int) -> list[tuple[str, list[str]]] | None:
@@ -89,6 +93,51 @@ def expected(count: int) -> dict[str, list[tuple[int, Any]]]:
         f"OUT.k{key}": [(i, (headers(i) or [])[:1]) for i in range(key, count, SUBJECTS)]
         for key in range(SUBJECTS)
     }
+
+
+def check_copy(server: DevServer, total: int, told: str) -> None:
+    """Each message is there once, as it was, in the order of its subject."""
+    found, wanted = contents(server, "OUT"), expected(total)
+    assert set(found) == set(wanted), told
+    for subject, messages in wanted.items():
+        numbers = [number for number, _ in found[subject]]
+        assert numbers == [number for number, _ in messages], told
+        assert found[subject] == messages
+
+
+def check_bucket(server: DevServer, total: int, told: str) -> None:
+    """The bucket is the fold of all rows."""
+    reader = JetStreamBucketReader(parse_read({"servers": server.url, "bucket": "OUT"}))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    found = {row["key"]: row["value"] for batch in batches for row in batch.to_pylist()}
+    last = {f"k{key}": max(range(key, total, SUBJECTS)) for key in range(SUBJECTS)}
+    assert found == {
+        key: str(i).encode() for key, i in last.items() if i % 7 != 3 and i % 11 != 5
+    }, told
+
+
+def check_counters(server: DevServer, total: int, told: str) -> None:
+    """Each counter is the sum of its rows."""
+    options = {"servers": server.url, "stream": "OUT", "multiLast": "OUT.>"}
+    reader = JetStreamSnapshotReader(parse_read(options | {"includeCount": "true"}))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    found = {row["subject"]: int(row["count"]) for batch in batches for row in batch.to_pylist()}
+    assert found == {
+        f"OUT.k{key}": sum(i % 10 - 3 for i in range(key, total, SUBJECTS))
+        for key in range(SUBJECTS)
+    }, told
+
+
+KINDS: dict[str, tuple[dict[str, Any], dict[str, str], Callable[[DevServer, int, str], None]]] = {
+    "plain": ({"allow_atomic": True}, {}, check_copy),
+    "bucket": (
+        {"name": "KV_OUT", "subjects": ["$KV.OUT.>"], "max_msgs_per_subject": 1,
+         "allow_rollup_hdrs": True, "deny_delete": True, "discard": "new"},
+        {"bucket": "OUT"}, check_bucket,
+    ),
+    "counters": ({"allow_msg_counter": True}, {}, check_counters),
+}  # fmt: skip
+"""Kinds of writes: what their stream is beside, their options, and what must be there at last."""
 
 
 class Query(AbstractContextManager["Query"]):
@@ -159,13 +208,19 @@ def batches_begun(home: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [int(os.environ.get("SEED", "1"))])
-@pytest.mark.parametrize("kills", [4, 20])
-def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, kills: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "kind"), [(4, "plain"), (20, "plain"), (8, "bucket"), (8, "counters")]
+)
+def test_whoever_is_killed_each_message_arrives_once(
+    tmp_path: Path, kills: int, kind: str, seed: int
+) -> None:
     """
     A copying query survives SIGKILLs of its driver, its executors and the server at random
-    points: payloads, headers and the order of each subject are those of the input, once each. The
+    points: payloads, headers and the order of each subject are those of the input, once each. A
+    bucket is the fold of the rows, a counter their sum, and each row has taken one sequence. The
     target's duplicate window is shorter than a restart, so it is the ledger that keeps them single.
     """
+    config, own, check = KINDS[kind]
     rng = random.Random(seed)
     total = kills * MESSAGES_A_KILL
     with DevServer() as server:
@@ -176,7 +231,7 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, kills: int,
         js.create_stream(
             {
                 "name": "OUT", "subjects": ["OUT.>"], "duplicate_window": int(WINDOW_S * 1e9),
-                "allow_batched": True, "allow_atomic": True, **common,
+                "allow_batched": True, **common, **config,
             }
         )  # fmt: skip
         client.close()
@@ -190,15 +245,18 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, kills: int,
         while True:
             sink = {
                 "servers": server.url, "ackTimeout": "1s", "publishTimeout": "60s",
-                "maxInFlight": "100", "publishMode": rng.choice(MODES), "requestTimeout": "60s",
+                "maxInFlight": "100", "requestTimeout": "60s",
+                "publishMode": rng.choice(MODES if kind == "plain" else MODES[:2]), **own,
             }  # fmt: skip
-            with Query(tmp_path, [source, sink, "OUT", str(tmp_path / "checkpoint")]) as query:
+            with Query(tmp_path, [source, sink, kind, str(tmp_path / "checkpoint")]) as query:
                 begun = batches_begun(tmp_path)
                 while not query.ended() and batches_begun(tmp_path) == begun:
                     time.sleep(0.05)
                 while len(done) < kills and not query.ended():
                     time.sleep(rng.uniform(0.1, 1.5))
                     victim = rng.choice(["driver", "executor", "executor", "server"])
+                    if len(done) < len(VICTIMS):
+                        victim = VICTIMS[len(done)]
                     if victim == "executor" and not query.kill_executor(rng):
                         continue
                     done.append(victim)
@@ -210,14 +268,12 @@ def test_whoever_is_killed_each_message_arrives_once(tmp_path: Path, kills: int,
                 else:
                     if query.status(240) == 0:
                         break
-        found = contents(server, "OUT")
+        log = (tmp_path / "log").read_text(errors="replace")
+        check(server, total, f"seed {seed}: {done}\n{log[-3000:]}")
+        client = Client(connection_to(server))
+        last = JetStream(client).stream_info(config.get("name", "OUT")).last_seq
+        client.close()
 
-    log = (tmp_path / "log").read_text(errors="replace")
     assert len(done) == kills, f"seed {seed}: the copy was over after {done}"
-    assert kills < 20 or {"driver", "executor", "server"} <= set(done)
-    wanted = expected(total)
-    assert set(found) == set(wanted), log[-3000:]
-    for subject, messages in wanted.items():
-        numbers = [number for number, _ in found[subject]]
-        assert numbers == [number for number, _ in messages], f"seed {seed}: {done}"
-        assert found[subject] == messages
+    assert set(VICTIMS) <= set(done)
+    assert last == total

@@ -135,6 +135,22 @@ def test_the_cost_of_the_disk_is_written(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.live
+def test_the_speed_of_keys_and_counters_is_written(tmp_path):
+    """
+    `--only buckets` needs no Spark and compares keys and counters with plain rows and nats-py.
+    """
+    entries = run_bench(tmp_path, "--rows", "50000", "--only", "buckets")
+
+    assert [(entry["name"], entry["reference"]) for entry in entries] == [
+        (f"{what}, {mode}", beside)
+        for what in ("keys", "counters")
+        for mode, beside in (("async", "plain rows"), ("fast", "plain rows"), ("async", "nats-py"))
+    ]
+    assert all(entry["value"] > 0 and entry["ratio"] > 0 for entry in entries)
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.live
 def test_the_latency_of_rows_is_measured_over_rates(tmp_path):

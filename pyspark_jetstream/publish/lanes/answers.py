@@ -125,10 +125,11 @@ def puback_pattern(inbox: str, sid: int, duplicate: bool = False) -> re.Pattern[
     the frame's line, the payload, which may have another, and in it the stream's name.
 
     Plain is what the server writes when it has stored a message: a stream name, perhaps a domain,
-    a sequence; with `duplicate`, also that mark. Everything else is for `classify`.
+    a sequence, perhaps a counter's sum; with `duplicate`, also that mark. Everything else is for
+    `classify`.
     """
     name = rb"[ !#-\[\]-~]*+"
-    mark = rb',"duplicate": ?true' if duplicate else b""
+    mark = rb',"duplicate": ?true' if duplicate else rb'(?:,"val":"-?[0-9]++")?'
     return re.compile(
         rb"(?<![^\n])MSG %b\.(\d{1,%d}) %d (\d{1,9})\r\n"
         % (re.escape(inbox.encode()), _DIGITS, sid)

@@ -157,6 +157,19 @@ def test_pubacks_that_are_not_alike_are_taken_as_well(seqs):
     assert lane.acked == 8
 
 
+def test_pubacks_of_counters_are_taken_at_one_go():
+    """
+    Each has the sum of its counter.
+    """
+    lane = new_lane()
+    lane.offer(messages(["a"] * 9))
+    lane.ready(0.0, 1 << 17)
+    found = b"".join(pubacks([i], b',"val":"%d"' % (7 * i - 20)) for i in range(9))
+
+    assert absorb([lane], 7, found, 0, len(found), 0.2)
+    assert (lane.acked, lane.duplicates) == (9, 0)
+
+
 def test_pubacks_of_two_lanes_are_taken_at_one_go():
     """
     Rows and dead letters, say; one that is neither's is left to the general path, with all others.
