@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter
@@ -11,9 +12,11 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.client import connection as connections
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import JetStreamError, WriterFencedError
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Active,
     Producer,
@@ -21,6 +24,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.write import parked
+from pyspark_jetstream.write.attempt import TaskAttempt
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -28,6 +33,7 @@ from pyspark_jetstream.write.parked import drain, ensure_parking
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, creation_of, rules_of, sink_of
+from ..kits.seeds import fresh
 from .test_publisher import stored
 
 QUERIES = count()
@@ -177,4 +183,119 @@ def test_a_pause_holds_nobody_else(query, throttle):
     one.check()
     assert one.write(one.made("a", "b")).parked == 0
     one.commit()
+    one.check()
+
+
+class Killed(BaseException):
+    """What ends an attempt or a drain as a kill does."""
+
+
+class Fate(threading.local):
+    """What becomes of this thread's attempt or drain, and at which of its steps."""
+
+    left = -1
+    frozen: threading.Event | None = None
+
+    def step(self):
+        """The next step: the thread is killed, or stands still, when it is the last one."""
+        self.left -= 1
+        if self.left == 0 and self.frozen is None:
+            raise Killed
+        if self.left == 0:
+            assert self.frozen.wait(120)
+
+
+@pytest.fixture
+def fate(monkeypatch):
+    """Attempts and drains that ask at each turn, and ahead of each removal, whether they go on."""
+    one = Fate()
+    for owner, name in ((TaskAttempt, "_look"), (parked._Drain, "_look"), (JetStream, "purge")):
+        real = getattr(owner, name)
+
+        def asked(*arguments, real=real):
+            one.step()
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, asked)
+    return one
+
+
+class Zombie(threading.Thread):
+    """An attempt or a drain that stands still amid its work, and goes on later."""
+
+    def __init__(self, fate, steps, work):
+        super().__init__(daemon=True)
+        self.go_on = threading.Event()
+        self._fate, self._steps, self._work = fate, steps, work
+        self.error = None
+
+    def run(self):
+        self._fate.left, self._fate.frozen = self._steps, self.go_on
+        try:
+            self._work()
+        except JetStreamError as error:
+            self.error = error
+        finally:
+            for client in connections._idle.clients.values():
+                client.close()
+
+    def end(self):
+        self.go_on.set()
+        self.join(120)
+        assert not self.is_alive()
+        assert self.error is None or isinstance(self.error, WriterFencedError), self.error
+
+
+@pytest.mark.parametrize("seed", fresh(__name__, 6))
+def test_any_pauses_and_kills(query, throttle, fate, seed):
+    """
+    Whatever is paused when, whoever is killed where, and whoever was thought dead and goes on:
+    every row is stored once, and each subject has its order.
+    """
+    chance = random.Random(seed)
+    window_s = chance.choice((120.0, 4.0))
+    one = query(throttle, window_s, ack_timeout_s=1.5)
+    names = "abcd"
+    zombies: list[Zombie] = []
+
+    def tried(work):
+        """As often as it takes; some attempts are killed, some come back later."""
+        while True:
+            what = chance.random()
+            steps = chance.randrange(1, 12)
+            if what < 0.2 and len(zombies) < 3:
+                zombies.append(Zombie(fate, steps, work))
+                zombies[-1].start()
+                zombies[-1].join(chance.choice((0.05, 0.3)))
+            fate.left = steps if what > 0.5 else -1
+            try:
+                return work()
+            except Killed:
+                pass
+            except WriterFencedError:
+                pass  # a zombie has taken the record over
+            finally:
+                fate.left = -1
+            if window_s < 10 and chance.random() < 0.2:
+                time.sleep(window_s)
+
+    for _ in range(12):
+        if chance.random() < 0.6:
+            paused = [name for name in names if chance.random() < 0.4]
+            throttle(*(f"{one.stream}.{name}" for name in paused))
+        batch = one.made(*names, rows=chance.choice((4, 40, 200)))
+        tried(lambda batch=batch: one.write(batch))
+        if zombies and chance.random() < 0.3:
+            zombies.pop(chance.randrange(len(zombies))).end()
+        one.commit()
+        if chance.random() < 0.7:
+            tried(one.drain)
+        if zombies and chance.random() < 0.3:
+            zombies.pop(chance.randrange(len(zombies))).end()
+    throttle()
+    while zombies:
+        zombies.pop().end()
+    for _ in range(20):
+        if not one.drain():
+            break
     one.check()
