@@ -5,7 +5,7 @@ Spark asks the driver's side of a write for commits alone: a query without new r
 the Python process that makes them ends when it has been idle for a minute. So a commit that leaves
 rows parked starts this one, which tries once a second and ends when none are left. It belongs to
 the process group of Spark's Python daemon, which ends all of it with the driver (SIGHUP); where the
-daemon was killed, it ends by itself. Rows stay parked then, until a batch of the query is committed.
+daemon was killed, it ends by itself. Rows stay parked then, until the query commits another batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DRAINERS: Final[dict[str, subprocess.Popen[bytes]]] = {}
 
 
 def keep_draining(options: SinkOptions, query: str) -> None:
-    """Has parked rows of the query sent as soon as they may go, if this process can be left alone."""
+    """Has parked rows of the query sent as soon as they may go, where Spark has its daemon."""
     last = _DRAINERS.get(query)
     if (last is not None and last.poll() is None) or "pyspark.daemon" not in _started_as():
         return

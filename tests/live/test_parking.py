@@ -130,11 +130,22 @@ class Controller(threading.Thread):
         self._client = Client(connection_of(server.url))
         self._client.connection.subscribe(f"{control}.active")
         self._client.connection.ping(30)
+        self._speaker = Client(connection_of(server.url))
         self.start()
 
     def __call__(self, *subjects):
-        """These are paused from the next writer on, and no others."""
+        """These are paused now, and no others; writers that begin are told, too."""
         self.words = dict.fromkeys(self.words, 0.0) | dict.fromkeys(subjects, 60.0)
+        for command in self._commands():
+            self._speaker.connection.send(wire.pub(self.control, command))
+
+    def _commands(self):
+        return [
+            ThrottleProducer(
+                next(self._requests), Reason.TopicProduceQuotaExceeded, seconds, subject
+            ).encode()
+            for subject, seconds in list(self.words.items())
+        ]
 
     def run(self):
         connection = self._client.connection
@@ -143,13 +154,11 @@ class Controller(threading.Thread):
             said = understand(frame.data) if frame is not None and frame.data else None
             if not isinstance(said, Producer):
                 continue
-            to, words = f"{self.control}.{said.producer_id}", list(self.words.items())
-            for subject, seconds in words:
-                reason = Reason.TopicProduceQuotaExceeded
-                command = ThrottleProducer(next(self._requests), reason, seconds, subject)
-                connection.send(wire.pub(to, command.encode()))
-            connection.send(wire.pub(to, Active(len(words)).encode()))
+            to, commands = f"{self.control}.{said.producer_id}", self._commands()
+            for command in [*commands, Active(len(commands)).encode()]:
+                connection.send(wire.pub(to, command))
         self._client.close()
+        self._speaker.close()
 
 
 @pytest.fixture
@@ -246,6 +255,24 @@ class Zombie(threading.Thread):
         assert self.error is None or isinstance(self.error, WriterFencedError), self.error
 
 
+class Whims(threading.Thread):
+    """An operator who pauses other subjects every few milliseconds."""
+
+    def __init__(self, throttle, subjects, seed):
+        super().__init__(daemon=True)
+        self._throttle, self._subjects, self._chance = throttle, subjects, random.Random(seed)
+        self._over = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self._over.wait(self._chance.choice((0.001, 0.01, 0.1))):
+            self._throttle(*(name for name in self._subjects if self._chance.random() < 0.4))
+
+    def end(self):
+        self._over.set()
+        self.join(60)
+
+
 @pytest.mark.parametrize("seed", fresh(__name__, 6))
 def test_any_pauses_and_kills(query, throttle, fate, seed):
     """
@@ -253,10 +280,13 @@ def test_any_pauses_and_kills(query, throttle, fate, seed):
     every row is stored once, and each subject has its order.
     """
     chance = random.Random(seed)
+    is_whimsical = chance.random() < 0.5
     window_s = chance.choice((120.0, 4.0))
     one = query(throttle, window_s, ack_timeout_s=1.5)
     names = "abcd"
     zombies: list[Zombie] = []
+    subjects = [f"{one.stream}.{name}" for name in names]
+    whims = Whims(throttle, subjects, seed) if is_whimsical else None
 
     def tried(work):
         """As often as it takes; some attempts are killed, some come back later."""
@@ -270,19 +300,18 @@ def test_any_pauses_and_kills(query, throttle, fate, seed):
             fate.left = steps if what > 0.5 else -1
             try:
                 return work()
-            except Killed:
-                pass
-            except WriterFencedError:
-                pass  # a zombie has taken the record over
+            except (Killed, WriterFencedError):
+                pass  # or a zombie has taken the record over
             finally:
                 fate.left = -1
+            if chance.random() < 0.3:
+                one.drain()  # by another process, when it likes
             if window_s < 10 and chance.random() < 0.2:
                 time.sleep(window_s)
 
     for _ in range(12):
-        if chance.random() < 0.6:
-            paused = [name for name in names if chance.random() < 0.4]
-            throttle(*(f"{one.stream}.{name}" for name in paused))
+        if whims is None and chance.random() < 0.6:
+            throttle(*(name for name in subjects if chance.random() < 0.4))
         batch = one.made(*names, rows=chance.choice((4, 40, 200)))
         tried(lambda batch=batch: one.write(batch))
         if zombies and chance.random() < 0.3:
@@ -292,6 +321,8 @@ def test_any_pauses_and_kills(query, throttle, fate, seed):
             tried(one.drain)
         if zombies and chance.random() < 0.3:
             zombies.pop(chance.randrange(len(zombies))).end()
+    if whims is not None:
+        whims.end()
     throttle()
     while zombies:
         zombies.pop().end()

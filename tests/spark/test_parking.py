@@ -75,9 +75,7 @@ def test_a_paused_subject_does_not_hold_the_other(spark, nats_server, js, new_st
     """
     name = new_stream()
     rows = (
-        spark.readStream.format("rate-micro-batch")
-        .options(rowsPerBatch=10, numPartitions=1)
-        .load()
+        spark.readStream.format("rate-micro-batch").options(rowsPerBatch=10, numPartitions=1).load()
     )
     one = query(spark, nats_server, name, tmp_path / "c", rows)
     try:
