@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from ..arrays import CRLF, join, scalar
 from ..errors import RowError
-from .deadletters import BEHIND, SUBJECT, DeadLetters
+from .deadletters import BEHIND, DeadLetters
 from .messages import Messages
 from .targets import Targets
 from .throttling.throttle import PausedBy, Throttle
@@ -89,11 +89,6 @@ class Parking:
 
     def __repr__(self) -> str:
         return f"<Parking of {len(self.known)} subjects{'' if self.has_room else ', full'}>"
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of the subjects of parked rows."""
-        return self._letters.subject.removesuffix(SUBJECT)
 
     def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
         """

@@ -380,6 +380,8 @@ class TaskAttempt:
         self._streams.publishing = True
         js = JetStream(self._streams.client)
         for name in record.streams:
+            if name == self._task.options.rules.park_stream:
+                continue  # rows are parked again, and sent once all the same (`parked`)
             try:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:
@@ -389,9 +391,7 @@ class TaskAttempt:
                     self._task.name, name,
                 )  # fmt: skip
         name, prefix = str(self._task.name), self._task.id_prefix
-        self._recovery = Recovery(
-            self._streams.client, name, record.streams, prefix, moves, self._streams.parking
-        )
+        self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
 
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""

@@ -240,8 +240,7 @@ class _Drain:
         )
         over = time.monotonic() + for_s
         with (
-            closing(Client(options.connection)) as reader,
-            Supply(self._read(reader, list(counts), end), apart=True) as supply,
+            Supply(self._read(list(counts), end), apart=True) as supply,
             Publisher(self._client, context, supply) as publisher,
         ):
             pauses = publisher.pauses
@@ -265,8 +264,11 @@ class _Drain:
                     self._check_repeated(repeated)
             publisher.settle()
             waiting = [messages.rows for messages in publisher.admission.messages()]
+            # Blocks come in order; one that was read and not taken has no row that went out.
+            taken = publisher.admission.offered + publisher.shedding.unfit
             publisher.close()
-        return self._remove(pa.chunked_array([*waiting, *self._staying.rows], pa.int64()), counts)
+        left = pa.chunked_array([*waiting, *self._staying.rows], pa.int64()).to_pylist()
+        return self._remove(taken, left, counts)
 
     def _look(self, now: float) -> None:
         """
@@ -288,7 +290,7 @@ class _Drain:
 
     # ── the parking stream ───────────────────────────────────────────────────────────────────
 
-    def _read(self, reader: Client, subjects: list[str], end: int) -> Iterator[Messages]:
+    def _read(self, subjects: list[str], end: int) -> Iterator[Messages]:
         """The rows that may go, subject by subject; another thread asks for them."""
         from ..fetch.own import Own, OwnAttempt
 
@@ -299,17 +301,18 @@ class _Drain:
             targets=self._targets,
             priorities=options.priorities,
         )
-        for subject in subjects:
-            if subject in self._staying.subjects:
-                continue
-            filter_ = f"{self._prefix}{subject}"
-            read = Own(None, self._stream, filter_, 0, end, None, True, False)
-            for batch in OwnAttempt(reader, read).batches():
-                rows = self._sound(subject, batch)
-                if rows.num_rows:
-                    yield builder.build(rows)
-                if rows.num_rows < batch.num_rows or subject in self._staying.subjects:
-                    break
+        with closing(Client(options.connection)) as reader:
+            for subject in subjects:
+                if subject in self._staying.subjects:
+                    continue
+                filter_ = f"{self._prefix}{subject}"
+                read = Own(None, self._stream, filter_, 0, end, None, True, False)
+                for batch in OwnAttempt(reader, read).batches():
+                    rows = self._sound(subject, batch)
+                    if rows.num_rows:
+                        yield builder.build(rows)
+                    if rows.num_rows < batch.num_rows or subject in self._staying.subjects:
+                        break
 
     def _sound(self, subject: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of committed batches that a batch of parked ones begins with."""
@@ -344,14 +347,20 @@ class _Drain:
             }
         ).slice(0, count)
 
-    def _remove(self, left: pa.ChunkedArray, counts: dict[str, int]) -> int:
-        """Removes what is stored from the parking stream; how many rows are left there."""
+    def _remove(self, taken: int, left: list[int], counts: dict[str, int]) -> int:
+        """
+        Removes what is stored from the parking stream; how many rows are left there.
+
+        Args:
+            taken: number of rows that were taken of those that were read.
+            left: numbers of those of them that did not go out.
+        """
         first: dict[str, int] = {}
         """By subject, the first sequence that stays."""
-        for number in left.to_pylist():
+        for number in left:
             subject, sequence = self._rows[number]
             first[subject] = min(sequence, first.get(subject, sequence))
-        below = {subject: sequence + 1 for subject, sequence in self._rows} | first
+        below = {subject: sequence + 1 for subject, sequence in self._rows[:taken]} | first
         js = JetStream(self._client)
         sent = 0
         for subject, sequence in below.items():

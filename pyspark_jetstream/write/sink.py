@@ -49,6 +49,7 @@ from ..worker import settle
 from .attempt import Written
 from .commandlines import column_fault
 from .creation import create_streams, stream_configs
+from .drainer import keep_draining
 from .exactlyonce.changes import FoundStream, check_targets
 from .exactlyonce.ids import Ids, of_query
 from .exactlyonce.ledger import Ledger
@@ -446,19 +447,20 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def _drain(self, query: str) -> None:
         """
-        Sends parked rows that may go; what cannot be sent now is sent with another batch.
+        Sends parked rows that may go now; the others are sent as soon as they may.
 
         Raises:
             PublishError: One will never be stored.
         """
         try:
-            drain(self.options, query)
-        except WriterFencedError as error:
-            logger.info("query=%s: %s", query, error)
+            left = drain(self.options, query)
         except JetStreamError as error:
-            if not error.retryable:
+            if not (error.retryable or isinstance(error, WriterFencedError)):
                 raise
-            logger.warning("query=%s: rows stay parked until the next batch: %s", query, error)
+            logger.warning("query=%s: rows stay parked for now: %s", query, error)
+            left = 1
+        if left:
+            keep_draining(self.options, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""

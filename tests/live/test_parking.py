@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import random
 import threading
 import time
 from collections import Counter
@@ -11,9 +13,11 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.client import connection as connections
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import JetStreamError, WriterFencedError
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Active,
     Producer,
@@ -21,6 +25,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
+from pyspark_jetstream.write import parked
+from pyspark_jetstream.write.attempt import TaskAttempt
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -28,6 +34,7 @@ from pyspark_jetstream.write.parked import drain, ensure_parking
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, creation_of, rules_of, sink_of
+from ..kits.seeds import fresh
 from .test_publisher import stored
 
 QUERIES = count()
@@ -124,11 +131,22 @@ class Controller(threading.Thread):
         self._client = Client(connection_of(server.url))
         self._client.connection.subscribe(f"{control}.active")
         self._client.connection.ping(30)
+        self._speaker = Client(connection_of(server.url))
         self.start()
 
     def __call__(self, *subjects):
-        """These are paused from the next writer on, and no others."""
+        """These are paused now, and no others; writers that begin are told, too."""
         self.words = dict.fromkeys(self.words, 0.0) | dict.fromkeys(subjects, 60.0)
+        for command in self._commands():
+            self._speaker.connection.send(wire.pub(self.control, command))
+
+    def _commands(self):
+        return [
+            ThrottleProducer(
+                next(self._requests), Reason.TopicProduceQuotaExceeded, seconds, subject
+            ).encode()
+            for subject, seconds in list(self.words.items())
+        ]
 
     def run(self):
         connection = self._client.connection
@@ -137,13 +155,11 @@ class Controller(threading.Thread):
             said = understand(frame.data) if frame is not None and frame.data else None
             if not isinstance(said, Producer):
                 continue
-            to, words = f"{self.control}.{said.producer_id}", list(self.words.items())
-            for subject, seconds in words:
-                reason = Reason.TopicProduceQuotaExceeded
-                command = ThrottleProducer(next(self._requests), reason, seconds, subject)
-                connection.send(wire.pub(to, command.encode()))
-            connection.send(wire.pub(to, Active(len(words)).encode()))
+            to, commands = f"{self.control}.{said.producer_id}", self._commands()
+            for command in [*commands, Active(len(commands)).encode()]:
+                connection.send(wire.pub(to, command))
         self._client.close()
+        self._speaker.close()
 
 
 @pytest.fixture
@@ -178,3 +194,142 @@ def test_a_pause_holds_nobody_else(query, throttle):
     assert one.write(one.made("a", "b")).parked == 0
     one.commit()
     one.check()
+
+
+class Killed(BaseException):
+    """What ends an attempt or a drain as a kill does."""
+
+
+class Fate(threading.local):
+    """What becomes of this thread's attempt or drain, and at which of its steps."""
+
+    left = -1
+    frozen: threading.Event | None = None
+
+    def step(self):
+        """The next step: the thread is killed, or stands still, when it is the last one."""
+        self.left -= 1
+        if self.left == 0 and self.frozen is None:
+            raise Killed
+        if self.left == 0:
+            assert self.frozen.wait(120)
+
+
+@pytest.fixture
+def fate(monkeypatch):
+    """Attempts and drains that ask at each turn, and ahead of each removal, whether they go on."""
+    one = Fate()
+    for owner, name in ((TaskAttempt, "_look"), (parked._Drain, "_look"), (JetStream, "purge")):
+        real = getattr(owner, name)
+
+        def asked(*arguments, real=real):
+            one.step()
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, asked)
+    return one
+
+
+class Zombie(threading.Thread):
+    """An attempt or a drain that stands still amid its work, and goes on later."""
+
+    def __init__(self, fate, steps, work):
+        super().__init__(daemon=True)
+        self.go_on = threading.Event()
+        self._fate, self._steps, self._work = fate, steps, work
+        self.error = None
+
+    def run(self):
+        self._fate.left, self._fate.frozen = self._steps, self.go_on
+        try:
+            self._work()
+        except JetStreamError as error:
+            self.error = error
+        finally:
+            for client in connections._idle.clients.values():
+                client.close()
+
+    def end(self):
+        self.go_on.set()
+        self.join(120)
+        assert not self.is_alive()
+        assert self.error is None or isinstance(self.error, WriterFencedError), self.error
+
+
+class Whims(threading.Thread):
+    """An operator who pauses other subjects every few milliseconds."""
+
+    def __init__(self, throttle, subjects, seed):
+        super().__init__(daemon=True)
+        self._throttle, self._subjects, self._chance = throttle, subjects, random.Random(seed)
+        self._over = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self._over.wait(self._chance.choice((0.001, 0.01, 0.1))):
+            self._throttle(*(name for name in self._subjects if self._chance.random() < 0.4))
+
+    def end(self):
+        self._over.set()
+        self.join(60)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seed", fresh(__name__, 6))
+def test_any_pauses_and_kills(query, throttle, fate, seed):
+    """
+    Whatever is paused when, whoever is killed where, and whoever was thought dead and goes on:
+    every row is stored once, and each subject has its order.
+    """
+    chance = random.Random(seed)
+    is_whimsical = chance.random() < 0.5
+    window_s = chance.choice((120.0, 4.0))
+    one = query(throttle, window_s, ack_timeout_s=1.5)
+    names = "abcd"
+    zombies: list[Zombie] = []
+    subjects = [f"{one.stream}.{name}" for name in names]
+    whims = Whims(throttle, subjects, seed) if is_whimsical else None
+
+    def tried(work):
+        """As often as it takes; some attempts are killed, some come back later."""
+        while True:
+            what = chance.random()
+            steps = chance.randrange(1, 12)
+            if what < 0.2 and len(zombies) < 3:
+                zombies.append(Zombie(fate, steps, work))
+                zombies[-1].start()
+                zombies[-1].join(chance.choice((0.05, 0.3)))
+            fate.left = steps if what > 0.5 else -1
+            try:
+                return work()
+            except (Killed, WriterFencedError):
+                pass  # or a zombie has taken the record over
+            finally:
+                fate.left = -1
+            if chance.random() < 0.3:
+                one.drain(for_s=chance.choice((0.01, 0.1, 10.0)))  # by another process
+            if window_s < 10 and chance.random() < 0.2:
+                time.sleep(window_s)
+
+    for _ in range(12):
+        if whims is None and chance.random() < 0.6:
+            throttle(*(name for name in subjects if chance.random() < 0.4))
+        batch = one.made(*names, rows=chance.choice((4, 40, 200)))
+        tried(lambda batch=batch: one.write(batch))
+        if zombies and chance.random() < 0.3:
+            zombies.pop(chance.randrange(len(zombies))).end()
+        one.commit()
+        if chance.random() < 0.7:
+            tried(one.drain)
+        if zombies and chance.random() < 0.3:
+            zombies.pop(chance.randrange(len(zombies))).end()
+    if whims is not None:
+        whims.end()
+    throttle()
+    while zombies:
+        zombies.pop().end()
+    for _ in range(20):
+        if not one.drain():
+            break
+    one.check()
+    gc.collect()  # what a killed process would have closed

@@ -29,7 +29,6 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...errors import LedgerError, ReadTimeoutError, RequestTimeoutError
 from ...outbox.messages import Messages
-from ...outbox.parking import Parking
 from ...outbox.targets import Target
 from ...publish.lanes.lane import earliest
 from ...sanitize import get_logger
@@ -64,7 +63,6 @@ class Recovery:
         since: by stream, what it was before any attempt published into it.
         id_prefix: of the ids that are made of a row's number.
         moves: whether an earlier attempt may have stored a row on another subject (`reroutes`).
-        parking: takes in which subjects have rows in the parking stream; None where there is none.
     """
 
     def __init__(
@@ -74,10 +72,8 @@ class Recovery:
         since: Mapping[str, Before],
         id_prefix: str | None,
         moves: bool = False,
-        parking: Parking | None = None,
     ) -> None:
         self._moves = moves
-        self._parking = parking
         self.stored = 0
         """Rows found stored, so far."""
         self._client = client
@@ -142,14 +138,14 @@ class Recovery:
         """`fresh` of messages that were counted, or never will be."""
         ids: list[bytes] = messages.ids.to_pylist() if messages.ids is not None else []
         sizes = pc.binary_length(messages.data).to_pylist()
-        others, parked = self._ids.get(target.name, {}), self._ids.get(self._parked_in, {})
+        others = self._ids.get(target.name, {})
         stored = []
         for place, (id, size) in enumerate(zip(ids, sizes, strict=True)):
             row = self._row(id)
             if row is None:
                 if others and (self._kept(target) or target.name in self._rolling):
                     raise self._own_ids(target)
-                stored.append(id in others or id in parked)
+                stored.append(id in others)
                 if id in others:
                     found = {target.name: others[id]}
                     self.stored_in = earliest((self.stored_in, found))
@@ -209,11 +205,6 @@ class Recovery:
             f" `nats kv del SPARK_LEDGER {self._task}` lets the task write all of its rows anew",
         )
 
-    @property
-    def _parked_in(self) -> str:
-        """The parking stream; "" for none."""
-        return self._parking.prefix.partition(".")[0] if self._parking is not None else ""
-
     def _row(self, id: bytes) -> int | None:
         """The row's number in a made id; None if it is another one."""
         if self._made is None or not id.startswith(self._made):
@@ -231,8 +222,7 @@ class Recovery:
         # Of schedules the first ones leave when their time has come: then only limits lose rows.
         leaves = target.allow_ttl or target.max_per_subject
         loses = info.keeps_history or (target.allow_schedules and info.is_bounded and not leaves)
-        is_parking = target.name == self._parked_in  # drains take from it what they have stored
-        if not is_parking and info.first_seq > since + 1 and loses and info.last_seq > since:
+        if info.first_seq > since + 1 and loses and info.last_seq > since:
             raise LedgerError(
                 self._task,
                 f"stream '{target.name}' begins at sequence {info.first_seq}, but an earlier"
@@ -252,10 +242,7 @@ class Recovery:
         from ...fetch.decoding.rows import StoredBuilder
         from ...fetch.own import ConsumerRefusedError, Own, OwnAttempt
 
-        filter_ = None
-        if self._parking is not None and target.name == self._parked_in:
-            filter_ = f"{self._parking.prefix}>"
-        read = Own(None, target.name, filter_, since, end, None, True, False)
+        read = Own(None, target.name, None, since, end, None, True, False)
         try:
             for batch in OwnAttempt(self._client, read, builder=StoredBuilder()).batches():
                 columns = (batch.column(name).to_pylist() for name in _COLUMNS)
@@ -277,9 +264,6 @@ class Recovery:
         self, target: Target, sequence: int, subject: bytes, headers: bytes, size: int
     ) -> None:
         """Takes in a stored message, of which these are the header lines and the payload's size."""
-        if self._parking is not None and target.name == self._parked_in:
-            name = subject.decode("utf-8", "replace")
-            self._parking.known.add(name.removeprefix(self._parking.prefix))
         rollup = _ROLLUP.search(headers)
         if rollup is not None:
             self._rolling.add(target.name)
