@@ -255,7 +255,7 @@ def test_another_client_at_a_query(
     assert (alone.consumers[0].owner.runs, alone.problems()) == (True, [])
     assert "another client is pinned" in beside.problems()[0]
     assert (after.consumers[0].owner.runs, len(after.problems())) == (False, 1)
-    assert "its query does not answer, and 1 pulls wait" in after.problems()[0]
+    assert "its query does not answer, and pulls wait (1)" in after.problems()[0]
 
 
 def test_a_checkpoint_beside_the_stream(

@@ -376,7 +376,7 @@ def answered(state: ConsumerState, runs: bool, is_stranger: bool) -> ConsumerSta
     if is_stranger:
         problems += (f"another client is pinned, with id '{state.pin.client}': it pulls from it",)
     elif not runs and state.progress.waiting:
-        problems += (f"its query does not answer, and {state.progress.waiting} pulls wait",)
+        problems += (f"its query does not answer, and pulls wait ({state.progress.waiting})",)
     return replace(state, owner=replace(state.owner, runs=runs), problems=problems)
 
 

@@ -264,7 +264,7 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
         (True, False, 3, None),
         (True, True, 0, "another client is pinned, with id 'abc'"),
         (False, False, 0, None),
-        (False, False, 3, "its query does not answer, and 3 pulls wait"),
+        (False, False, 3, "its query does not answer, and pulls wait (3)"),
     ],
 )
 def test_what_the_driver_of_a_query_says(
