@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -225,27 +225,40 @@ class JetStream:
         return pages
 
     def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """`listed` in one."""
+        counts: dict[str, int] = {}
+        last, pages = self.listed(stream, filters)
+        for page in pages:
+            counts.update(page)
+        return last, counts
+
+    def listed(
+        self, stream: str, filters: Sequence[str]
+    ) -> tuple[int, Iterator[Mapping[str, int]]]:
         """
-        The subjects that match one of the filters, with how many messages each has, and the
-        stream's last sequence just before they were listed.
+        The stream's last sequence, and then, page by page, the subjects that match one of the
+        filters, with how many messages each has; some of them more than once.
 
         All subjects that have messages at or below that sequence are there, and some newer ones.
         """
         firsts = self.subject_pages(stream, [(wanted, 0) for wanted in filters])
-        counts: dict[str, int] = {}
-        for filter_, page in zip(filters, firsts, strict=True):
-            counts.update(page.counts)
-            furthest, known, in_vain = max(page.counts, default=""), len(counts), 0
-            while page.end < page.total:
-                page = self._next_page(stream, filter_, page)
-                counts.update(page.counts)
-                last = max(page.counts, default="")  # `end` is only what the server claims
-                goes_on = last > furthest or len(counts) > known
-                furthest, known = max(last, furthest), len(counts)
-                in_vain = 0 if goes_on else in_vain + 1
-                if in_vain > _IN_VAIN:
-                    raise ProtocolError(f"the subjects of stream '{stream}' are listed without end")
-        return min(page.last_seq for page in firsts), counts
+
+        def pages() -> Iterator[Mapping[str, int]]:
+            for filter_, page in zip(filters, firsts, strict=True):
+                yield page.counts
+                furthest, in_vain = max(page.counts, default=""), 0
+                while page.end < page.total:
+                    page = self._next_page(stream, filter_, page)
+                    yield page.counts
+                    last = max(page.counts, default="")  # `end` is only what the server claims
+                    in_vain = 0 if last > furthest else in_vain + 1
+                    furthest = max(last, furthest)
+                    if in_vain > _IN_VAIN:
+                        raise ProtocolError(
+                            f"the subjects of stream '{stream}' are listed without end"
+                        )
+
+        return min(page.last_seq for page in firsts), pages()
 
     def _next_page(self, stream: str, filter_: str, page: SubjectPage) -> SubjectPage:
         """

@@ -7,7 +7,7 @@ task, delivers the messages of the same snapshot (`snapshotread`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -19,6 +19,7 @@ from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
 from ..tasks import ReadTask, counted, read_task
 from . import snapshotplan
+from .lasts import LastOfEach, by_sequence
 from .narrowing import Interval, Narrowing
 from .options import SnapshotOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -96,11 +97,9 @@ class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
 def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narrowing) -> Snapshot:
     """The plan that the options ask for, as far as the query needs it."""
     filters = [filter_ for filter_ in narrowing.within(options.filters) if filter_ is not None]
-    on_invalid = options.on_invalid_subject
     if not filters:
-        nothing = snapshotplan.LastOfEach().table()
-        return Snapshot(stream, None, 0, snapshotplan.plan_of(nothing, Texts(stream, on_invalid)))
-    return Snapshots(client, stream, filters, options.fail_on_data_loss, on_invalid).take(
+        return Snapshot(stream, None, 0, LastOfEach())
+    return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
         options.up_to_sequence, options.up_to_time
     )
 
@@ -112,20 +111,23 @@ def picks(
     partition: int | None,
     narrowing: Narrowing,
 ) -> list[PickRead]:
-    """The snapshot's plan, cut for tasks, as far as the query needs it."""
-    plan, sequences = snapshot.plan, narrowing.sequences
-    if sequences != Interval():
-        inside = [sequence in sequences for sequence in plan["sequence"].to_pylist()]
-        plan = plan.filter(pa.array(inside, pa.bool_()))
+    """
+    The snapshot's plan, cut for tasks, as far as the query needs it.
+
+    Raises:
+        SubjectDecodeError: A subject of it is no UTF-8 (`onInvalidSubject`).
+    """
     classify = layout.classifier() if partition is None else None
-    if classify is not None and narrowing.partitions != Interval():
-        codes = [classify(subject) for subject in plan["subject"].to_pylist()]
-        inside = [code is not None and code in narrowing.partitions for code in codes]
-        plan = plan.filter(pa.array(inside, pa.bool_()))
+    texts = Texts(snapshot.stream, options.on_invalid_subject)
+    plan, rows = by_sequence(snapshotplan.PLANNED), 0
+    for found in snapshot.last:
+        wanted = _wanted(snapshotplan.plan_of(found, texts), classify, narrowing)
+        plan.add(wanted)
+        rows += wanted.num_rows
     return [
         PickRead(
             stream=snapshot.stream,
-            plan=snapshotplan.pack(piece),
+            plan=snapshotplan.pack(piece, named=rows <= snapshotplan.NAMED),
             up_to=snapshot.sequence,
             include_headers=options.needs_headers,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -136,6 +138,21 @@ def picks(
             on_invalid_subject=options.on_invalid_subject,
         )
         for piece in snapshotplan.split(
-            plan, options.min_partitions, options.max_records_per_partition
+            plan, rows, options.min_partitions, options.max_records_per_partition
         )
     ]
+
+
+def _wanted(
+    plan: pa.Table, classify: Callable[[str], int | None] | None, narrowing: Narrowing
+) -> pa.Table:
+    """The rows of a plan that the query needs."""
+    sequences = narrowing.sequences
+    if sequences != Interval():
+        inside = [sequence in sequences for sequence in plan["sequence"].to_pylist()]
+        plan = plan.filter(pa.array(inside, pa.bool_()))
+    if classify is not None and narrowing.partitions != Interval():
+        codes = [classify(subject) for subject in plan["subject"].to_pylist()]
+        inside = [code is not None and code in narrowing.partitions for code in codes]
+        plan = plan.filter(pa.array(inside, pa.bool_()))
+    return plan

@@ -16,7 +16,7 @@ Costs are µs a message or a subject, server and client together, measured on na
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -25,14 +25,15 @@ import pyarrow.compute as pc
 
 from ..fetch.decoding.rows import Texts
 from ..fetch.planning import split_range
-from ..subjects import raw, readable
+from ..subjects import readable
 
 __all__ = [
     "StreamLimits",
-    "LastOfEach",
     "LaterSubject",
+    "PLANNED",
     "choose_index",
     "is_dense",
+    "later_subjects",
     "missing",
     "pack",
     "past_is_gone",
@@ -59,15 +60,18 @@ LOOKED_UP_PAST_COST: Final = 150.0
 READ_COST: Final = 7.0
 """One message by an unfiltered batched direct get, reduced."""
 
-_REDUCE_AT: Final = 500_000
+NAMED: Final = 5_000_000
+"""Messages of a plan up to which it names their subjects."""
+
 _TASK_MESSAGES: Final = 50_000
+_MOST_TASK_MESSAGES: Final = 1_000_000
 _DENSE: Final = 1 / 3
 
-_SCHEMA: Final = pa.schema([("subject", pa.string()), ("sequence", pa.int64())])
-"""Schema of a plan."""
+PLANNED: Final = pa.schema([("subject", pa.string()), ("sequence", pa.int64())])
+"""Schema of a plan; subjects are null where it does not name them."""
 
-_STORED: Final = pa.schema([("subject", pa.binary()), ("sequence", pa.int64())])
-"""Schema of what a plan is made of: subjects that differ may be the same as text."""
+_PACKED: Final = pa.schema([("subject", pa.string()), ("step", pa.int64())])
+"""Schema of a piece on its way: each sequence as how far it lies behind the one before it."""
 
 
 def choose_index(subjects: int, messages: int, past: bool) -> Index:
@@ -86,68 +90,6 @@ def shards(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """The names in groups of at most `size`."""
     for low in range(0, len(names), size):
         yield names[low : low + size]
-
-
-class LastOfEach:
-    """
-    The last sequence of each subject, of messages that come in any order.
-
-    Holds about 100 bytes a subject, and half a million messages until they are reduced.
-    """
-
-    def __init__(self, match: Callable[[str], bool] | None = None) -> None:
-        self.messages = 0
-        self._match = match
-        self._reduced = _STORED.empty_table()
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
-
-    def __repr__(self) -> str:
-        return f"<LastOfEach of {self.messages} messages>"
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch with the columns `subject`, BINARY, and `sequence`."""
-        self._waiting.append(batch.select(_STORED.names))
-        self._rows += batch.num_rows
-        self.messages += batch.num_rows
-        if self._rows >= _REDUCE_AT:
-            self._reduce()
-
-    def put(self, last: Mapping[str, int]) -> None:
-        """Takes sequences by subject."""
-        names = pa.array(last, pa.string()).cast(pa.binary())
-        columns = [names, pa.array(last.values(), pa.int64())]
-        self.add(pa.RecordBatch.from_arrays(columns, schema=_STORED))
-
-    def subjects(self) -> set[str]:
-        """Subjects as a listing names them."""
-        self._reduce()
-        return set(map(readable, self._reduced["subject"].to_pylist()))
-
-    def table(self) -> pa.Table:
-        """Subjects, BINARY, and sequences, by ascending sequence."""
-        self._reduce()
-        return self._reduced.sort_by("sequence")
-
-    def _reduce(self) -> None:
-        if not self._waiting:
-            return
-        new = pa.Table.from_batches(self._waiting, _STORED)
-        self._waiting, self._rows = [], 0
-        table = _last(new)
-        if self._match is not None:
-            match = self._match
-            table = table.filter(
-                pa.array([match(raw(each)) for each in table["subject"].to_pylist()], pa.bool_())
-            )
-        if self._reduced.num_rows:
-            table = _last(pa.concat_tables([self._reduced, table]))
-        self._reduced = table
-
-
-def _last(table: pa.Table) -> pa.Table:
-    grouped = table.group_by("subject").aggregate([("sequence", "max")])
-    return pa.table([grouped["subject"], grouped["sequence_max"]], schema=_STORED)
 
 
 # ── what is gone ─────────────────────────────────────────────────────────────────────────────
@@ -204,28 +146,49 @@ def past_is_gone(later: LaterSubject, limits: StreamLimits, asked_for_past: bool
 # ── plans ────────────────────────────────────────────────────────────────────────────────────
 
 
-def plan_of(stored: pa.Table, texts: Texts) -> pa.Table:
+def plan_of(found: pa.Table, texts: Texts) -> pa.Table:
     """
-    The table of `LastOfEach.table` with subjects as text; rows whose subject has none are left out.
+    What a table of `LastOfEach` has at the pin, by sequence and with subjects as text; rows whose
+    subject has none are left out.
     """
-    stored = stored.combine_chunks()
+    there = found.filter(pc.is_valid(found["sequence"])).sort_by("sequence").combine_chunks()
     names, sequences = (
         column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        for column in stored.columns
+        for column in there.columns[:2]
     )
-    plan = pa.table([texts.of(names, sequences), sequences], schema=_SCHEMA)
+    plan = pa.table([texts.of(names, sequences), sequences], schema=PLANNED)
     return plan.filter(pc.is_valid(plan["subject"])) if plan["subject"].null_count else plan
 
 
-def split(plan: pa.Table, tasks: int | None, maximum: int | None) -> list[pa.Table]:
+def later_subjects(found: Iterable[pa.Table]) -> Iterator[LaterSubject]:
+    """The subjects in tables of `LastOfEach` that have messages beyond the pin only."""
+    for table in found:
+        later = table.filter(pc.is_null(table["sequence"])).to_pydict()
+        for name, count, purged in zip(
+            later["subject"], later["later"], later["purged"], strict=True
+        ):
+            yield LaterSubject(readable(name), count, purged)
+
+
+def split(
+    plan: Iterable[pa.Table], rows: int, tasks: int | None, maximum: int | None
+) -> Iterator[pa.Table]:
     """
-    The plan in contiguous pieces: at least `tasks`, none longer than `maximum`; without either, one
-    for every 50,000 messages.
+    The `rows` of a plan in contiguous pieces: at least `tasks`, none longer than `maximum` nor a
+    million; without either, one for every 50,000 messages.
     """
     if tasks is None and maximum is None:
         maximum = _TASK_MESSAGES
-    cuts = split_range(0, plan.num_rows, tasks or 1, maximum)
-    return [plan.slice(low, high - low) for low, high in cuts]
+    maximum = min(maximum or _MOST_TASK_MESSAGES, _MOST_TASK_MESSAGES)
+    held = PLANNED.empty_table()
+    tables = iter(plan)
+    for low, high in split_range(0, rows, tasks or 1, maximum):
+        parts = [held]
+        while sum(part.num_rows for part in parts) < high - low:
+            parts.append(next(tables))
+        whole = pa.concat_tables(parts)
+        held = whole.slice(high - low)
+        yield whole.slice(0, high - low)
 
 
 def is_dense(sequences: pa.ChunkedArray) -> bool:
@@ -234,18 +197,27 @@ def is_dense(sequences: pa.ChunkedArray) -> bool:
     return len(sequences) >= span * _DENSE
 
 
-def pack(plan: pa.Table) -> bytes:
-    """A piece of a plan as it travels to its task: some 10 bytes a subject."""
+def pack(plan: pa.Table, named: bool = True) -> bytes:
+    """
+    A piece of a plan as it travels to its task: some 10 bytes a subject, or one if they are not
+    named.
+    """
+    sequences = plan["sequence"].combine_chunks()
+    steps = pc.coalesce(pc.pairwise_diff(sequences), sequences)
+    names = plan["subject"] if named else pa.nulls(len(sequences), pa.string())
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_table(plan)
+    with pa.ipc.new_stream(sink, _PACKED) as writer:
+        writer.write_table(pa.table([names, steps], schema=_PACKED))
     return zlib.compress(sink.getvalue().to_pybytes(), 1)
 
 
 def unpack(packed: bytes) -> pa.Table:
-    """The table that `pack` packed."""
+    """The table that `pack` packed, also one that an earlier version kept for a backfill."""
     with pa.ipc.open_stream(zlib.decompress(packed)) as reader:
-        return reader.read_all().combine_chunks()
+        plan = reader.read_all().combine_chunks()
+    if plan.schema == PLANNED:
+        return plan
+    return pa.table([plan["subject"], pc.cumulative_sum(plan["step"])], schema=PLANNED)
 
 
 def missing(plan: pa.Table, found: Iterable[pa.Array]) -> pa.Table:

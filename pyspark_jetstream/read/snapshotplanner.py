@@ -15,7 +15,7 @@ subject; three such in a row are reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -31,13 +31,14 @@ from ..errors import OptionError, SnapshotLossError
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.dataloss import lost
 from ..fetch.decoding.markers import Headers, purges
-from ..fetch.decoding.rows import StoredBuilder, Texts, user_headers
+from ..fetch.decoding.rows import StoredBuilder, user_headers
 from ..fetch.directcalls import DirectCalls
 from ..fetch.directget import DirectRead, read_direct
 from ..sanitize import get_logger
 from ..values import Moment
 from . import snapshotplan
-from .snapshotplan import LastOfEach, LaterSubject, StreamLimits
+from .lasts import LastOfEach
+from .snapshotplan import LaterSubject, StreamLimits
 from .subjectindex import Lookups, Seen
 
 __all__ = ["Snapshot", "Snapshots"]
@@ -49,6 +50,12 @@ _TRIES: Final = 3
 
 _DELETED: Final = 10_000
 """Missing sequences of a stream that are still looked at one by one."""
+
+_LOOKED_UP: Final = 100_000
+"""Subjects that are looked up by name before the next ones are taken from their list."""
+
+_NAMED: Final = 10_000
+"""Subjects that an error names to a program."""
 
 _VANISHED: Final = (
     "{} subjects were deleted, purged or expired while the snapshot as of sequence {} was planned;"
@@ -65,8 +72,7 @@ class Snapshot:
     """The stream when it was planned; None where nothing is to be read."""
     sequence: int
     """The sequence that the plan is as of."""
-    plan: pa.Table
-    """`subject` and `sequence`, by ascending sequence."""
+    last: LastOfEach
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +107,12 @@ class Snapshots:
         stream: str,
         filters: Sequence[str],
         fail_on_data_loss: bool,
-        on_invalid_subject: str = "fail",
     ) -> None:
         self._client = client
         self._stream = stream
         self._filters = tuple(filters)
         self._match = _any_of(self._filters)
         self._fail = fail_on_data_loss
-        self._on_invalid = on_invalid_subject
         self._js = JetStream(client)
         self._calls = DirectCalls(client, stream)
         self._lookups = Lookups(self._js, self._calls)
@@ -120,7 +124,6 @@ class Snapshots:
         Raises:
             OptionError: The bound lies in the future.
             SnapshotLossError: The stream no longer holds what it held then (`failOnDataLoss`).
-            SubjectDecodeError: A subject of it is no UTF-8 (`onInvalidSubject`).
             ReadTimeoutError: Nobody who is up to date answered within `requestTimeout`.
         """
         past = self.bound(up_to_sequence, up_to_time)
@@ -135,9 +138,7 @@ class Snapshots:
                 lost(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
                 break
             before = after
-        texts = Texts(self._stream, self._on_invalid)
-        plan = snapshotplan.plan_of(index.seen.last.table(), texts)
-        return Snapshot(self._stream, after.mark, index.pin, plan)
+        return Snapshot(self._stream, after.mark, index.pin, index.seen.last)
 
     def bound(
         self, up_to_sequence: int | None = None, up_to_time: Moment | None = None
@@ -180,23 +181,39 @@ class Snapshots:
                 info.messages * (pin - info.first_seq + 1) // (info.last_seq - info.first_seq + 1)
             )
             if snapshotplan.choose_index(self._size(info), held, past is not None) == "names":
-                listed, counts = self._js.subject_counts(self._stream, self._filters)
-                pin = listed if past is None else past
-                # A subject that is no UTF-8 has no name in JSON that it could be looked up by.
-                if not any("\ufffd" in name for name in counts):
+                last, pages = self._js.listed(self._stream, self._filters)
+                pin = last if past is None else past
+                names = self._named(pages)
+                if names is not None:
                     logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
                     replicas = int(info.config.get("num_replicas") or 1)
-                    seen = self._lookups.at(pin, counts, replicas)
+                    seen = Seen()
+                    for counts in _parts(names):
+                        self._lookups.at(pin, counts, replicas, seen)
                     return _Index(pin, seen, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         known = self._known(info) if past is None else None
-        last = LastOfEach(None if self._all_match(info) else self._match)
+        found = LastOfEach(None if self._all_match(info) else self._match)
         upto = DirectRead.whole(self._stream, max(0, info.first_seq - 1), pin)
         for batch in read_direct(self._client, upto, None, builder=StoredBuilder()):
-            last.add(batch)
+            found.add(batch)
         # Of the past it is only known how many sequences there were.
         held = info.messages if pin == info.last_seq else pin + 1 - info.origin
-        return _Index(pin, Seen(last), by_range=True, whole=last.messages >= held, known=known)
+        return _Index(pin, Seen(found), by_range=True, whole=found.messages >= held, known=known)
+
+    @staticmethod
+    def _named(pages: Iterable[Mapping[str, int]]) -> LastOfEach | None:
+        """
+        The subjects of a listing, each once; None if one is no UTF-8, which has no name in JSON
+        that it could be looked up by.
+        """
+        names = LastOfEach(later="max")
+        for page in pages:
+            if any("\ufffd" in name for name in page):
+                return None
+            subjects = [name.encode() for name in page]
+            names.put_later(subjects, list(page.values()), [False] * len(page))
+        return names
 
     def _known(self, info: StreamInfo) -> frozenset[str] | None:
         """
@@ -260,24 +277,24 @@ class Snapshots:
                 passing=True,
             )
         replaced = keeping.per_subject > 0 and after.removed != before.removed
-        strangers = self._strangers(index, after, past, replaced)
-        names = [
-            stranger.subject
-            for stranger in strangers
-            if snapshotplan.past_is_gone(stranger, keeping, past)
-        ]
-        if names and (index.by_range or not self._is_whole(pin, after)):
+        gone, names = 0, list[str]()
+        for stranger in self._strangers(index, after, past, replaced):
+            if snapshotplan.past_is_gone(stranger, keeping, past):
+                gone += 1
+                names += [stranger.subject] if gone <= _NAMED else []
+        if gone and (index.by_range or not self._is_whole(pin, after)):
             keeps = f"; it keeps {keeping.per_subject} a subject" if keeping.per_subject else ""
             return _Loss(
-                f"{len(names)} subjects have messages beyond sequence {pin} only, and what they"
+                f"{gone} subjects have messages beyond sequence {pin} only, and what they"
                 f" were then, if anything, has left the stream{keeps}. Keep more, ask for a later"
                 " point, or leave them out with failOnDataLoss=false",
                 tuple(names),
                 passing=not past,
             )
         if index.known is not None and replaced and is_kept:
-            there = seen.last.subjects() | {stranger.subject for stranger in strangers}
-            lost = index.known - there
+            lost = set(index.known)
+            for found in seen.last:
+                lost.difference_update(map(subjects.readable, found["subject"].to_pylist()))
             if lost:
                 return _Loss(_VANISHED.format(len(lost), pin), tuple(lost), passing=True)
         if past and pin < before.first_seq:
@@ -289,63 +306,65 @@ class Snapshots:
 
     def _strangers(
         self, index: _Index, after: StreamInfo, past: bool, replaced: bool
-    ) -> list[LaterSubject]:
+    ) -> Iterable[LaterSubject]:
         """The subjects with messages beyond the pin only, as far as they matter."""
+        last = index.seen.last
         if index.by_range:
             if not (past or replaced):
                 return []
-            strangers = self._beyond(index.pin, after.last_seq, index.seen)
-            return [
+            self._add_beyond(index.pin, after.last_seq, last)
+            return (
                 stranger
-                for stranger in strangers
+                for stranger in snapshotplan.later_subjects(last)
                 if past or index.known is None or stranger.subject in index.known
-            ]
-        strangers = index.seen.strangers
-        if strangers and replaced:  # they may have more messages by now than when they were listed
-            counts = self._js.subject_counts(self._stream, self._filters)[1]
-            strangers = [
-                replace(stranger, messages=max(stranger.messages, counts.get(stranger.subject, 0)))
-                for stranger in strangers
-            ]
-        return strangers
+            )
+        if not replaced:
+            return snapshotplan.later_subjects(last)
+        # They may have more messages by now than when they were listed.
+        strangers = {each.subject: each for each in snapshotplan.later_subjects(last)}
+        for page in self._js.listed(self._stream, self._filters)[1] if strangers else ():
+            for name in strangers.keys() & page.keys():
+                messages = max(strangers[name].messages, page[name])
+                strangers[name] = replace(strangers[name], messages=messages)
+        return strangers.values()
 
-    def _beyond(self, pin: int, end: int, seen: Seen) -> list[LaterSubject]:
-        """The subjects with messages beyond the pin only, where all were read."""
-        counts: dict[bytes, int] = {}
-        purged: set[bytes] = set()
-
-        def note(name: bytes, headers: Headers) -> None:
-            counts[name] = counts.get(name, 0) + 1
-            if headers is not None and purges(headers):
-                purged.add(name)
-
+    def _add_beyond(self, pin: int, end: int, last: LastOfEach) -> None:
+        """Puts the messages beyond the pin to what was read up to there."""
         later = DirectRead.whole(self._stream, pin, end, headers=True)
         for batch in read_direct(self._client, later, None, builder=StoredBuilder()):
             names, blocks = (batch.column(column).to_pylist() for column in ("subject", "stored"))
-            for name, block in zip(names, blocks, strict=True):
-                note(name, user_headers(lines_of(block)))
+            _put_later(last, names, (user_headers(lines_of(block)) for block in blocks))
         # A subject that is written all the time may have been ahead of that. The answer that says
         # that nothing is pending was made in one go, so it cannot be ahead of that one.
-        last, pending = end, True
-        while pending and self._js.message_get(self._stream, seq=last + 1, next_by_subj=">"):
-            call = DirectCall(seq=last + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
+        pending = True
+        while pending and self._js.message_get(self._stream, seq=end + 1, next_by_subj=">"):
+            call = DirectCall(seq=end + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
             for message in answer.found:
-                note(message.subject, user_headers(message.lines))
-                last, pending = message.sequence, answer.pending > 0
-        known = set(seen.last.table()["subject"].to_pylist())
-        match = self._match
-        return [
-            LaterSubject(subjects.readable(name), count, name in purged)
-            for name, count in counts.items()
-            if name not in known and (match is None or match(subjects.raw(name)))
-        ]
+                end, pending = message.sequence, answer.pending > 0
+            names = [message.subject for message in answer.found]
+            _put_later(last, names, (user_headers(message.lines) for message in answer.found))
 
     def _is_whole(self, pin: int, info: StreamInfo) -> bool:
         """Whether the stream holds every sequence up to the pin, as far as its leader says."""
         if info.first_seq > info.origin or info.num_deleted > _DELETED:
             return False
         return not info.num_deleted or min(self._js.deleted(self._stream)) > pin
+
+
+def _put_later(last: LastOfEach, names: list[bytes], headers: Iterable[Headers | None]) -> None:
+    """Puts a message beyond the pin of each of these subjects to what is known of them."""
+    purged = [each is not None and purges(each) for each in headers]
+    last.put_later(names, [1] * len(names), purged)
+
+
+def _parts(names: LastOfEach) -> Iterator[dict[str, int]]:
+    """Subjects of a listing with their messages, some at a time."""
+    for table in names:
+        for low in range(0, table.num_rows, _LOOKED_UP):
+            part = table.slice(low, _LOOKED_UP)
+            found = part["subject"].cast(pa.string()).to_pylist()
+            yield dict(zip(found, part["later"].to_pylist(), strict=True))
 
 
 def _any_of(filters: Sequence[str]) -> Callable[[str], bool] | None:

@@ -8,7 +8,7 @@ whatever was written or deleted since the plan, a row is the planned message or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,7 +75,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     headers = read.include_headers or read.drop_markers  # markers show there
     js, mark = JetStream(client), read.mark
     if mark is not None and js.stream_info(read.stream).created != mark.created:
-        _report(read, plan.num_rows, plan["subject"].to_pylist(), "the stream was made anew")
+        _report(read, plan.num_rows, plan, "the stream was made anew")
         return
     fetched: list[pa.Array] = []
     if snapshotplan.is_dense(plan["sequence"]):
@@ -89,18 +89,14 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     calls = DirectCalls(client, read.stream)
     builder = RowBuilder(read.stream, headers, read.on_invalid_subject)
     history = History(js, read)
-    gone: list[str] = []
+    gone = [plan.slice(0, 0)]
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
     while low < left.num_rows:
-        part = left.slice(low, maximum).to_pydict()
+        part = left.slice(low, maximum)
         low += maximum
-        got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"]])
-        gone += [
-            subject
-            for subject, message in zip(part["subject"], got, strict=True)
-            if message is None
-        ]
+        got = calls.each([DirectCall(seq=sequence) for sequence in part["sequence"].to_pylist()])
+        gone.append(part.filter(pa.array([message is None for message in got], pa.bool_())))
         there = [message for message in got if message is not None]
         if there:
             largest = max(len(message.data) for message in there)
@@ -108,21 +104,26 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
             batch = record_batch(builder, there)
             history.check(batch)
             yield batch
-    if gone:
+    lacking = pa.concat_tables(gone)
+    if lacking.num_rows:
         _report(
             read,
             plan.num_rows,
-            gone,
+            lacking,
             "replaced, deleted, purged or expired; keep more per subject (max_msgs_per_subject), or"
             " leave such subjects out with failOnDataLoss=false",
         )
 
 
-def _report(read: PickRead, planned: int, gone: Sequence[str], why: str) -> None:
+def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:
+    names = gone["subject"].drop_null().to_pylist()
+    if not names:  # a plan of more subjects than it names
+        some = ", ".join(map(str, gone["sequence"][:10].to_pylist()))
+        why = f"{why}; the first ones of them by sequence: {some}"
     error = SnapshotLossError(
         read.stream,
-        tuple(gone),
-        f"{len(gone)} of {planned} messages of the snapshot as of sequence {read.up_to} left the"
-        f" stream before they were read: {why}",
+        tuple(names),
+        f"{gone.num_rows} of {planned} messages of the snapshot as of sequence {read.up_to} left"
+        f" the stream before they were read: {why}",
     )
     lost(error, read.fail_on_data_loss)

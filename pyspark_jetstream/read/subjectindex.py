@@ -32,8 +32,9 @@ from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import DirectCalls, Page
 from ..fetch.gets import Found
 from ..fetch.pace import FAR_S
+from .lasts import LastOfEach
 from .manycalls import together
-from .snapshotplan import LastOfEach, LaterSubject, shards
+from .snapshotplan import shards
 
 __all__ = ["Lookups", "Seen"]
 
@@ -55,8 +56,7 @@ class Seen:
     """Findings about some subjects at the pin."""
 
     last: LastOfEach = field(default_factory=LastOfEach)
-    strangers: list[LaterSubject] = field(default_factory=list)
-    """Those with messages beyond the pin only."""
+    """Those that are there, also with messages beyond the pin only."""
     vanished: list[str] = field(default_factory=list)
     """Those of which nothing is left at all."""
 
@@ -69,9 +69,8 @@ class Lookups:
         self._calls = calls
         self._stream = calls.stream
 
-    def at(self, pin: int, counts: dict[str, int], replicas: int) -> Seen:
-        """The last message of each subject at or below the pin."""
-        seen = Seen()
+    def at(self, pin: int, counts: dict[str, int], replicas: int, seen: Seen) -> None:
+        """Puts the last message of each subject at or below the pin to what has been seen."""
         left: list[str] = []
         for names, found in self._latest_of_all(pin, list(counts)):
             last = {name: sequence for name, sequence in found.items() if sequence <= pin}
@@ -95,7 +94,6 @@ class Lookups:
                     " see `nats stream info` for replicas that lag",
                 )
             patience.pause()
-        return seen
 
     def _latest_of_all(
         self, pin: int, names: Sequence[str]
@@ -159,7 +157,7 @@ class Lookups:
                 seen.vanished.append(name)
             elif first.sequence > pin:
                 purged = purges(user_headers(first.lines))
-                seen.strangers.append(LaterSubject(name, counts[name], purged))
+                seen.last.put_later([name.encode()], [counts[name]], [purged])
             else:
                 there.append(name)
         left: list[str] = []

@@ -12,7 +12,7 @@ import pytest
 from pyspark_jetstream import pinned
 from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
-from pyspark_jetstream.read import snapshotplan
+from pyspark_jetstream.read import lasts, snapshotplan
 
 from ..kits.seeds import fresh
 from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
@@ -131,9 +131,11 @@ def test_any_number_of_subjects(js, nats_server, new_stream, monkeypatch, count,
 @pytest.mark.parametrize("way", ["names", "range"])
 def test_beyond_a_page_of_the_listing(js, nats_server, new_stream, monkeypatch, way):
     """
-    More than 100,000 subjects, which the server lists in pages, come whole and in several tasks.
+    More than 100,000 subjects, which the server lists in pages, come whole and in several tasks,
+    also where memory does not hold them.
     """
     monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: way)
+    monkeypatch.setattr(lasts, "_HELD_BYTES", 1 << 20)
     stream = new_stream(storage="memory")
     count = 101_500
     names = [f"{stream}.{i % 7}.{i}" for i in range(count)]

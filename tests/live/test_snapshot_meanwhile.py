@@ -85,6 +85,27 @@ def test_what_leaves_before_it_is_read_is_reported(
         ]
 
 
+def test_a_plan_of_very_many_subjects_reports_sequences(
+    js, nats_server, new_stream, publish, monkeypatch
+):
+    """
+    Beyond some millions of subjects a plan does not name them: what is lost is said by sequence,
+    and the rows that are there are the planned ones.
+    """
+    monkeypatch.setattr(snapshotplan, "NAMED", 2)
+    stream = new_stream()
+    publish([(f"{stream}.{i}", b"%d" % i) for i in range(9)])
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*")
+    tasks = source.partitions()
+    there = reduced(stored(js, stream), [">"], 9)
+    assert as_dict([r for t in tasks for x in source.read(t) for r in x.to_pylist()]) == there
+
+    delete(js, stream, 4, 7)
+    with pytest.raises(SnapshotLossError, match="2 of 9 messages .* by sequence: 4, 7") as caught:
+        list(source.read(tasks[0]))
+    assert caught.value.subjects == ()
+
+
 @pytest.mark.parametrize("way", ["names", "range"])
 def test_a_deletion_amid_the_plan_is_not_mistaken(
     js, nats_server, new_stream, publish, monkeypatch, way

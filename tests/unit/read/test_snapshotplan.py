@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import zlib
 
 import pyarrow as pa
 import pytest
@@ -10,11 +10,8 @@ import pytest
 from pyspark_jetstream.errors import SubjectDecodeError
 from pyspark_jetstream.fetch.decoding.rows import Texts
 from pyspark_jetstream.read import snapshotplan
-from pyspark_jetstream.read.snapshotplan import LastOfEach, LaterSubject, StreamLimits
-
-from ...kits.seeds import fresh
-
-SEEDS = [1, 2, *fresh(__name__)]
+from pyspark_jetstream.read.lasts import LastOfEach
+from pyspark_jetstream.read.snapshotplan import LaterSubject, StreamLimits
 
 
 def batch(pairs) -> pa.RecordBatch:
@@ -31,43 +28,12 @@ def batch(pairs) -> pa.RecordBatch:
 def plan(sequences) -> pa.Table:
     last = LastOfEach()
     last.put({f"s{sequence}": sequence for sequence in sequences})
-    return snapshotplan.plan_of(last.table(), Texts("S", "fail"))
+    return planned(last, "fail")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("reduce_at", [1, 7, 10**6])
-def test_the_last_of_each(monkeypatch, seed, reduce_at):
-    """
-    The reduction keeps the highest sequence of each subject that matches, in whatever pieces and
-    order the messages come.
-    """
-    rng = random.Random(seed)
-    monkeypatch.setattr(snapshotplan, "_REDUCE_AT", reduce_at)
-    names = [b"a", b"b", b"c\xff", b"c\xfe", b"c\xef\xbf\xbd", b"j", b"\xff"]
-    pairs = [(rng.choice(names), sequence) for sequence in range(1, 500)]
-    last = LastOfEach(lambda subject: subject != "j")
-    shuffled = rng.sample(pairs, len(pairs))
-    for low in range(0, len(shuffled), 13):
-        last.add(batch(shuffled[low : low + 13]))
-    found = last.table()
-
-    assert found["sequence"].to_pylist() == sorted(found["sequence"].to_pylist())
-    assert dict(zip(*found.to_pydict().values(), strict=True)) == {
-        subject: sequence for subject, sequence in pairs if subject != b"j"
-    }
-    assert last.subjects() == {"a", "b", "c\ufffd", "\ufffd"}
-    assert last.messages == len(pairs)
-
-
-def test_nothing_reduces_to_nothing():
-    """
-    Without messages, or without one that matches, the plan is empty.
-    """
-    last = LastOfEach(lambda subject: False)
-    last.add(batch([(b"a", 1)]))
-
-    assert LastOfEach().table().num_rows == 0
-    assert last.table().num_rows == 0
+def planned(last, on_invalid) -> pa.Table:
+    [found] = last
+    return snapshotplan.plan_of(found, Texts("S", on_invalid))
 
 
 @pytest.mark.parametrize(
@@ -99,14 +65,22 @@ def test_the_cheaper_way(subjects, messages, past, way):
         (10, 2, 1, [1] * 10),
         (3, 8, None, [1, 1, 1]),
         (120_000, None, None, [40_000] * 3),
+        (1_000_001, 1, None, [500_000, 500_001]),
+        (1_000_001, None, 5_000_000, [500_000, 500_001]),
     ],
 )
-def test_splitting(rows, tasks, maximum, sizes):
+@pytest.mark.parametrize("together", [1, 8_192])
+def test_splitting(rows, tasks, maximum, sizes, together):
     """
-    A plan is split into as many pieces as wanted, none too long, none empty, nothing left out.
+    A plan is split into as many pieces as wanted, none too long, none empty, nothing left out,
+    in whatever parts it comes.
     """
-    whole = plan(range(1, rows + 1))
-    pieces = snapshotplan.split(whole, tasks, maximum)
+    together = max(together, rows // 1_000)
+    sequences = pa.array(range(1, rows + 1), pa.int64())
+    names = pa.nulls(rows, pa.string())
+    whole = pa.table([names, sequences], schema=snapshotplan.PLANNED)
+    parts = [whole.slice(low, together) for low in range(0, rows, together)]
+    pieces = list(snapshotplan.split(parts, rows, tasks, maximum))
 
     assert [piece.num_rows for piece in pieces] == sizes
     assert [seq for p in pieces for seq in p["sequence"].to_pylist()] == list(range(1, rows + 1))
@@ -121,7 +95,39 @@ def test_a_packed_plan_is_small_and_the_same():
     packed = snapshotplan.pack(piece)
 
     assert snapshotplan.unpack(packed).equals(piece.combine_chunks())
-    assert len(packed) < 10 * piece.num_rows
+    assert len(packed) < 5 * piece.num_rows
+
+    packed = snapshotplan.pack(piece, named=False)
+    unpacked = snapshotplan.unpack(packed)
+    assert unpacked["sequence"].equals(piece["sequence"])
+    assert unpacked["subject"].null_count == piece.num_rows
+    assert len(packed) < piece.num_rows / 10
+
+
+def test_a_plan_that_an_earlier_version_kept():
+    """
+    A backfill that was planned by it goes on: its pieces have the sequences themselves.
+    """
+    whole = plan(range(5, 500, 3))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    packed = zlib.compress(sink.getvalue().to_pybytes(), 1)
+
+    assert snapshotplan.unpack(packed).equals(whole)
+
+
+def test_later_subjects():
+    """
+    Those that have nothing at the pin, as a listing names them.
+    """
+    last = LastOfEach()
+    last.put({"a": 1})
+    last.put_later([b"a", b"b", b"c\xff", b"b"], [1, 2, 3, 4], [False, True, False, False])
+
+    assert list(snapshotplan.later_subjects(last)) == [
+        LaterSubject("b", 6, True), LaterSubject("c\ufffd", 3, False)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -140,9 +146,9 @@ def test_a_plan_is_by_stored_subject(on_invalid, expected):
         batch([(b"a.\xff", 3), (b"a.\xfe", 5), (b"a.\xef\xbf\xbd", 6), (b"b", 7), (b"a.\xff", 2)])
     )
 
-    assert snapshotplan.plan_of(last.table(), Texts("S", on_invalid)).to_pydict() == expected
+    assert planned(last, on_invalid).to_pydict() == expected
     with pytest.raises(SubjectDecodeError, match="sequence 3 "):
-        snapshotplan.plan_of(last.table(), Texts("S", "fail"))
+        planned(last, "fail")
 
 
 def test_what_was_not_found():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
@@ -28,11 +29,14 @@ def stored(count: int, subjects: int, sizes: tuple[int, ...] = (3,)) -> list[Mes
 
 def looked_up(server: FarServer, pin: int) -> Seen:
     counts = dict.fromkeys(dict.fromkeys(m.subject for m in server.messages), 1)
-    return Lookups(JetStream(server), DirectCalls(server, "S")).at(pin, counts, 1)
+    seen = Seen()
+    Lookups(JetStream(server), DirectCalls(server, "S")).at(pin, counts, 1, seen)
+    return seen
 
 
 def as_dict(seen: Seen) -> dict[str, int]:
-    table = seen.last.table()
+    [table] = seen.last
+    table = table.filter(pc.is_valid(table["sequence"]))
     names, sequences = (table[name].to_pylist() for name in ("subject", "sequence"))
     return dict(zip(map(bytes.decode, names), sequences, strict=True))
 
