@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import runpy
 import subprocess
@@ -75,11 +76,27 @@ def test_the_list(capsys):
     text = " ".join(out.split())
 
     assert (status, err) == (0, "")
-    for name, (module, does, _) in commands.COMMANDS.items():
+    for name, (module, does, words) in commands.COMMANDS.items():
         doc = importlib.import_module(f"{commands.__package__}.{module}").__doc__
-        assert " ".join(doc.split()).startswith(does)
+        first = f"`{name}`: {does}" if words else does
+        assert first in " ".join(doc.split())[: None if words else len(does)]
         assert f"{name} {does}" in text
         assert does.count(".") == 1
+
+
+def test_the_list_into_a_pipe_that_ends():
+    """
+    `--help | head -1` ends without a word about the pipe.
+    """
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "pyspark_jetstream", "--help"],
+        stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    os.close(write)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_list_needs_nothing():

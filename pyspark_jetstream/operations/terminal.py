@@ -32,9 +32,18 @@ _NUMBER: Final = re.compile(r"[-+]?[\d,.]+( ?(%|s|[KMGT]?i?B))?|\?|none|")
 
 
 def say(*lines: object) -> None:
-    """Prints each as a line, whatever it holds."""
-    for line in lines:
-        print(sanitized(str(line)), flush=True)
+    """
+    Prints each as a line, whatever it holds.
+
+    Raises:
+        SystemExit: with status 0, where nobody reads on: `| head` has seen enough.
+    """
+    try:
+        for line in lines:
+            print(sanitized(str(line)), flush=True)
+    except BrokenPipeError:  # the interpreter would write once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
 
 
 def complain(*lines: object) -> None:

@@ -52,11 +52,11 @@ COMMANDS: Final = {
     ),
     "pause": Command(
         "pausing",
-        "Pauses all consumers of a query for a time (`pause`), or ends that (`resume`).",
+        "Pauses all consumers of a query for a time: the query waits.",
     ),
     "resume": Command(
         "pausing",
-        "Pauses all consumers of a query for a time (`pause`), or ends that (`resume`).",
+        "Ends a pause before its time: the query goes on.",
         ("--resume",),
     ),
     "rewind": Command(

@@ -1,9 +1,11 @@
 """
-Pauses all consumers of a query for a time (`pause`), or ends that (`resume`).
+Pauses all consumers of a query for a time: the query waits.
 
     pyspark-jetstream pause --checkpoint /checkpoints/alerts --for 10m
     pyspark-jetstream pause --stream FLIGHTS --consumer spark-6544945683 --for 1h
     pyspark-jetstream resume --checkpoint /checkpoints/alerts
+
+`resume`: Ends a pause before its time: the query goes on.
 
 --consumer names one consumer, or by their prefix those of all partitions of a query; a checkpoint
 names its query's. The query waits, says until when, reads nothing around the pause, and goes on by

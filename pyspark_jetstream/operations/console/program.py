@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -66,9 +65,6 @@ def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> in
         if parser.when_interrupted:
             complain(f"{parser.name}: interrupted{parser.when_interrupted}")
         return INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (BackfillError, JetStreamError, OSError) as error:
         parser.complain(error)
         return USAGE if isinstance(error, (OptionError, UsageError)) else FAILED
