@@ -42,9 +42,9 @@ _LONGEST: Final = 1000
 _REASON: Final = "Parked"
 
 
-def parking_prefix(stream: str, query: str) -> str:
-    """Prefix of the subjects of a query's rows in the parking stream."""
-    return f"{stream}.{query}."
+def parking_prefix(stream: str, query: str | None = None) -> str:
+    """Prefix of the subjects in the parking stream: of all, or of a query's."""
+    return f"{stream}." if query is None else f"{stream}.{query}."
 
 
 class Aside(Protocol):
@@ -111,7 +111,7 @@ class Parking:
                     subject,
                     "rows of it are parked (throttleParkStream), and one is too large to be parked"
                     " behind them: it has less than 4 KiB of the server's max_payload left;"
-                    " `pyspark-jetstream drain` sends those before it",
+                    " `pyspark-jetstream throttle parked --drain` sends those before it",
                 )
             self._never.add(subject)
         mask = pa.array(

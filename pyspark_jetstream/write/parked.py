@@ -50,7 +50,7 @@ from .exactlyonce.records import TaskRecord
 from .rows import MessageBuilder
 from .streams import Streams
 
-__all__ = ["DRAIN_S", "drain", "ensure_parking", "found_parking", "parking"]
+__all__ = ["DRAIN_S", "drain", "ensure_parking", "found_parking", "parked_rows", "parking"]
 
 logger = get_logger(__name__)
 
@@ -171,6 +171,21 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
     letters = DeadLetters(f"{prefix}{SUBJECT}", query, batch, max_payload, suffix="")
     known = {subject.removeprefix(prefix) for subject in subjects}
     return Parking(letters, targets, behind, known, has_room)
+
+
+def parked_rows(js: JetStream, stream: str) -> dict[str, dict[str, int]]:
+    """
+    How many rows are parked: by query, by subject.
+
+    Raises:
+        StreamNotFoundError: There is no such stream.
+    """
+    found: dict[str, dict[str, int]] = {}
+    prefix = parking_prefix(stream)
+    for name, rows in js.subject_counts(stream, [f"{prefix}>"])[1].items():
+        query, _, subject = name.removeprefix(prefix).partition(".")
+        found.setdefault(query, {})[subject] = rows
+    return found
 
 
 def drain(options: SinkOptions, query: str, for_s: float = DRAIN_S) -> int:
