@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import random
@@ -23,7 +24,12 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.errors import JetStreamError, NotConnectedError, WriterFencedError
+from pyspark_jetstream.errors import (
+    JetStreamError,
+    NotConnectedError,
+    OptionError,
+    WriterFencedError,
+)
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Active,
     Producer,
@@ -43,7 +49,7 @@ from ..kits.options import connection_of, creation_of, rules_of, sink_of
 from ..kits.places import ROOT
 from ..kits.seeds import fresh
 from .test_publisher import stored
-from .test_throttle_job import until
+from .test_throttle_job import start, until
 
 QUERIES = count()
 
@@ -189,7 +195,7 @@ def throttle(nats_server):
 
 def test_a_pause_holds_nobody_else(query, throttle):
     """
-    Of two subjects one is paused: the batch ends, what is not paused is stored, later rows of the
+    B27: of two subjects one is paused: the batch ends, what is not paused is stored, later rows of the
     paused one are parked behind the others, and all are there in order when the pause is over.
     """
     one = query(throttle)
@@ -243,7 +249,7 @@ def test_a_row_is_what_it_was(query, throttle):
 
 def test_a_full_parking_stream_is_as_none(query, throttle, caplog):
     """
-    While the parking stream is full rows of a paused subject wait in their batch; the others of the
+    B27: while the parking stream is full rows of a paused subject wait in their batch; the others of the
     batch are stored. That is said once.
     """
     one = query(throttle, park_bytes=1)
@@ -318,6 +324,65 @@ def test_processes_and_the_server_are_killed(tmp_path, seed):
         one.client.close()
         throttle.stop.set()
         throttle.join(60)
+
+
+def test_parked_rows_are_counted_and_sent_by_hand(query, throttle, nats_server):
+    """
+    `throttle parked` shows how many rows of which query and subject wait, and sends those that may
+    go: the exit status says whether any are left.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a", "b"))
+    one.commit()
+    subject, row = ("--throttle-subject", throttle.control), {"query": one.id, "rows": 10}
+
+    def run(*arguments):
+        given = ["parked", "--stream", one.park, *subject, "--json", *arguments]
+        ended = start(nats_server, *given)
+        out, err = ended.communicate(timeout=120)
+        return ended.returncode, json.loads(out), err
+
+    counted, held = run(), run("--drain")
+    throttle()
+    sent = run("--drain")
+
+    rows = {"parked": [row | {"subject": f"{one.stream}.a"}]}
+    assert counted[:2] == (0, rows), counted
+    assert held[:2] == (3, rows), held
+    assert sent[:2] == (0, {"parked": []}), sent
+    one.check()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"max_age": 10**9}, "max_age"),
+        ({"max_bytes": 1 << 20}, "max_bytes"),
+        ({"retention": "workqueue"}, "workqueue retention"),
+        ({"deny_purge": True}, "deny_purge"),
+        ({"subjects": ["elsewhere.>"]}, "does not take"),
+    ],
+)
+def test_a_stream_that_would_lose_parked_rows_is_refused(js, new_stream, config, why):
+    """
+    A parking stream keeps each row until it is removed, else no row moves.
+    """
+    name = new_stream(**config)
+    options = sink_of(js.client.options, ledger=True, rules=rules_of(park_stream=name))
+
+    with pytest.raises(OptionError, match=why):
+        ensure_parking(js, options)
+
+
+def test_a_parking_stream_is_made_where_that_is_asked_for(js, new_stream):
+    """
+    Without `createStream` one that is missing is an error, which says so.
+    """
+    options = sink_of(js.client.options, ledger=True, rules=rules_of(park_stream="NONE"))
+
+    with pytest.raises(OptionError, match="createStream=true makes it"):
+        ensure_parking(js, options)
 
 
 class Killed(BaseException):

@@ -134,6 +134,13 @@ def test_rejected_rows_may_be_dead_letters():
         ({"deadLetterSubject": "dead", "onReject": "fail"}, "deadLetterSubject", "give both"),
         ({"onReject": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"throttleReroute": "true"}, "throttleReroute", "needs a subjectMapping"),
+        ({"throttleParkBytes": "1GiB"}, "throttleParkBytes", "is not given"),
+        ({"throttleParkStream": "P"}, "throttleParkStream", "writeStream with exactlyOnce"),
+        (
+            {"throttleParkStream": "P", "throttleSubject": "none"},
+            "throttleParkStream",
+            "nobody pauses",
+        ),
         (
             {
                 "throttleReroute": "true",
