@@ -79,11 +79,13 @@ class Parking:
     ) -> None:
         self.known = set(known)
         """Subjects whose rows are parked."""
-        self.has_room = room()
+        self.has_room = True
+        """Whether the parking stream takes more, as it was seen last."""
         self._letters = letters
         self._targets = targets
         self._behind = behind
         self._room = room
+        self._looked = False
         self._never: set[str] = set()
         """Subjects of which a row could not be parked, so none behind it is."""
 
@@ -97,8 +99,11 @@ class Parking:
         Raises:
             RowError: A row is too large, and rows before it are parked.
         """
-        if not len(messages) or not (self.known or throttle.active(now)):
+        is_active = throttle.active(now)
+        if not len(messages) or not (self.known or is_active):
             return None
+        if is_active and not self._looked:
+            self._looked, self.has_room = True, self._room()
         codes = pc.unique(messages.indices).to_pylist()
         wanted = {code for code in codes if self._wants(messages, code, throttle, now)}
         if not wanted:

@@ -261,12 +261,16 @@ class _Drain:
             pauses = publisher.pauses
             while pauses.hold(publisher.sender.connection, time.monotonic()):
                 publisher.turn()
-            sent_at = time.monotonic()
+            sent_at, turn = time.monotonic(), -1
             while publisher.busy and (now := time.monotonic()) < over:
                 self._look(now)
-                for subject in counts.keys() - self._staying.subjects:
-                    if pauses.throttle.is_paused(subject, now, (PausedBy.OPERATOR,)):
-                        self._staying.subjects.add(subject)
+                if turn != pauses.throttle.turn:  # others are paused than before
+                    turn = pauses.throttle.turn
+                    self._staying.subjects.update(
+                        subject
+                        for subject in counts
+                        if pauses.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))
+                    )
                 leaving = publisher.leaving()
                 for each in leaving:
                     publisher.release(each, self._unseen(each.rows))

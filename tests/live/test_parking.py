@@ -195,8 +195,8 @@ def throttle(nats_server):
 
 def test_a_pause_holds_nobody_else(query, throttle):
     """
-    B27: of two subjects one is paused: the batch ends, what is not paused is stored, later rows of the
-    paused one are parked behind the others, and all are there in order when the pause is over.
+    B27: of two subjects one is paused: the batch ends, what is not paused is stored, later rows of
+    the paused one are parked behind the others, and all are there in order when the pause is over.
     """
     one = query(throttle)
     throttle(f"{one.stream}.a")
@@ -249,8 +249,8 @@ def test_a_row_is_what_it_was(query, throttle):
 
 def test_a_full_parking_stream_is_as_none(query, throttle, caplog):
     """
-    B27: while the parking stream is full rows of a paused subject wait in their batch; the others of the
-    batch are stored. That is said once.
+    B27: while the parking stream is full rows of a paused subject wait in their batch; the others
+    of the batch are stored. That is said once.
     """
     one = query(throttle, park_bytes=1)
     throttle(f"{one.stream}.a")
