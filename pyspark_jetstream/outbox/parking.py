@@ -42,9 +42,9 @@ _LONGEST: Final = 1000
 _REASON: Final = "Parked"
 
 
-def parking_prefix(stream: str, query: str) -> str:
-    """Prefix of the subjects of a query's rows in the parking stream."""
-    return f"{stream}.{query}."
+def parking_prefix(stream: str, query: str | None = None) -> str:
+    """Prefix of the subjects in the parking stream: of all, or of a query's."""
+    return f"{stream}." if query is None else f"{stream}.{query}."
 
 
 class Aside(Protocol):
@@ -79,11 +79,13 @@ class Parking:
     ) -> None:
         self.known = set(known)
         """Subjects whose rows are parked."""
-        self.has_room = room()
+        self.has_room = True
+        """Whether the parking stream takes more, as it was seen last."""
         self._letters = letters
         self._targets = targets
         self._behind = behind
         self._room = room
+        self._looked = False
         self._never: set[str] = set()
         """Subjects of which a row could not be parked, so none behind it is."""
 
@@ -97,8 +99,11 @@ class Parking:
         Raises:
             RowError: A row is too large, and rows before it are parked.
         """
-        if not len(messages) or not (self.known or throttle.active(now)):
+        is_active = throttle.active(now)
+        if not len(messages) or not (self.known or is_active):
             return None
+        if is_active and not self._looked:
+            self._looked, self.has_room = True, self._room()
         codes = pc.unique(messages.indices).to_pylist()
         wanted = {code for code in codes if self._wants(messages, code, throttle, now)}
         if not wanted:
@@ -111,7 +116,7 @@ class Parking:
                     subject,
                     "rows of it are parked (throttleParkStream), and one is too large to be parked"
                     " behind them: it has less than 4 KiB of the server's max_payload left;"
-                    " `pyspark-jetstream drain` sends those before it",
+                    " `pyspark-jetstream throttle parked --drain` sends those before it",
                 )
             self._never.add(subject)
         mask = pa.array(

@@ -39,15 +39,19 @@ def keep_draining(options: SinkOptions, query: str) -> None:
     last = _DRAINERS.get(query)
     if (last is not None and last.poll() is None) or "pyspark.daemon" not in _started_as():
         return
-    process = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    _DRAINERS[query] = process
-    with process.stdin or open(os.devnull, "wb") as stdin:
-        stdin.write(pickle.dumps((options, query)))
+    try:
+        process = _DRAINERS[query] = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        if process.stdin is not None:
+            with process.stdin as stdin:
+                stdin.write(pickle.dumps((options, query)))
+    except OSError as error:
+        logger.warning("query=%s: rows stay parked until the next batch: %s", query, error)
+        return
     logger.info("query=%s: process %d sends what is parked", query, process.pid)
 
 

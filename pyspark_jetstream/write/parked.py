@@ -50,7 +50,7 @@ from .exactlyonce.records import TaskRecord
 from .rows import MessageBuilder
 from .streams import Streams
 
-__all__ = ["DRAIN_S", "drain", "ensure_parking", "found_parking", "parking"]
+__all__ = ["DRAIN_S", "drain", "ensure_parking", "found_parking", "parked_rows", "parking"]
 
 logger = get_logger(__name__)
 
@@ -173,6 +173,21 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
     return Parking(letters, targets, behind, known, has_room)
 
 
+def parked_rows(js: JetStream, stream: str) -> dict[str, dict[str, int]]:
+    """
+    How many rows are parked: by query, by subject.
+
+    Raises:
+        StreamNotFoundError: There is no such stream.
+    """
+    found: dict[str, dict[str, int]] = {}
+    prefix = parking_prefix(stream)
+    for name, rows in js.subject_counts(stream, [f"{prefix}>"])[1].items():
+        query, _, subject = name.removeprefix(prefix).partition(".")
+        found.setdefault(query, {})[subject] = rows
+    return found
+
+
 def drain(options: SinkOptions, query: str, for_s: float = DRAIN_S) -> int:
     """
     Sends the parked rows of a query whose subjects are not paused; how many are left, those of
@@ -246,12 +261,16 @@ class _Drain:
             pauses = publisher.pauses
             while pauses.hold(publisher.sender.connection, time.monotonic()):
                 publisher.turn()
-            sent_at = time.monotonic()
+            sent_at, turn = time.monotonic(), -1
             while publisher.busy and (now := time.monotonic()) < over:
                 self._look(now)
-                for subject in counts.keys() - self._staying.subjects:
-                    if pauses.throttle.is_paused(subject, now, (PausedBy.OPERATOR,)):
-                        self._staying.subjects.add(subject)
+                if turn != pauses.throttle.turn:  # others are paused than before
+                    turn = pauses.throttle.turn
+                    self._staying.subjects.update(
+                        subject
+                        for subject in counts
+                        if pauses.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))
+                    )
                 leaving = publisher.leaving()
                 for each in leaving:
                     publisher.release(each, self._unseen(each.rows))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import pickle
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
@@ -17,7 +23,13 @@ from pyspark_jetstream.client import connection as connections
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import JetStreamError, WriterFencedError
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import (
+    JetStreamError,
+    NotConnectedError,
+    OptionError,
+    WriterFencedError,
+)
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Active,
     Producer,
@@ -34,8 +46,10 @@ from pyspark_jetstream.write.parked import drain, ensure_parking
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, creation_of, rules_of, sink_of
+from ..kits.places import ROOT
 from ..kits.seeds import fresh
 from .test_publisher import stored
+from .test_throttle_job import start, until
 
 QUERIES = count()
 
@@ -72,13 +86,14 @@ class Query:
         names, values = zip(*data, strict=True)
         return pa.record_batch({"subject": pa.array(names), "data": pa.array(values)})
 
-    def write(self, batch, task=0, **changes):
+    def write(self, batch, task=0, size=1000, **changes):
         """One attempt of the task."""
         client = Client(self.options.connection)
         try:
             name = TaskName(self.id, self.batch, task)
             options = replace(self.options, **changes)
-            return write_task(client, options, [batch], name, of_query(self.id, self.batch))
+            blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
+            return write_task(client, options, blocks, name, of_query(self.id, self.batch))
         finally:
             client.close()
 
@@ -126,40 +141,47 @@ class Controller(threading.Thread):
         super().__init__(daemon=True)
         self.stop = threading.Event()
         self.words: dict[str, float] = {}
-        self._requests = count(1)
         self.control = control
-        self._client = Client(connection_of(server.url))
-        self._client.connection.subscribe(f"{control}.active")
-        self._client.connection.ping(30)
-        self._speaker = Client(connection_of(server.url))
+        self._requests = count(1)
+        self._options = connection_of(server.url)
+        self._listens = threading.Event()
         self.start()
+        assert self._listens.wait(60)
 
     def __call__(self, *subjects):
         """These are paused now, and no others; writers that begin are told, too."""
         self.words = dict.fromkeys(self.words, 0.0) | dict.fromkeys(subjects, 60.0)
-        for command in self._commands():
-            self._speaker.connection.send(wire.pub(self.control, command))
+        with closing(Client(self._options)) as client:
+            for command in self._commands():
+                client.connection.send(wire.pub(self.control, command))
+            client.connection.ping(30)
 
     def _commands(self):
+        reason = Reason.TopicProduceQuotaExceeded
         return [
-            ThrottleProducer(
-                next(self._requests), Reason.TopicProduceQuotaExceeded, seconds, subject
-            ).encode()
+            ThrottleProducer(next(self._requests), reason, seconds, subject).encode()
             for subject, seconds in list(self.words.items())
         ]
 
     def run(self):
-        connection = self._client.connection
+        while not self.stop.is_set():
+            try:
+                with closing(Client(self._options)) as client:
+                    self._answer(client.connection)
+            except NotConnectedError:
+                time.sleep(0.05)  # the server is down
+
+    def _answer(self, connection):
+        connection.subscribe(f"{self.control}.active")
+        connection.ping(30)
+        self._listens.set()
         while not self.stop.is_set():
             frame = connection.next_frame(time.monotonic() + 0.05)
             said = understand(frame.data) if frame is not None and frame.data else None
-            if not isinstance(said, Producer):
-                continue
-            to, commands = f"{self.control}.{said.producer_id}", self._commands()
-            for command in [*commands, Active(len(commands)).encode()]:
-                connection.send(wire.pub(to, command))
-        self._client.close()
-        self._speaker.close()
+            if isinstance(said, Producer):
+                to, commands = f"{self.control}.{said.producer_id}", self._commands()
+                for command in [*commands, Active(len(commands)).encode()]:
+                    connection.send(wire.pub(to, command))
 
 
 @pytest.fixture
@@ -173,8 +195,8 @@ def throttle(nats_server):
 
 def test_a_pause_holds_nobody_else(query, throttle):
     """
-    Of two subjects one is paused: the batch ends, what is not paused is stored, later rows of the
-    paused one are parked behind the others, and all are there in order when the pause is over.
+    B27: of two subjects one is paused: the batch ends, what is not paused is stored, later rows of
+    the paused one are parked behind the others, and all are there in order when the pause is over.
     """
     one = query(throttle)
     throttle(f"{one.stream}.a")
@@ -194,6 +216,173 @@ def test_a_pause_holds_nobody_else(query, throttle):
     assert one.write(one.made("a", "b")).parked == 0
     one.commit()
     one.check()
+
+
+def test_a_row_is_what_it_was(query, throttle):
+    """
+    Ids, headers and payloads of rows are the same, whether they were parked or not.
+    """
+    one = query(throttle)
+    lists = pa.map_(pa.string(), pa.list_(pa.string()))
+    headers = [("X", ["1", "2"]), ("Jetstream-Sink-Reason", ["mine"])]
+    rows = pa.record_batch({
+        "subject": pa.array([f"{one.stream}.{name}" for name in "aabb"]),
+        "data": pa.array([b"", b"\x00\xff", b"", b"\x00\xff"]),
+        "headers": pa.array([headers, None] * 2, lists),
+        "msg_id": pa.array(["own-1", None, "own-2", None]),
+    })  # fmt: skip
+    throttle(f"{one.stream}.a")
+    assert one.write(rows).parked == 2
+    one.commit()
+    throttle()
+    assert one.drain() == 0
+
+    found = one.js.messages(one.stream, [{"seq": sequence} for sequence in (1, 2, 3, 4)])
+    b, b_made, a, a_made = found
+    own = [[pair for pair in each.headers if pair[0] != "Nats-Msg-Id"] for each in found]
+    assert own[0] == own[2] and own[0] and own[1] == own[3] == []
+    assert [each.data for each in found] == [b"", b"\x00\xff"] * 2
+    ids = [dict(each.headers)["Nats-Msg-Id"] for each in found]
+    assert ids[0] == "own-2" and ids[2] == "own-1"
+    assert (ids[1][:-1], ids[1][-1], ids[3][-1]) == (ids[3][:-1], "3", "1")
+
+
+def test_a_full_parking_stream_is_as_none(query, throttle, caplog):
+    """
+    B27: while the parking stream is full rows of a paused subject wait in their batch; the others
+    of the batch are stored. That is said once.
+    """
+    one = query(throttle, park_bytes=1)
+    throttle(f"{one.stream}.a")
+    assert one.write(one.made("a", "b")).parked == 10
+    one.commit()
+    waiting = Zombie(Fate(), -1, lambda: one.write(one.made("a", "b", rows=40)))
+    waiting.start()
+    until(lambda: one.js.stream_info(one.stream).messages == 30)
+    assert one.parked() == 10
+    throttle()
+    waiting.end()
+    one.commit()
+    assert one.drain() == 0
+    one.check()
+    assert sum("throttleParkBytes" in each.message for each in caplog.records) == 1
+
+
+def attempt(options, batch, name, ids):
+    """One attempt of a task, in a process of its own."""
+    write_task(Client(options.connection), options, [batch], name, ids)
+
+
+def begun(function, *arguments):
+    """A process that does it; it may be killed at any time."""
+    script = "import pickle, sys; call, given = pickle.load(sys.stdin.buffer); call(*given)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with process.stdin:
+        process.stdin.write(pickle.dumps((function, arguments)))
+    return process
+
+
+@pytest.mark.parametrize("seed", fresh(__name__, 2))
+def test_processes_and_the_server_are_killed(tmp_path, seed):
+    """
+    Attempts and drains that are killed (SIGKILL), and the server between them: every row is stored
+    once, in the order of its subject.
+    """
+    chance = random.Random(seed)
+    with DevServer() as server:
+        throttle = Controller(server, "killed")
+        setup = Client(connection_of(server.url))
+        JetStream(setup).create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        setup.close()
+        one = Query(server, "S", throttle_subject="killed")
+
+        def until_done(*work):
+            while True:
+                process = begun(*work)
+                time.sleep(chance.choice((0.5, 1.0, 2.0)))
+                if chance.random() < 0.3:
+                    server.kill()
+                    server.restart()
+                if chance.random() < 0.5:
+                    process.kill()
+                if process.wait(120) == 0:
+                    break
+
+        for _ in range(4):
+            throttle(*(f"S.{name}" for name in "ab" if chance.random() < 0.7))
+            name, ids = TaskName(one.id, one.batch, 0), of_query(one.id, one.batch)
+            until_done(attempt, one.options, one.made(*"abc", rows=3000), name, ids)
+            one.commit()
+            until_done(drain, one.options, one.id)
+        throttle()
+        while one.drain():
+            pass
+        one.check()
+        one.client.close()
+        throttle.stop.set()
+        throttle.join(60)
+
+
+def test_parked_rows_are_counted_and_sent_by_hand(query, throttle, nats_server):
+    """
+    `throttle parked` shows how many rows of which query and subject wait, and sends those that may
+    go: the exit status says whether any are left.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a", "b"))
+    one.commit()
+    subject, row = ("--throttle-subject", throttle.control), {"query": one.id, "rows": 10}
+
+    def run(*arguments):
+        given = ["parked", "--stream", one.park, *subject, "--json", *arguments]
+        ended = start(nats_server, *given)
+        out, err = ended.communicate(timeout=120)
+        return ended.returncode, json.loads(out), err
+
+    counted, held = run(), run("--drain")
+    throttle()
+    sent = run("--drain")
+
+    rows = {"parked": [row | {"subject": f"{one.stream}.a"}]}
+    assert counted[:2] == (0, rows), counted
+    assert held[:2] == (3, rows), held
+    assert sent[:2] == (0, {"parked": []}), sent
+    one.check()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"max_age": 10**9}, "max_age"),
+        ({"max_bytes": 1 << 20}, "max_bytes"),
+        ({"retention": "workqueue"}, "workqueue retention"),
+        ({"deny_purge": True}, "deny_purge"),
+        ({"subjects": ["elsewhere.>"]}, "does not take"),
+    ],
+)
+def test_a_stream_that_would_lose_parked_rows_is_refused(js, new_stream, config, why):
+    """
+    A parking stream keeps each row until it is removed, else no row moves.
+    """
+    name = new_stream(**config)
+    options = sink_of(js.client.options, ledger=True, rules=rules_of(park_stream=name))
+
+    with pytest.raises(OptionError, match=why):
+        ensure_parking(js, options)
+
+
+def test_a_parking_stream_is_made_where_that_is_asked_for(js, new_stream):
+    """
+    Without `createStream` one that is missing is an error, which says so.
+    """
+    options = sink_of(js.client.options, ledger=True, rules=rules_of(park_stream="NONE"))
+
+    with pytest.raises(OptionError, match="createStream=true makes it"):
+        ensure_parking(js, options)
 
 
 class Killed(BaseException):
@@ -315,7 +504,8 @@ def test_any_pauses_and_kills(query, throttle, fate, seed):
         if whims is None and chance.random() < 0.6:
             throttle(*(name for name in subjects if chance.random() < 0.4))
         batch = one.made(*names, rows=chance.choice((4, 40, 200)))
-        tried(lambda batch=batch: one.write(batch))
+        size = chance.choice((3, 1000))
+        tried(lambda batch=batch, size=size: one.write(batch, size=size))
         if zombies and chance.random() < 0.3:
             zombies.pop(chance.randrange(len(zombies))).end()
         one.commit()

@@ -19,7 +19,7 @@ TESTS = ROOT / "tests"
 PAGE = (ROOT / "docs" / "overload.md").read_text()
 ITEMS = [
     *(f"A{number}" for number in range(1, 29)),  # request prioritisation
-    *(f"B{number}" for number in range(1, 27)),  # throttling of producers, after PIP-385
+    *(f"B{number}" for number in range(1, 28)),  # throttling of producers, after PIP-385
     *(f"I{number}" for number in range(1, 11)),  # what may never be broken
     *(f"§12.{number}" for number in range(1, 10)),  # what is to be shown on a real server
 ]

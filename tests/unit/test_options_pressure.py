@@ -134,6 +134,8 @@ def test_rejected_rows_may_be_dead_letters():
         ({"deadLetterSubject": "dead", "onReject": "fail"}, "deadLetterSubject", "give both"),
         ({"onReject": "dead-letter"}, "deadLetterSubject", "give both"),
         ({"throttleReroute": "true"}, "throttleReroute", "needs a subjectMapping"),
+        ({"throttleParkBytes": "1GiB"}, "throttleParkBytes", "is not given"),
+        ({"throttleParkStream": "P"}, "throttleParkStream", "writeStream with exactlyOnce"),
         (
             {
                 "throttleReroute": "true",
@@ -176,3 +178,21 @@ def test_a19_a20_pressure_that_cannot_be_meant_is_refused(given, blamed, text):
         parse_sink(given)
     assert raised.value.option == blamed
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"throttleSubject": "none"}, "nobody pauses"), ({"exactlyOnce": "false"}, "exactlyOnce")],
+)
+def test_b27_rows_are_parked_where_they_can_be_sent_on(given, why):
+    """
+    B27: a streaming write with a ledger that operators can pause has a parking stream.
+    """
+    options = {"throttleParkStream": "P", "throttleParkBytes": "1MiB"}
+    rules = parse_sink(options, streaming=True).rules
+    assert (rules.park_stream, rules.park_bytes) == ("P", 1 << 20)
+    assert parse_sink({}, streaming=True).rules.park_stream is None
+
+    with pytest.raises(OptionError, match=why) as raised:
+        parse_sink(options | given, streaming=True)
+    assert raised.value.option == "throttleParkStream"

@@ -9,16 +9,20 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
     pyspark-jetstream throttle quota --limit 'orders.>=1000/s and 1MiB/s' --broker 100MiB/s
     pyspark-jetstream throttle quota --group 'orders.>, metrics.>=5MiB/s'
     pyspark-jetstream throttle quota --config conf/throttle.toml
+    pyspark-jetstream throttle parked --stream ORDERS_PARKED
+    pyspark-jetstream throttle parked --stream ORDERS_PARKED --drain
 
 A pause is issued again each second, told to who comes meanwhile before its first row, and lifted at
 the end; Ctrl-C and SIGTERM are an early end. Who does not acknowledge is asked to pause its whole
 connection; who does not acknowledge that either is named. Nothing is enforced; what was stored
 meanwhile is counted. `producers` shows what is paused, too, why, by whom and until when. `quota`
 gives each writer its share of the limit, and shows what it publishes of it; producers that keep no
-rate are paused, a second at a time, while there is too much.
+rate are paused, a second at a time, while there is too much. `parked` counts the rows that wait in
+a parking stream (option throttleParkStream), by query and subject; --drain sends those that may go,
+of queries that do not run, too, and counts what is left.
 
 Exit status 0: all who were expected to have acknowledged; 1: failed; 2: wrong arguments; 3: some
-have not, they are listed; 4: nobody is there who could be told.
+have not, they are listed, or rows are parked still; 4: nobody is there who could be told.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 """
@@ -26,6 +30,7 @@ $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -104,6 +109,10 @@ def arguments(parser: Parser) -> None:
     add("--broker", metavar="RATE", help="the broker's, of all streams: it pauses whole writers")
     add("--config", metavar="FILE",
         help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
+    _common(one)
+    one = command("parked", parked, "Counts rows that wait in a parking stream; sends them.")
+    one.add_argument("--stream", metavar="NAME", required=True, help="as in throttleParkStream")
+    one.add_argument("--drain", action="store_true", help="send those whose pause is over")
     _common(one)
 
 
@@ -191,6 +200,34 @@ def quota(given: argparse.Namespace) -> int:
     else:
         show(_quotas(quotas, usage, pauses))
     return _verdict(given, pauses) if pauses.told else 0
+
+
+def parked(given: argparse.Namespace) -> int:
+    """Counts the rows that are parked, when those that may go were sent if that was asked for."""
+    # Messages are columns, which no other command needs.
+    from pyspark_jetstream.options import parse_sink
+    from pyspark_jetstream.write.parked import drain, parked_rows
+
+    with connected(given) as client:
+        found = parked_rows(JetStream(client), given.stream)
+        if given.drain:
+            words = connection_words(given) | {
+                "throttleParkStream": given.stream,
+                "throttleSubject": given.throttle_subject,
+            }
+            for query in found:
+                drain(parse_sink(words, streaming=True), query, math.inf)
+            found = parked_rows(JetStream(client), given.stream)
+    rows: list[Row] = [
+        {"query": _shown(query), "subject": _shown(subject), "rows": count}
+        for query, subjects in sorted(found.items())
+        for subject, count in sorted(subjects.items())
+    ]
+    if given.json:
+        say_json({"parked": rows})
+    else:
+        show(rows)
+    return SILENT if given.drain and rows else 0
 
 
 def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
