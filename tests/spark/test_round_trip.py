@@ -211,7 +211,7 @@ def batches_begun(home: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [int(os.environ.get("SEED", "1"))])
 @pytest.mark.parametrize(
-    ("kills", "kind"), [(4, "plain"), (20, "plain"), (8, "bucket"), (8, "counters")]
+    ("kills", "kind"), [(4, "plain"), (20, "plain"), (5, "bucket"), (5, "counters")]
 )
 def test_whoever_is_killed_each_message_arrives_once(
     tmp_path: Path, kills: int, kind: str, seed: int
