@@ -59,7 +59,7 @@ def columns_of(options: Mapping[str, str]) -> StructType:
     """
     The columns of a read with these options, a case-insensitive dictionary that is not checked:
     `headers` and `count` only with `includeHeaders` and `includeCount`, `deliveries` only where the
-    consumer is shared (`priorityPolicy`).
+    consumer is shared (`priorityPolicy`), no `data` with `includeData=false`.
     """
 
     def said(name: str) -> str:
@@ -68,7 +68,7 @@ def columns_of(options: Mapping[str, str]) -> StructType:
     columns = _BUCKET_COLUMNS if "bucket" in options else _COLUMNS
     return StructType(
         [
-            *columns,
+            *[each for each in columns if each.name != "data" or said("includeData") != "false"],
             *[_HEADERS] * (said("includeHeaders") == "true"),
             *[_DELIVERIES] * (said("priorityPolicy") in POLICIES),
             *[_COUNT] * (said("includeCount") == "true"),

@@ -30,6 +30,7 @@ _TASK_SEQUENCES: Final = 10_000
 
 if TYPE_CHECKING:
     from .client.info import StreamInfo
+    from .fetch.options import StreamOptions
     from .fetch.survey import Survey
 
 __all__ = [
@@ -279,24 +280,25 @@ def of_many(tasks: Sequence[ReadTask], most: int, longest: int | None = None) ->
     return [ReadTask(connection, ManyReads(tuple(group))) for group in groups]
 
 
-def counted(
-    batches: Iterator[pa.RecordBatch], wanted: bool, include_headers: bool
+def asked_for(
+    batches: Iterator[pa.RecordBatch], options: StreamOptions
 ) -> Iterator[pa.RecordBatch]:
     """
-    Batches with the column `count` behind the others, where it is wanted (`includeCount`). Their
-    headers, which tell a counter's messages from others, stay if they are wanted, too.
+    Batches with the columns that the options say: `count` behind the others (`includeCount`), and
+    `data` not with `includeData=false`. Headers, which tell a counter's messages from others, stay
+    if they are wanted, too.
 
     Raises:
         ReadError: A counter has more digits than a DECIMAL.
     """
-    if not wanted:
-        yield from batches
-        return
+    extent = options.extent
     for batch in batches:
-        counts = _count(batch)
-        if not include_headers:
+        counts = _count(batch) if extent.include_count else None
+        if counts is not None and not options.include_headers:
             batch = batch.drop_columns(["headers"])
-        yield batch.append_column(COUNT, counts)
+        if not extent.include_data:
+            batch = batch.drop_columns(["data"])
+        yield batch if counts is None else batch.append_column(COUNT, counts)
 
 
 def _count(batch: pa.RecordBatch) -> pa.Array:

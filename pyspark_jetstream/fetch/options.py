@@ -15,6 +15,7 @@ from ..values import EARLIEST, LATEST, Starting
 
 __all__ = [
     "READ_OPTIONS",
+    "RowExtent",
     "Several",
     "StreamOptions",
     "ending_of",
@@ -43,6 +44,8 @@ READ_OPTIONS: Final = table(
         absent=(">",)),
     Option("includeHeaders", "include_headers", value_of.boolean, "false",
         "Add the column `headers`."),
+    Option("includeData", "include_data", value_of.boolean, "true",
+        "Whether rows have the column `data`; `false` for subjects, times and headers alone."),
     Option("includeCount", "include_count", value_of.boolean, "false",
         "Add the column `count`: the sum of the subject's counter, null where there is none."),
     Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
@@ -90,6 +93,14 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
+class RowExtent:
+    """What rows have of their messages' payloads."""
+
+    include_data: bool
+    include_count: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOptions:
     """What every read of a stream needs to know."""
 
@@ -102,7 +113,7 @@ class StreamOptions:
     """None where nobody says, and the stream's own transform may."""
     partition_subject: str | None
     include_headers: bool
-    include_count: bool
+    extent: RowExtent
     fail_on_data_loss: bool
     on_invalid_subject: str
     """`fail`, `replace` or `drop`."""
@@ -117,14 +128,15 @@ class StreamOptions:
     @property
     def needs_headers(self) -> bool:
         """Whether messages are read with their headers: what a bucket's do stands there."""
-        return self.include_headers or self.include_count or self.bucket is not None
+        return self.include_headers or self.extent.include_count or self.bucket is not None
 
 
 def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> StreamOptions:
     """A read of a stream of which no more is asked than these fields say."""
+    values = Values("range", READ_OPTIONS)
     said = {"connection": connection, "stream": stream, "partitions": None, "several": None}
-    said |= fields
-    return Values("range", READ_OPTIONS).fill(StreamOptions, **said)
+    said |= {"extent": values.fill(RowExtent)} | fields
+    return values.fill(StreamOptions, **said)
 
 
 def stream_values(values: Values) -> dict[str, Any]:
@@ -159,6 +171,7 @@ def stream_values(values: Values) -> dict[str, Any]:
     parsed("startingOffsets", _inside(known, several), starting)
     connection = connection_options(values)
     common = {"connection": connection, "stream": stream, "several": several}
+    common |= {"extent": values.fill(RowExtent)}
     return common | {"partitions": partitions, "starting": starting}
 
 

@@ -129,7 +129,7 @@ class JetStreamBucketReader(NarrowedReader):
                 partitions=planned.partitions,
                 partition_subject=planned.partition_subject,
                 include_headers=True,
-                include_count=False,
+                extent=planned.extent,
                 fail_on_data_loss=planned.fail_on_data_loss,
                 on_invalid_subject=planned.on_invalid_subject,
                 min_partitions=planned.min_partitions,

@@ -25,7 +25,7 @@ from ..fetch import planning
 from ..fetch.dataloss import History, lost
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, total
-from ..tasks import OwnRead, RangeRead, ReadTask, counted, direct_tasks, read_task, trimmed
+from ..tasks import OwnRead, RangeRead, ReadTask, asked_for, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -77,7 +77,7 @@ class JetStreamRangeReader(NarrowedReader):
         """The rows of one task."""
         options = self._options
         rows = trimmed(read_task(partition), options.drop_markers, options.needs_headers)
-        yield from counted(rows, options.include_count, options.include_headers)
+        yield from asked_for(rows, options)
         if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
             with borrow(partition.connection) as client:
                 History(JetStream(client), partition.work).end()

@@ -38,7 +38,7 @@ from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_subjects
 from ..sanitize import get_logger
-from ..tasks import ReadTask, counted, read_task, shaped
+from ..tasks import ReadTask, asked_for, read_task, shaped
 from .options import CallOptions
 
 __all__ = ["CallRead", "JetStreamCallReader"]
@@ -123,8 +123,7 @@ class JetStreamCallReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of the task."""
-        options = self._options
-        return counted(read_task(partition), options.include_count, options.include_headers)
+        return asked_for(read_task(partition), self._options)
 
     def _info(self, client: Client) -> StreamInfo | None:
         """The stream; None where the user may read one subject, and ask nothing else."""

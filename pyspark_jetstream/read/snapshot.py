@@ -17,7 +17,7 @@ from ..client.jetstream import JetStream
 from ..fetch.decoding.rows import Texts
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..tasks import ReadTask, counted, read_task
+from ..tasks import ReadTask, asked_for, read_task
 from . import snapshotplan
 from .lasts import LastOfEach, by_sequence
 from .narrowing import Interval, Narrowing
@@ -67,8 +67,7 @@ class JetStreamSnapshotReader(NarrowedReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        options = self._options
-        return counted(read_task(partition), options.include_count, options.include_headers)
+        return asked_for(read_task(partition), self._options)
 
 
 def bounds(options: SnapshotOptions) -> dict[str, int]:

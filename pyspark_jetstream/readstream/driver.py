@@ -28,7 +28,7 @@ from ..fetch.decoding.keys import keyed
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
-from ..tasks import ReadTask, WarmUp, counted, read_task
+from ..tasks import ReadTask, WarmUp, asked_for, read_task
 from ..values import EARLIEST
 from .counts import ReadCounts, behind_latest, query_label
 from .offsets import INITIAL
@@ -241,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         options, rows = self._options, read_task(partition)
         if options.bucket is not None:
             return keyed(rows, options.include_headers)
-        return counted(rows, options.include_count, options.include_headers)
+        return asked_for(rows, options)
 
     def stop(self) -> None:
         """Closes the connections. Spark often ends the process without this call."""

@@ -49,10 +49,14 @@ class Server:
         self._lines.close()
         self._socket.close()
 
-    def ask(self, subject: str, body: str | dict[str, Any]) -> dict[str, Any]:
+    def ask(self, subject: str, body: str | dict[str, Any], header: str = "") -> dict[str, Any]:
         """The answer of JetStream; an error in it ends the program."""
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        self._socket.sendall(b"PUB %b _INBOX.x %d\r\n%b\r\n" % (subject.encode(), len(data), data))
+        lines = f"NATS/1.0\r\n{header}\r\n\r\n".encode() if header else b""
+        size = b"%d %d" % (len(lines), len(lines + data)) if header else b"%d" % len(data)
+        verb = b"HPUB" if header else b"PUB"
+        call = b"%b %b _INBOX.x %b\r\n%b%b\r\n"
+        self._socket.sendall(call % (verb, subject.encode(), size, lines, data))
         for line in self._lines:
             if line.startswith(b"PING"):
                 self._socket.sendall(b"PONG\r\n")
@@ -110,6 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     put.add_argument("key")
     put.add_argument("value")
     put.set_defaults(does=_put)
+    gone = buckets.add_parser("del", allow_abbrev=False)
+    gone.add_argument("bucket")
+    gone.add_argument("key")
+    gone.add_argument("--force", action="store_true", required=True)  # it would ask
+    gone.set_defaults(does=_delete)
     return parser
 
 
@@ -173,6 +182,10 @@ def _add_bucket(server: Server, given: argparse.Namespace) -> None:
 
 def _put(server: Server, given: argparse.Namespace) -> None:
     server.ask(f"$KV.{given.bucket}.{given.key}", given.value)
+
+
+def _delete(server: Server, given: argparse.Namespace) -> None:
+    server.ask(f"$KV.{given.bucket}.{given.key}", "", "KV-Operation: DEL")
 
 
 if __name__ == "__main__":

@@ -109,9 +109,40 @@ def test_a_sum_that_is_too_long_is_named(counters, js, rows):
         rows(stream=counters, includeCount="true")
 
 
-def test_a_bucket_has_no_counters(rows):
+@pytest.mark.parametrize("option", ["includeCount", "includeData"])
+def test_a_bucket_has_no_counters_and_always_values(rows, option):
     """
-    The option contradicts a bucket.
+    The options contradict a bucket.
     """
-    with pytest.raises(OptionError, match="includeCount"):
-        rows(bucket="B", includeCount="true")
+    with pytest.raises(OptionError, match=option):
+        rows(bucket="B", **{option: "false"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"multiLast": "{name}.>"}, {"sequence": 3}, {"includeHeaders": "true"}],
+    ids=lambda value: ",".join(value) or "range",
+)
+def test_rows_without_their_data(counters, rows, options):
+    """
+    With `includeData=false` every read has its other columns, a count of what is left out, too.
+    """
+    given = {key: str(value).replace("{name}", counters) for key, value in options.items()}
+    given |= {"stream": counters, "includeCount": "true"}
+    whole, bare = rows(**given), rows(**given, includeData="false")
+
+    assert bare == [{key: row[key] for key in row if key != "data"} for row in whole]
+    assert any(row["count"] is not None for row in bare)
+
+
+@pytest.mark.parametrize("mode", ["consumer", "direct", "overflow"])
+def test_a_stream_without_its_data(counters, query, mode):
+    """
+    So has a stream, however it is read.
+    """
+    how = {"readMode": mode} if mode != "overflow" else {"priorityPolicy": mode, "consumer": "c"}
+    reader = query(stream=counters, includeData="false", **how)
+    reader.drain()
+
+    assert [row["sequence"] for row in reader.rows] == [1, 2, 3, 4, 5]
+    assert all("data" not in row and row["subject"] for row in reader.rows)

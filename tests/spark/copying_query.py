@@ -1,5 +1,5 @@
 """
-A streaming query that copies one stream into another on separate executors; run by
+A streaming query that copies one stream into another, plain rows on separate executors; run by
 test_round_trip, which kills whatever it likes of it.
 """
 
@@ -41,7 +41,7 @@ def main(source: dict[str, str], sink: dict[str, str], kind: str, checkpoint: st
     from pyspark.sql import SparkSession
 
     spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
+        SparkSession.builder.master("local-cluster[2,1,1024]" if kind == "plain" else "local[2,8]")
         .config("spark.executor.memory", "1g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

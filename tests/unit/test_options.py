@@ -60,7 +60,8 @@ def test_a_default_is_said_once(kind):
     assert all(row.parse(row.default) is not None for row in rows if row.default)
     assert len(by_field) == sum(bool(row.field) for row in rows)
     connection = holders[0][0].connection
-    for holder, decided in [*holders, (connection, set()), (connection.tls, set())]:
+    extents = [(each.extent, set()) for each, _ in holders if hasattr(each, "extent")]
+    for holder, decided in [*holders, *extents, (connection, set()), (connection.tls, set())]:
         for field in fields(holder):
             if row := by_field.get(field.name):
                 assert field.default is MISSING is field.default_factory, field.name
@@ -73,6 +74,7 @@ def test_every_field_that_a_row_names_is_there():
     No row fills a field that no dataclass has.
     """
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
+    holders += [each.extent for each in holders if hasattr(each, "extent")]
     sink = parse("sink", {})
     holders += [sink.connection, sink.connection.tls, sink.rows, sink.window, sink.metrics]
     there = {field.name for each in holders for field in fields(each)}
