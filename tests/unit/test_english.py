@@ -1,0 +1,110 @@
+"""Pages in plain English: what has to be read twice, and words of others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ..kits.places import ROOT
+from ..kits.prose import LONGEST, faults, pieces
+
+GUIDES = (
+    "consumers", "dead-letters", "exactly-once", "layout", "mapping", "operating", "pressure",
+    "sharing", "standby",
+)  # fmt: skip
+HELD = [
+    "CONTRIBUTING.md", "SECURITY.md", "docs/errors.md", "docs/troubleshooting.md",
+    *(f"docs/guides/{name}.md" for name in GUIDES),
+    *(f"docs/reference/{name}.md" for name in ("commands", "inspect", "sharing", "words")),
+]  # fmt: skip
+"""Pages that were rewritten by the rule; the list grows."""
+
+WORDS = "docs/reference/words.md"
+OTHERS = ("guides/from-kafka", "guides/from-nats-spark-connector", "throttle-protocol", "documents")
+"""Pages that speak of others' things by others' names."""
+
+HOUSE = (
+    "bench", "deployments", "design", "endurance", "house", "overload", "reliability", "security",
+)  # fmt: skip
+"""Pages for who works on the package: not yet rewritten."""
+
+NAMES_OF_OTHERS = {
+    "topic": {"index", "troubleshooting", "runbook", "guides/throttle"},
+    "micro-batch": {"guides/throttle"},
+}
+"""Where Kafka's and PIP-385's own words are meant, and pages that others rewrite now."""
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def entries() -> list[tuple[str, list[str]]]:
+    """The words, each with words of others."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|([^|]*)\|$", read(WORDS), re.MULTILINE)
+    return [(word, [each.strip() for each in others.split(",") if each.strip()])
+            for word, others in rows if word not in ("word", "---")]  # fmt: skip
+
+
+def pages() -> dict[str, Path]:
+    """The user's pages, by name."""
+    found = {str(path.relative_to(ROOT / "docs").with_suffix("")): path
+             for path in (ROOT / "docs").rglob("*.md")}  # fmt: skip
+    return {name: path for name, path in found.items()
+            if name not in (*OTHERS, *HOUSE, "reference/words")}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", HELD)
+def test_nothing_has_to_be_read_twice(page):
+    """No sentence is long, begins with a clause, or has a rule in its brackets."""
+    assert faults(read(page)) == []
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_is_short(name):
+    """A guide has 400 to 900 words, tables included; the rest stands in the reference."""
+    words = sum(len(piece.split()) for piece in pieces(read(f"docs/guides/{name}.md")))
+
+    assert 400 <= words <= 900
+
+
+def test_each_word_has_one_meaning():
+    """The page of words is short, and no page for users has a word of others for one of them."""
+    known = entries()
+    texts = {page: "\n".join(pieces(path.read_text())) for page, path in pages().items()}
+    used = [
+        (page, other)
+        for page, text in texts.items()
+        for _, others in known
+        for other in others
+        if page not in NAMES_OF_OTHERS.get(other, ())
+        if re.search(rf"\b{re.escape(other)}s?\b", text, re.IGNORECASE)
+    ]
+
+    assert 20 <= len(known) <= 30
+    assert used == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The server stores the row.", None),
+        ("What was sent may be stored.", "begins with a clause"),
+        ("The row waits. Who shares, waits.", "begins with a clause"),
+        ("Who may publish?", None),
+        ("It waits.", "pronoun"),
+        ("- They wait.", "pronoun"),
+        ("| a | It waits. |", "pronoun"),
+        ("The row waits (a pause (of an hour)).", "bracket within a bracket"),
+        ("The row waits, too.", "', too'"),
+        ("The row waits (" + "as the subject is paused " * 3 + ").", "rule in brackets"),
+        ("The row " + "waits and " * LONGEST + "waits.", "words"),
+        ("```text\nWhat is code.\n```\n\n# What follows\n\n<!-- Who -->\n", None),
+        ("The `a (b (c))` of [Who](who.md) waits.", None),
+    ],
+)
+def test_faults_are_found(text, found):
+    """Each rule finds its fault; code, headings, comments and addresses are no prose."""
+    assert (faults(text) == []) if found is None else (found in faults(text)[0])
