@@ -213,7 +213,7 @@ def test_its_own_pull_is_no_other_clients(js, query, monkeypatch):
     """
     A batch of one partition, while the driver's pull waits at the other one.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.durables._LOOK_EVERY_S", 0.0)
     judged: list[ConsumerView] = []
     monkeypatch.setattr(neighbours, "foreign_client", judged.append)
     eventually(lambda: query.look() == query.at and waits(js, query))
@@ -261,6 +261,6 @@ def test_a_word_that_is_false_ends_no_query(js, query, proxy):
     misled = js.consumer_infos(query.consumers())[0]
     query.send(1, b"a")
 
-    assert pulls == 2 and misled.num_waiting == 0  # it was told, and does not ask again
+    assert 1 <= pulls <= 2 and misled.num_waiting == 0  # it was told, and does not ask again
     assert 5 <= looks <= 11
     assert query.batch(query.look()) == [b"a"]

@@ -329,7 +329,7 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
             one.batch()
             pinned = js.consumer_info("S", "c-0").pinned_id
             js.publish("S.a", b"x", [])
-            monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
+            monkeypatch.setattr("pyspark_jetstream.readstream.pinned.durables._LOOK_EVERY_S", 0.0)
             one.batch()
             report = one.progress()
         finally:
@@ -420,7 +420,7 @@ def test_a_pull_that_waits_before_every_batch_is_noticed(
     Another client whose pull waits before each batch, for longer than a pull of an attempt that was
     cut off could, is an error although it was never pinned; before that it is none.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.durables._LOOK_EVERY_S", 0.0)
     monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._MARGIN_S", 1.0)
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
