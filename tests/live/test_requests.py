@@ -153,6 +153,40 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(
     assert idle[-1] == {}
 
 
+@pytest.mark.parametrize("layout", ["streams", "filtered"])
+def test_a_query_that_waits_looks_in_turns(wire, new_stream, monkeypatch, layout):
+    """
+    Of twelve partitions at eight at a time, each with its consumer, and at all of them in the end;
+    a stream that they share is one.
+    """
+    monkeypatch.setattr(reader, "_LOOK_EVERY_S", 0.0)
+    base = new_stream()
+    options = {"servers": wire.url, "partitions": "12", "stream": base}
+    if layout == "streams":
+        for p in range(12):
+            new_stream(f"{base}-{p}")
+        options["stream"] = f"{base}-{{partition}}"
+    else:
+        options["partitionSubject"] = f"{base}.{{partition}}.>"
+    source = JetStreamStreamReader(parse_stream(options))
+    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    source.partitions(source.initialOffset(), end)
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+    heard = Heard(wire)
+    heard()
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)
+    asked, seen = [], set()
+    for _ in range(3):
+        source.driver._watched.look_where_unheard(0.0, ())
+        asked.append(heard())
+        seen |= source.driver._watched.seen.consumers.keys()
+    source.stop()
+
+    streams = 8 if layout == "streams" else 1
+    assert asked == [{"STREAM.INFO": streams, "CONSUMER.INFO": 8}] * 3
+    assert seen == set(range(12))
+
+
 def test_consumers_of_a_new_query_are_made_in_one_round_trip(nats_server, new_stream, monkeypatch):
     """However many partitions it has: far from the server each one more would be another."""
     stream = new_stream()
