@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from .about import about
 from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
-from .measures import buckets, disk, mapping, pressure, rowlatency
+from .measures import buckets, disk, mapping, partitions, pressure, rowlatency
 from .measures.kafka import Beside
 from .measures.reads import read_cases
 from .measures.scale import scale_cases
@@ -48,6 +49,9 @@ _WARM_S: Final = 12.0
 How long a case runs without a clock before, less with fewer rows than a million: a JVM that has
 just begun costs twice the CPU.
 """
+
+_MANY_ROWS: Final = 100_000
+"""From so many rows on the requests of many partitions are counted, too."""
 
 _LIVE_S: Final = 20.0
 """How long rows come at each rate; less with fewer rows than a million."""
@@ -111,9 +115,13 @@ def _with_spark(
                     results.note(snapshots.entries(), *snapshots.tables())
                 if phase == _PEER and beside.starts is not None:
                     results.note(beside.starts.entries, beside.starts.table)
+        seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
+        if "scale" in wanted:  # the last of those phases
+            counts = partitions.PARTITIONS if arguments.rows >= _MANY_ROWS else (8,)
+            asked = partial(partitions.part, spark, streams, server.monitor_url, seconds, counts)
+            failures += _press(console, results, {"scale requests": asked})
         if "latency" in wanted:
             results.begin("latency", about(arguments.rows, arguments.repeat, SETTINGS))
-            seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
             live = {"latency": lambda: rowlatency.part(spark, streams, seconds)}
             failures += _press(console, results, live)
     results.show()

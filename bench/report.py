@@ -76,7 +76,9 @@ _SECTIONS: Final = {
         "Partitions and streams",
         "The same rows of 100 B in one micro-batch over few and many partitions (a stream"
         " each); ten times the `--rows` from two partitions in one go, for what memory that takes;"
-        " and `df.write` without ids into few and many streams.",
+        " and `df.write` without ids into few and many streams. Then the requests to JetStream's"
+        " API of a query that is idle, at the live end (each round a message to every partition,"
+        " or to one of four) and in a backlog, counted at the server.",
     ),
     "kafka": (
         "Beside Spark's Kafka source and sink",

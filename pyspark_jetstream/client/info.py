@@ -302,6 +302,11 @@ class StreamInfo:
         return bool(self.config.get("allow_direct"))
 
     @property
+    def replicas(self) -> int:
+        """How many servers have it."""
+        return int(self.config.get("num_replicas") or 1)
+
+    @property
     def clustered(self) -> bool:
         """
         Whether its server is one of a cluster. One that stands alone names a leader, too; a leaf

@@ -2,8 +2,10 @@
 Reading one partition of one batch through its pinned consumer.
 
 The consumer is the partition's fence (ADR-42, `pinned_client`): an attempt takes the pin from
-whoever holds it, puts the consumer where the batch starts, and pulls. What makes an attempt's rows
-exactly the messages of its range, whoever else pulls:
+whoever holds it, puts the consumer where the batch starts, and pulls. Where the pin is that of the
+query's attempt before, nobody pulls, and the consumer stands there already, a task's first attempt
+goes on under it. What makes an attempt's rows exactly the messages of its range, whoever else
+pulls:
 
 * every message carries the pin id it was delivered under; another id than ours is not our turn;
 * the server counts deliveries (dseq), and starts at 1 after a reset: a gap means that somebody
@@ -54,7 +56,7 @@ from ..errors import (
     ReadError,
 )
 from ..sanitize import get_logger
-from ..worker import query_name
+from ..worker import is_another_attempt, query_name
 from .assumptions import Assumption, Change, consumer_changes
 from .dataloss import check_loss, lost, recount
 from .layout import Slice
@@ -121,6 +123,8 @@ class ConsumerRead(Slice):
     retention: str = "limits"
     owner: Owner | None = None
     """The run of the query that made it; its driver hears of pins."""
+    pin: str = ""
+    """The pin that an attempt of this run had last, "" where none is known."""
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
@@ -156,6 +160,11 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
         config["max_ack_pending"] = -1
         config["ack_wait"] = _ACK_WAIT_NS
     return config
+
+
+def _is_at(info: ConsumerInfo, last: int) -> bool:
+    """Whether a consumer delivers what follows `last` without a reset."""
+    return last - _SKIPPABLE <= info.stream_seq <= last
 
 
 def edited(read: ConsumerRead, change: Change) -> ConsumerEditedError:
@@ -205,6 +214,8 @@ class Pinned:
         self._client = client
         self._read = read
         self._pin = ""
+        self._pin_before = read.pin
+        """A pin that may still be the query's."""
 
     def __repr__(self) -> str:
         return f"<Pinned to {self.consumer}, by id {self._pin!r}>"
@@ -299,6 +310,9 @@ class Pinned:
             ConsumerEditedError: The consumer is not as it was made.
         """
         read = self._read
+        info = self._kept(last)
+        if info is not None:
+            return Taken(info.num_pending, info.consumer_seq)
         try:
             info = self._js.unpin(read.stream, read.consumer, read.group)
             self._announce({"unpin": True})
@@ -311,7 +325,7 @@ class Pinned:
         if info.pause_s > 0:
             info = self._await_resumed(info, patience)
         self._pin = ""
-        if last - _SKIPPABLE <= info.stream_seq <= last:
+        if _is_at(info, last):
             return Taken(info.num_pending, info.consumer_seq)
         # What a reset skips counts as acknowledged, and before the commit nothing may be: on
         # such streams go back to the batch's start, and drop what was handed on already.
@@ -320,6 +334,28 @@ class Pinned:
         info = self._js.reset(read.stream, read.consumer, to + 1)
         # Not the number that the answer says: a delivery under way at the reset may still show.
         return Taken(info.num_pending, 0, is_rewound)
+
+    def _kept(self, last: int) -> ConsumerInfo | None:
+        """
+        The consumer, where the attempt can go on under the pin of the one before; else None.
+
+        Not another attempt of the same task: the one before may have that pin, too, and go on.
+
+        Raises:
+            ConsumerEditedError: The consumer is not as it was made.
+        """
+        read, (pin, self._pin_before) = self._read, (self._pin_before, "")
+        if not pin or is_another_attempt():
+            return None
+        (info,) = self._js.consumer_infos([(read.stream, read.consumer)])
+        if info is None:
+            return None
+        self._check_config(info)
+        is_ours = info.pinned_id == pin and not info.num_waiting
+        if not is_ours or info.pause_s > 0 or not _is_at(info, last):
+            return None
+        self._pin = pin
+        return info
 
     def _await_resumed(self, info: ConsumerInfo, patience: Patience) -> ConsumerInfo:
         """Waits for a paused consumer, which delivers nothing to anybody; where it stands then."""

@@ -8,7 +8,7 @@ server counts less for us: sequences are then taken for messages, which is an up
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -285,16 +285,34 @@ class Survey:
         """Configuration and state of every stream, now, by name."""
         return dict(self.look({}).streams)
 
-    def look(self, consumers: Mapping[int, tuple[str, str]]) -> ServerView:
-        """The streams and, by partition, these (stream, consumer), in one round trip."""
+    def look(
+        self,
+        consumers: Mapping[int, tuple[str, str]],
+        of: Collection[str] | None = None,
+        known: Mapping[str, StreamInfo] | None = None,
+    ) -> ServerView:
+        """
+        The streams and, by partition, these (stream, consumer), in one round trip.
+
+        Args:
+            of: the streams that are asked for; None for all.
+            known: the others; they are asked for, too, where another server answers than did then,
+                or another run of it.
+        """
         if self._options.several is not None:
             there = self._several(self._options.several)
             self._server = str(self._client.connection.info.get("server_id"))
             return ServerView(there, {}, time.monotonic())
-        names = list(self.layout.streams)
+        known = known or {}
+        every = list(self.layout.streams)
+        names = [name for name in every if of is None or name in of or name not in known]
         infos, seen = self.js.look(names, list(consumers.values()))
+        before = self._server
         self._server = str(self._client.connection.info.get("server_id"))
-        streams = dict(zip(names, infos, strict=True))
+        if len(names) < len(every) and self._server != before:
+            return self.look(consumers)
+        found = dict(zip(names, infos, strict=True))
+        streams = {name: found[name] if name in found else known[name] for name in every}
         return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
     def taken_back(self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]) -> set[str]:
@@ -388,9 +406,21 @@ class Survey:
                 raise OptionError(option, f"partition {index} is none of 0 to {len(positions) - 1}")
         return tuple(positions)
 
-    def counts(self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]) -> list[int | None]:
-        """Messages in each span, by the server's own count; None where it cannot tell."""
+    def counts(
+        self,
+        spans: Sequence[Span],
+        infos: Mapping[str, StreamInfo],
+        quiet: Collection[int] = (),
+    ) -> list[int | None]:
+        """
+        Messages in each span, by the server's own count; None where it cannot tell.
+
+        Args:
+            quiet: where the spans are those of all partitions, the ones that seem to be empty.
+        """
         counts: list[int | None] = [_known(span, infos[span.stream]) for span in spans]
+        if quiet and self._are_empty(spans, counts, infos, quiet):
+            return counts
         open_ = [place for place, count in enumerate(counts) if count is None]
         direct = [place for place in open_ if infos[spans[place].stream].allow_direct]
         answers = self._until_now([spans[place] for place in direct], infos)
@@ -408,6 +438,47 @@ class Survey:
             if is_empty:
                 counts[place] = 0
         return counts
+
+    def _are_empty(
+        self,
+        spans: Sequence[Span],
+        counts: list[int | None],
+        infos: Mapping[str, StreamInfo],
+        quiet: Collection[int],
+    ) -> bool:
+        """
+        Whether these spans are empty: the others, which are counted, have all that is on any
+        subject of a partition. That is counted before them, and nothing is stored meanwhile; so
+        what leaves the stream in between makes them too few.
+
+        Only of a stream without replicas, of which one that lags may count.
+        """
+        places = {(span.stream, span.start, span.end) for span in spans}
+        if len(places) != 1 or self.layout.partition_subject is None:
+            return False
+        ((stream, start, end),) = places
+        info = infos[stream]
+        if not info.allow_direct or info.replicas > 1 or end < info.last_seq or start >= end:
+            return False
+        loud = [place for place in range(len(spans)) if place not in quiet]
+        whole = Span(stream, self.layout.union_filter, start, end)
+        asked = [whole, *(spans[place] for place in loud)]
+        found = self.js.next_messages([_behind(span, start) for span in asked])
+        if self.js.stream_info(stream).last_seq != end:
+            return False
+        all_, *some = [
+            _counted(span, first, None) for span, first in zip(asked, found, strict=True)
+        ]
+        if all_ is None or None in some or all_ != sum(count or 0 for count in some):
+            return False
+        counts[:] = [0] * len(spans)
+        for place, count in zip(loud, some, strict=True):
+            counts[place] = count
+        return True
+
+    def is_counted_by_look(self, span: Span, infos: Mapping[str, StreamInfo]) -> bool:
+        """Whether `counts` of a span asks for no more than a look has shown."""
+        return _known(span, infos[span.stream]) is not None
 
     def sums(
         self,

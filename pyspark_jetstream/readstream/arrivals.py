@@ -9,7 +9,8 @@ and does not know any more what is open, does so on another inbox.
 
 Rule: the end of a pull is a hint. What a stream holds the driver asks of the server: when a pull
 ends, and now and then although none does. Where pulls are not allowed, or end without a message, it
-asks as often as without them.
+asks as often as without them. Of a partition whose pull is open it asks seldom (`unheard`), if it
+would also be told that the pull was lost: a pull is in the memory of the consumer's leader.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from ..client import wire
 
-__all__ = ["Arrivals", "pull"]
+__all__ = ["Arrivals", "expires_s", "pull"]
 
 _EXPIRES_S: Final = 30.0
+"""How long a pull is open, at least; with many partitions a second each, so one a second ends."""
+
+_ENDED_IN_TIME: Final = frozenset({404, 408})
 
 _ARRIVED: Final = frozenset({(409, "Message Size Exceeds MaxBytes"), (423, "Nats-Wrong-Pin-Id")})
 """What such a pull ends with when there is a message."""
@@ -49,6 +54,10 @@ class Arrivals:
         self._listening = False
         self._tokens = itertools.count(1)
         self._open: dict[str, tuple[int, float]] = {}  # token → partition, and until when
+        self._is_warned = False
+        """Whether it would be heard that a consumer's leader has gone, and the pulls with it."""
+        self._doubtful: set[int] = set()
+        """Partitions about whose consumer or stream something was heard."""
         self._came = False
         self._woken: tuple[int, ...] | None = None
         """Where the driver stood when a pull ended its wait last."""
@@ -57,16 +66,19 @@ class Arrivals:
 
     # ── the listener ─────────────────────────────────────────────────────────────────────────
 
-    def set_listening(self, does: bool) -> None:
+    def set_listening(self, does: bool, is_warned: bool = True) -> None:
         """
         Notes that a listener has subscribed to `inbox`, or has lost its connection. The pulls that
         were open then are lost: to the server they would be open for their whole time, so the next
         listener gets another inbox.
+
+        Args:
+            is_warned: whether it hears of the consumers' leaders, too.
         """
         with self._changed:
             if self._listening and not does:
                 self.inbox = self._new_inbox()
-            self._listening = does
+            self._listening, self._is_warned = does, is_warned
             self._open.clear()
             self._quiet = None
             self._changed.notify_all()
@@ -81,10 +93,18 @@ class Arrivals:
         with self._changed:
             if token not in self._open or status[0] < 400:
                 return
-            del self._open[token]
+            partition, _ = self._open.pop(token)
             if status in _ARRIVED:
                 self._came, self._quiet = True, None
+            elif status[0] not in _ENDED_IN_TIME:
+                self._doubtful.add(partition)
             self._changed.notify_all()
+
+    def doubt(self, partition: int) -> None:
+        """Something has become of the partition's consumer: its pull may be lost."""
+        self.forget_pulls([partition], came=self._came)
+        with self._changed:
+            self._doubtful.add(partition)
 
     # ── the driver ───────────────────────────────────────────────────────────────────────────
 
@@ -98,21 +118,39 @@ class Arrivals:
         with self._changed:
             return any(partition == other for other, _ in self._open.values())
 
-    def forget_pulls(self, partitions: Sequence[int]) -> None:
+    def unheard(self, partitions: int) -> set[int]:
+        """
+        Those of so many partitions of which it may be that they have messages, or that somebody has
+        changed what they are, and no pull has told; they are going to be looked at now.
+        """
+        with self._changed:
+            now, told = time.monotonic(), set()
+            if self._listening and self._is_warned:
+                told = {partition for partition, until in self._open.values() if until > now}
+            told -= self._doubtful
+            self._doubtful.clear()
+            return set(range(partitions)) - told
+
+    def forget_pulls(self, partitions: Sequence[int], came: bool = False) -> None:
         """
         Forgets the pulls of these partitions: a batch has messages of them, so the pulls have ended
         although nobody may have heard that.
         """
         with self._changed:
-            self._came = False
+            self._came = came
             gone = [token for token, (other, _) in self._open.items() if other in partitions]
             for token in gone:
                 del self._open[token]
 
-    def due(self, where: tuple[int, ...], now: float) -> dict[int, str]:
+    def due(
+        self, where: tuple[int, ...], now: float, of: Collection[int] | None = None
+    ) -> dict[int, str]:
         """
         The partitions to pull from before the driver waits at `where`, each with its reply subject.
         None if the driver was woken at this place before, and has found no message there.
+
+        Args:
+            of: those to wait for; None for all.
         """
         with self._changed:
             self._open = {token: pull for token, pull in self._open.items() if pull[1] > now}
@@ -121,9 +159,9 @@ class Arrivals:
             there = {partition for partition, _ in self._open.values()}
             due = {}
             for partition in range(len(where)):
-                if partition not in there:
+                if partition not in there and (of is None or partition in of):
                     token = str(next(self._tokens))
-                    self._open[token] = partition, now + _EXPIRES_S
+                    self._open[token] = partition, now + expires_s(len(where))
                     due[partition] = f"{self.inbox}.{token}"
             return due
 
@@ -145,12 +183,17 @@ class Arrivals:
             return not hears
 
 
-def pull(group: str, pin: str) -> bytes:
+def expires_s(partitions: int) -> float:
+    """How long the pulls of a driver of so many partitions are open."""
+    return max(_EXPIRES_S, float(partitions))
+
+
+def pull(group: str, pin: str, open_s: float = _EXPIRES_S) -> bytes:
     """The body of such a pull; `pin` is the last id known, "" for none."""
     body = {
         "batch": 1,
         "max_bytes": 1,
-        "expires": round(_EXPIRES_S * 1e9),
+        "expires": round(open_s * 1e9),
         "group": group,
         "id": pin or _NOBODY,
     }

@@ -7,7 +7,7 @@ plan into tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..client.info import StreamInfo
@@ -32,6 +32,17 @@ class Plan:
     counts: tuple[int | None, ...]
     modes: tuple[planning.ReadMode, ...]
 
+    def is_around(self, index: int) -> bool:
+        """Whether a partition is read without its consumer."""
+        is_moved = self.start.sequences[index] < self.end.sequences[index]
+        return is_moved and self.modes[index] != "consumer"
+
+    def span(self, partition: SubjectPartition) -> Span:
+        """Where the messages of a partition are."""
+        at = partition.index
+        start, end = self.start.sequences[at], self.end.sequences[at]
+        return Span(partition.stream, partition.filter, start, end)
+
 
 def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:
     """How many of the streams' average messages are `size` bytes; one at least."""
@@ -49,15 +60,25 @@ class BatchPlanner:
         self._warned = False
 
     def available(
-        self, start: Offset, upto: Sequence[int], infos: Mapping[str, StreamInfo]
+        self,
+        start: Offset,
+        upto: Sequence[int],
+        infos: Mapping[str, StreamInfo],
+        quiet: Collection[int] = (),
     ) -> list[int | None]:
-        """Messages of each partition from `start` to `upto`; None where the server cannot tell."""
+        """
+        Messages of each partition from `start` to `upto`; None where the server cannot tell.
+
+        Args:
+            quiet: the partitions that seem to have none.
+        """
         return self._survey.counts(
             [
                 Span(p.stream, p.filter, start.sequences[p.index], upto[p.index])
                 for p in self._survey.layout
             ],
             infos,
+            quiet,
         )
 
     def end(

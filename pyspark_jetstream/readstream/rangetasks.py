@@ -79,6 +79,19 @@ class RangeTasks:
             and all(plan.modes[i] == "direct" and plan.counts[i] is not None for i in moved)
         )
 
+    def to_see_again(self, plan: Plan, may_skip: bool) -> set[int]:
+        """
+        The partitions of a plan that are looked at once more before their tasks begin: those whose
+        messages were counted after the look by which the batch was planned, or long after it. What
+        left a stream in between was not counted, and is missed by no task.
+        """
+        may_skip = may_skip and self._watched.is_new
+        return {
+            p.index
+            for p in self._layout
+            if not (may_skip and self._survey.is_counted_by_look(plan.span(p), self._watched.infos))
+        }
+
     def splits(self, plan: Plan) -> bool:
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:

@@ -269,7 +269,7 @@ class RangeDriver(Driver):
             offset = Offset.from_json(start)
             self._take(offset)
             self._durables.expect(offset)
-        self._watched.look(self._fresh_s(start))
+        self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._laid_out(self._offset(start))
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
@@ -311,8 +311,10 @@ class RangeDriver(Driver):
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        along = plan is not None and self._tasks.looks_along(plan, self._is_deep)
-        self._watched.look(math.inf if along or self._layout.is_several else 0.0)
+        if plan is None:
+            self._watched.look(math.inf if self._layout.is_several else 0.0)
+        elif not (self._tasks.looks_along(plan, self._is_deep) or self._layout.is_several):
+            self._watched.look_again(self._tasks.to_see_again(plan, self._turn.may_skip_looks))
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             self._watched.checked(offset)  # no task misses what left before it was counted
@@ -322,7 +324,7 @@ class RangeDriver(Driver):
         if is_empty:
             return without_rows
         if self._options.read_mode != "direct":
-            self._durables.look(offset, self._infos, self._watched.seen.consumers)
+            self._durables.look(offset, self._watched.seen, self._around)
         if plan is None:
             plan = self._replanned(offset, upto, is_past)
         self._await_parts(plan)
@@ -340,7 +342,11 @@ class RangeDriver(Driver):
             if offset.layout != self._layout:
                 return
             modes = next((p.modes for p in self._plans if p.end == offset), ())
-            without = {i for i, mode in enumerate(modes) if offset.split or mode != "consumer"}
+            without = {
+                i
+                for i, mode in enumerate(modes)
+                if i not in offset.idle and (offset.split or mode != "consumer")
+            }
             self._durables.settle(offset, self._infos, without, self._is_deep)
         except JetStreamError as error:
             logger.warning("settling failed, the next commit will cover it: %s", error)
@@ -363,6 +369,12 @@ class RangeDriver(Driver):
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
         return _LOOK_EVERY_S if self._durables.is_quiet(where) else 0.0
 
+    @property
+    def _around(self) -> set[int]:
+        """The partitions that the newest plan reads without their consumers."""
+        plans = self._plans[-1:]
+        return {p.index for plan in plans for p in self._layout if plan.is_around(p.index)}
+
     def _next(self, first: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
         """
         The next batch; None where there is none yet.
@@ -376,15 +388,16 @@ class RangeDriver(Driver):
         if upto == offset.sequences and waits and self._layout.is_several:
             time.sleep(_IDLE_WAIT_S)  # a new look may show others, which are no part of this plan
         elif upto == offset.sequences and waits:
+            self._move_along(offset)
             came = self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
-            self._watched.look(0.0 if came else _LOOK_EVERY_S)
+            self._watched.look_where_unheard(0.0 if came else _LOOK_EVERY_S, self._around)
             upto = self._upto(offset)
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return None
         if self._changeover.change is None:
             self._survey.check_coverage(self._infos)
-        available = self._planner.available(offset, upto, self._infos)
+        available = self._planner.available(offset, upto, self._infos, self._watched.quiet)
         nothing = not any(count != 0 for count in available)
         if nothing and waits:  # what came is none of the query's
             self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
@@ -400,8 +413,21 @@ class RangeDriver(Driver):
         may_skip = is_far and self._turn.may_skip_looks
         self._is_deep = may_skip and self._planner.is_deep(plan, available, self._infos)
         self._durables.forget_pulls([p.index for p in self._layout if p.index not in plan.end.idle])
+        if self._options.read_mode != "direct" and not self._end.is_frozen:
+            self._durables.pull(plan.end, self._infos, plan.end.idle)
         self._note(offset, available, plan)
         return plan
+
+    def _move_along(self, offset: Offset) -> None:
+        """
+        Settles the newest batch, where its consumers stand before it, for a query that waits: Spark
+        asks for what comes after a batch when that is in its commit log, and calls `commit` only
+        when something has come. A consumer that stands before it would say that all the time.
+        """
+        keeps = any(info.retention != "limits" for info in self._infos.values())
+        if self._around and not keeps and self._plans[-1].end.sequences == offset.sequences:
+            self.commit(self._plans[-1].end.to_json())
+            self._plans.pop()
 
     def _plan(self, first: BatchStart, end: Offset, counts: Sequence[int | None] | None) -> Plan:
         """The batch from `first` to `end`, whose end notes all that a replay has to know."""
@@ -431,7 +457,8 @@ class RangeDriver(Driver):
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
         """Makes the consumers; only ever once their names are in the write-ahead log."""
         if self._options.read_mode != "direct":
-            self._durables.prepare(offset, resumed, self._infos, self._lost)
+            if self._durables.prepare(offset, resumed, self._infos, self._lost):
+                self._watched.forget_consumers()
 
     # ── a change of the layout ───────────────────────────────────────────────────────────────
 
@@ -565,10 +592,7 @@ class RangeDriver(Driver):
         Returns when no partition is paused of which the batch has messages that no consumer would
         bring: what was planned before the pause, and what a restart runs again.
         """
-        moved = zip(plan.start.sequences, plan.end.sequences, plan.modes, strict=True)
-        around = {
-            i for i, (start, end, mode) in enumerate(moved) if start < end and mode != "consumer"
-        }
+        around = {p.index for p in self._layout if plan.is_around(p.index)}
         while around & self._durables.paused:
             self._wait_paused(plan.start)
 

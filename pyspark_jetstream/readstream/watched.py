@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from ..client.info import StreamInfo
@@ -51,6 +51,10 @@ class WatchedStreams:
     ) -> None:
         self.seen = ServerView({}, {}, -math.inf)
         """The server's last answers."""
+        self.quiet: frozenset[int] = frozenset()
+        """Partitions that had no message when that was asked, as far as was heard (`arrivals`)."""
+        self.is_new = False
+        """Whether they were asked for by whoever looked last, however young others were."""
         self._options = options
         self._survey = survey
         self._durables = durables
@@ -70,7 +74,34 @@ class WatchedStreams:
     def look(self, fresh_s: float = 0.0) -> None:
         """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""
         if self.is_older(fresh_s):
-            self.seen = self._survey.look(self._durables.watched())
+            every = range(len(self._layout))
+            self.seen = self._survey.look(self._durables.watched(every, self._durables.due()))
+
+    def look_where_unheard(self, fresh_s: float, around: Collection[int]) -> None:
+        """
+        `look`, but of partitions of which it would have been told that they have messages only at
+        those that are due (see `Durables.due`).
+        """
+        self.is_new = not fresh_s
+        if self.is_older(fresh_s):
+            due, unheard = self._durables.due(around), self._durables.unheard()
+            self.quiet = frozenset(range(len(self._layout))) - unheard
+            self._look_at(unheard.union(due), due)
+
+    def look_again(self, partitions: Collection[int]) -> None:
+        """Looks once more at the streams of these partitions, of which a batch was just planned."""
+        consumers = self.seen.consumers
+        self._look_at(partitions, ())
+        self.seen = replace(self.seen, consumers={**consumers, **self.seen.consumers})
+
+    def forget_consumers(self) -> None:
+        """Forgets the consumers that were seen: this run has just made them its own."""
+        self.seen = replace(self.seen, consumers={})
+
+    def _look_at(self, partitions: Collection[int], due: Collection[int]) -> None:
+        streams = {p.stream for p in self._layout if p.index in partitions}
+        consumers = self._durables.watched(partitions, due)
+        self.seen = self._survey.look(consumers, streams, self.infos)
 
     def is_older(self, age_s: float) -> bool:
         """Whether the last look was so long ago."""

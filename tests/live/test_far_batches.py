@@ -13,7 +13,7 @@ from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import reader
-from pyspark_jetstream.readstream.pinned import neighbours
+from pyspark_jetstream.readstream.pinned import durables
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 from pyspark_jetstream.tasks import ReadTask
 
@@ -217,7 +217,7 @@ def test_a_task_whose_look_has_no_good_answer_looks_again(wire, js, new_stream, 
 
 def test_the_consumer_is_moved_along_at_each_look(wire, js, new_stream, monkeypatch):
     """To where the batch begins that is looked at, which is all that was read."""
-    monkeypatch.setattr(neighbours, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)
     stream = new_stream()
     fill(js, stream, ROWS)
     query = Query(wire.url, stream)
@@ -232,7 +232,7 @@ def test_the_consumer_is_moved_along_at_each_look(wire, js, new_stream, monkeypa
 
 def test_a_consumer_that_is_gone_is_not_missed(wire, js, new_stream, monkeypatch):
     """Of a query that goes on without it nothing is asked that nobody would answer."""
-    monkeypatch.setattr(neighbours, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)
     stream = new_stream()
     fill(js, stream, ROWS)
     query = Query(wire.url, stream, requestTimeout="60s")

@@ -60,8 +60,8 @@ def advisories(nats_server):
     """Makes clients that are told of a consumer's pins."""
     made = []
 
-    def make(stream):
-        made.append(Advisories(nats_server, stream, "c"))
+    def make(stream, name="c"):
+        made.append(Advisories(nats_server, stream, name))
         return made[-1]
 
     yield make
@@ -329,7 +329,7 @@ def test_a_user_that_may_not_listen(caplog, monkeypatch, announces):
             one.batch()
             pinned = js.consumer_info("S", "c-0").pinned_id
             js.publish("S.a", b"x", [])
-            monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
+            monkeypatch.setattr("pyspark_jetstream.readstream.pinned.durables._LOOK_EVERY_S", 0.0)
             one.batch()
             report = one.progress()
         finally:
@@ -420,7 +420,7 @@ def test_a_pull_that_waits_before_every_batch_is_noticed(
     Another client whose pull waits before each batch, for longer than a pull of an attempt that was
     cut off could, is an error although it was never pinned; before that it is none.
     """
-    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.durables._LOOK_EVERY_S", 0.0)
     monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._MARGIN_S", 1.0)
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
@@ -576,3 +576,38 @@ def test_a_client_that_keeps_the_pin_is_named_in_the_task(
 
     assert f"with id '{other.pin}'" in str(caught.value)
     assert "keeps the pin of consumer 'c'" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["first", "another", "waits", "moved"])
+def test_a_pin_that_is_still_ours_is_not_taken_again(
+    js, new_stream, publish, query, puller, advisories, monkeypatch, how
+):
+    """
+    The first attempt of a task goes on under the pin of the batch before. It is taken anew by
+    another attempt, while somebody's pull waits, and where the consumer stands elsewhere.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x")] * 5)
+    one = query(stream=stream, consumer="c", readMode="consumer")
+    one.batch()
+    was = js.consumer_info(stream, "c-0").pinned_id
+    eventually(lambda: one.reader.driver._durables._neighbours.pin(0) == was)
+    if how == "another":
+        monkeypatch.setattr(consumer, "is_another_attempt", lambda: True)
+    elif how == "waits":
+        other = puller(stream, "c-0")
+        other.pull()
+        eventually(lambda: js.consumer_info(stream, "c-0").num_waiting == 1)
+    elif how == "moved":
+        js.reset(stream, "c-0", 8)
+    told = advisories(stream, "c-0")
+    publish([(f"{stream}.x", b"x")] * 3)
+    end, tasks = one.plan()
+    found = numbers(batch for task in tasks for batch in one.reader.read(task))
+    now = js.consumer_info(stream, "c-0").pinned_id
+    js.unpin(stream, "c-0", "spark")
+
+    assert found == [6, 7, 8]
+    assert (now == was) is (how == "first")
+    assert told.next()["type"].endswith("_unpinned")  # the test's own, if it is the first
+    assert tasks[0].work.pin == was

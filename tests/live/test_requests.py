@@ -14,11 +14,12 @@ from pyspark_jetstream.client import connection
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import reader
-from pyspark_jetstream.readstream.pinned import neighbours
+from pyspark_jetstream.readstream.pinned import durables
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.proxy import Proxy
 from ..kits.reading import hang_up
+from ..kits.shared import eventually
 
 _SENT = re.compile(rb"(?:^|\r\n)(?:H?PUB \$JS\.API\.([A-Z.]+[A-Z])\.|(PING)\r)")
 
@@ -27,7 +28,7 @@ _SENT = re.compile(rb"(?:^|\r\n)(?:H?PUB \$JS\.API\.([A-Z.]+[A-Z])\.|(PING)\r)")
 def wire(nats_server, monkeypatch):
     """A proxy before the server; nothing is asked because time has passed."""
     monkeypatch.setattr(survey, "_COVER_EVERY_S", math.inf)
-    monkeypatch.setattr(neighbours, "_LOOK_EVERY_S", math.inf)
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", math.inf)
     monkeypatch.setattr(connection, "_RECENT_S", math.inf)
     monkeypatch.setattr(reader, "_LOOK_EVERY_S", math.inf)
     with Proxy(nats_server.port) as proxy:
@@ -50,8 +51,11 @@ class Heard:
         return dict(Counter((found[1] or found[2]).decode() for found in _SENT.finditer(new)))
 
 
-TASK = {"CONSUMER.UNPIN": 1, "CONSUMER.INFO": 1, "CONSUMER.MSG.NEXT": 1}
-"""What a task asks for its few messages: the pin, where the consumer stands, the messages."""
+TASK = {"CONSUMER.INFO": 1, "CONSUMER.MSG.NEXT": 1}
+"""
+What a task asks for its few messages under the pin of the one before: where the consumer stands,
+the messages.
+"""
 
 SETTLING = {
     "limits": {},
@@ -65,27 +69,44 @@ def times(count: int, asked: dict[str, int]) -> dict[str, int]:
     return {name: count * number for name, number in asked.items()}
 
 
-@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+CASES = [
+    ("limits", 4, 4),
+    ("limits", 8, 8),
+    ("limits", 8, 2),
+    ("interest", 2, 2),
+    ("workqueue", 2, 2),
+]
+
+
+@pytest.mark.parametrize(("retention", "partitions", "busy"), CASES)
 @pytest.mark.parametrize("layout", ["streams", "filtered"])
-def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish, layout, retention):
+def test_a_micro_batch_asks_for_no_more_than_it_needs(
+    wire, js, new_stream, publish, layout, retention, partitions, busy
+):
     """
-    Of two partitions near the end, batch after batch: the driver looks at each stream once for its
-    end and once for its tasks, along with consumers that it keeps messages for, and counts each
-    partition of a shared stream once; a query that waits asks nothing.
+    Near the end, batch after batch: of a partition without messages nothing is asked, however many
+    there are. The driver looks at each stream that may have some, along with consumers that it
+    keeps messages for; once more only where it counts them by themselves, all of them together and
+    each partition that has some. A query that waits asks nothing.
     """
     if layout == "streams":
         base = new_stream()
-        names = [new_stream(f"{base}-{p}", retention=retention) for p in range(2)]
-        options = {"stream": f"{base}-{{partition}}", "partitions": "2"}
+        names = [new_stream(f"{base}-{p}", retention=retention) for p in range(partitions)]
+        options = {"stream": f"{base}-{{partition}}"}
         subjects = [f"{name}.x" for name in names]
-        look = {"STREAM.INFO": 2}
+        look, counted, again = {"STREAM.INFO": busy}, {}, {}
     else:
         name = new_stream(retention=retention)
-        options = {"stream": name, "partitions": "2", "partitionSubject": f"{name}.{{partition}}.>"}
-        subjects = [f"{name}.{p}.x" for p in range(2)]
-        look = {"STREAM.INFO": 1, "DIRECT.GET": 2, "STREAM.MSG.GET": 1}
-    kept = {"CONSUMER.INFO": 2} if retention != "limits" else {}
-    source = JetStreamStreamReader(parse_stream({"servers": wire.url} | options))
+        names = [name] * partitions
+        options = {"stream": name, "partitionSubject": f"{name}.{{partition}}.>"}
+        subjects = [f"{name}.{p}.x" for p in range(partitions)]
+        look = again = {"STREAM.INFO": 1}
+        counted = {"DIRECT.GET": busy, "STREAM.MSG.GET": 1}
+        if busy < partitions:
+            counted = {"DIRECT.GET": 1 + busy, "STREAM.INFO": 1}
+    kept = {"CONSUMER.INFO": busy} if retention != "limits" else {}
+    options |= {"servers": wire.url, "partitions": str(partitions), "readMode": "consumer"}
+    source = JetStreamStreamReader(parse_stream(options))
     heard = Heard(wire)
 
     def batch(start):
@@ -98,31 +119,72 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(wire, new_stream, publish,
         rows = sum(batch.num_rows for task in tasks for batch in source.read(task))
         return end, rows, (looked, settled, planned, heard())
 
+    def pins_are_known():
+        for p in range(busy):
+            (info,) = js.consumer_infos([(names[p], f"{at['consumer']}-{p}")])
+            if info.pinned_id and source.driver._durables._neighbours.pin(p) != info.pinned_id:
+                return False
+        return True
+
     at, *_ = batch(source.initialOffset())
     seen = []
-    for _ in range(4):
-        publish([(subject, b"x") for subject in subjects])
+    for _ in range(5):
+        publish([(subject, b"x") for subject in subjects[:busy]])
         at, rows, asked = batch(at)
-        assert rows == 2
+        assert rows == busy
         seen.append(asked)
+        eventually(pins_are_known)
     idle = [{"": 0}]
-    while idle[-1] and len(idle) < 20:  # the last pin may be known a moment late
+    while idle[-1] and len(idle) < 20:
         assert source.latestOffset(at, ReadAllAvailable()) == at
         idle.append(heard())
     source.stop()
 
-    for looked, settled, planned, read in seen[1:]:
-        assert looked == look | kept
-        assert settled == times(2, SETTLING[retention])
-        assert planned == {"STREAM.INFO": look["STREAM.INFO"]} | kept
+    for looked, settled, planned, read in seen[2:]:
+        assert looked == Counter(look) + Counter(kept) + Counter(counted)
+        assert settled == times(busy, SETTLING[retention])
+        assert planned == (again | kept if again else {})
         # A partition that ends before the stream does: is the consumer's leader behind?
+        spare = Counter({"STREAM.MSG.GET": busy - 1} if layout == "filtered" else {})
         # Where others were purged the consumer has moved on, and is put back.
-        spare = {"STREAM.MSG.GET": 1, "CONSUMER.RESET": 1} if layout == "filtered" else {}
-        assert Counter(read) - Counter(spare) == Counter(times(2, TASK))
-    looks = {"STREAM.INFO": 2 * look["STREAM.INFO"], "CONSUMER.MSG.NEXT": 2}
-    looks |= times(2, kept)
-    assert all(Counter(asked) <= Counter(looks) for asked in idle[1:])
+        unpinned = {"CONSUMER.UNPIN": busy} if retention == "workqueue" else {}
+        spare += Counter({"CONSUMER.RESET": 1} if unpinned and layout == "filtered" else {})
+        assert Counter(read) - spare == Counter(times(busy, TASK) | unpinned)
     assert idle[-1] == {}
+
+
+@pytest.mark.parametrize("layout", ["streams", "filtered"])
+def test_a_query_that_waits_looks_in_turns(wire, new_stream, monkeypatch, layout):
+    """
+    Of twelve partitions at eight at a time, each with its consumer, and at all of them in the end;
+    a stream that they share is one.
+    """
+    monkeypatch.setattr(reader, "_LOOK_EVERY_S", 0.0)
+    base = new_stream()
+    options = {"servers": wire.url, "partitions": "12", "stream": base}
+    if layout == "streams":
+        for p in range(12):
+            new_stream(f"{base}-{p}")
+        options["stream"] = f"{base}-{{partition}}"
+    else:
+        options["partitionSubject"] = f"{base}.{{partition}}.>"
+    source = JetStreamStreamReader(parse_stream(options))
+    end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+    source.partitions(source.initialOffset(), end)
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+    heard = Heard(wire)
+    heard()
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)
+    asked, seen = [], set()
+    for _ in range(3):
+        source.driver._watched.look_where_unheard(0.0, ())
+        asked.append(heard())
+        seen |= source.driver._watched.seen.consumers.keys()
+    source.stop()
+
+    streams = 8 if layout == "streams" else 1
+    assert asked == [{"STREAM.INFO": streams, "CONSUMER.INFO": 8}] * 3
+    assert seen == set(range(12))
 
 
 def test_consumers_of_a_new_query_are_made_in_one_round_trip(nats_server, new_stream, monkeypatch):

@@ -292,8 +292,8 @@ def test_what_came_after_the_last_look_may_be_read(js, new_stream, publish, quer
     first.batch()
     look, looks = Survey.look, []
 
-    def looked(survey, consumers):
-        found = look(survey, consumers)
+    def looked(survey, *asked):
+        found = look(survey, *asked)
         looks.append(1)
         if len(looks) == 1:  # the second's, before it asks for the lease
             publish([(f"{stream}.x", b"x") for _ in range(5)])

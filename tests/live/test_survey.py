@@ -68,6 +68,40 @@ def inside(there, span: Span) -> list[int]:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("quiet", [{1, 3}, {0, 2}, {0, 1, 2, 3}, {1}], ids=str)
+def test_partitions_that_seem_to_be_empty_are_counted_all_the_same(js, new_stream, publish, quiet):
+    """
+    Whichever are believed to have nothing: the counts are those of the stream, also beside
+    messages of no partition, and where it has grown since it was looked at.
+    """
+    stream = new_stream()
+    template = f"{stream}.{{partition}}.>"
+    asked = survey(js, stream, partitions="4", partitionSubject=template)
+
+    def counts():
+        infos = asked.streams()
+        end = infos[stream].last_seq
+        spans = [Span(stream, p.filter, 0, end) for p in asked.layout]
+        found = asked.counts(spans, infos, quiet)
+        publish([(f"{stream}.1.late", b""), (f"{stream}.0.late", b"")])
+        late = asked.counts(spans, infos, quiet)
+        assert late == found
+        js.delete_messages(stream, [end + 1, end + 2])
+        return found
+
+    publish([(f"{stream}.{p}.x", b"") for p in (0, 2, 2)])
+    few = counts()
+    publish([(f"{stream}.1.x", b""), (f"{stream}.x", b"")])
+    more = counts()
+    publish([(f"{stream}.9.x", b"")])
+    beside = counts()
+    js.delete_messages(stream, [1])
+    less = counts()
+
+    assert (few, more, beside) == ([1, 0, 2, 0], [1, 1, 2, 0], [1, 1, 2, 0])
+    assert less == [0, 1, 2, 0]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_counts_are_exact(js, new_stream, publish, seed):
     """

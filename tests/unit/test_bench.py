@@ -85,7 +85,8 @@ def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
         assert entry["ratio"] == pytest.approx(expected, rel=1e-3 + rounded, abs=1e-3)
     others = [entry for entry in entries if entry not in rates]
     assert {entry["unit"] for entry in rates} <= {"rows/s"}
-    assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB"}
+    counts = {"requests a second", "requests a micro-batch", "connections"}
+    assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB", *counts}
     assert all(entry["reference"] is entry["ratio"] is None for entry in others)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ...client.inboxes import new_inbox
@@ -39,8 +39,9 @@ from ...fetch.consumer import ConsumerRead, consumer_config, edited
 from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.owner import Owner
 from ...fetch.pace import seldom_s
+from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from ..arrivals import Arrivals, pull
+from ..arrivals import Arrivals, expires_s, pull
 from ..offsets import Offset
 from ..options import SourceOptions
 from .neighbours import Neighbours
@@ -51,7 +52,10 @@ __all__ = ["Durables"]
 logger = get_logger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
-"""Interval of looks at all consumers when a batch is planned; far away it is longer."""
+"""Interval of looks at some consumers, whatever is heard of them; far away it is longer."""
+
+_A_TURN: Final = 8
+"""So many partitions, in turns."""
 
 
 class Durables:
@@ -77,8 +81,10 @@ class Durables:
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
         self._pauses: dict[int, str] = {}
         """By partition until when its consumer is paused, as the log says."""
-        self._seen_all = 0.0
-        """When all consumers were seen last."""
+        self._turn = 0
+        """The partition with which the next turn of looks begins."""
+        self._turned = 0.0
+        """When the last one was."""
 
     def close(self) -> None:
         """Ends what listens for pins."""
@@ -117,6 +123,8 @@ class Durables:
             fail_on_data_loss=options.fail_on_data_loss,
             mark=info.mark,
             owner=self.owner(offset.query),
+            # A purge of what is settled moves a consumer on, which is then put back in any case.
+            pin=self._neighbours.pin(partition.index) if info.retention != "workqueue" else "",
             on_invalid_subject=options.on_invalid_subject,
         )
 
@@ -131,10 +139,13 @@ class Durables:
         resumed: bool,
         infos: Mapping[str, StreamInfo],
         lost: Callable[[str, int, str], None],
-    ) -> None:
+    ) -> bool:
         """
         Once a run, when the offsets are safe: every consumer exists and stands at `start`, and
         what the run before committed but could not settle is settled.
+
+        Returns:
+            Whether this was the time.
 
         Raises:
             OptionError: A consumer of that name is of another kind.
@@ -142,7 +153,7 @@ class Durables:
             ReadError: The server refuses to make one.
         """
         if self._prepared:
-            return
+            return False
         reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
         self._neighbours.listen(reads)
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
@@ -169,6 +180,7 @@ class Durables:
         self._note_made(reads)
         self._prepared = True
         self._neighbours.begin_run()
+        return True
 
     def _know(
         self,
@@ -212,17 +224,34 @@ class Durables:
 
     # ── before each batch ────────────────────────────────────────────────────────────────────
 
-    def watched(self) -> dict[int, tuple[str, str]]:
+    def due(self, around: Collection[int] = ()) -> set[int]:
         """
-        By partition stream and consumer of those that are looked at with each plan: where a stream
-        keeps messages for them alone, and where they are paused; now and then all, as any may be.
+        The partitions that are looked at now whatever is heard of them: some, in turns.
+
+        Args:
+            around: those that are read without their consumers, which may be paused: all of them.
         """
         every_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
-        is_due = self._prepared and time.monotonic() - self._seen_all >= every_s
+        if not self._prepared or time.monotonic() - self._turned < every_s:
+            return set()
+        self._turned, first, of = time.monotonic(), self._turn, len(self._layout)
+        self._turn = (first + _A_TURN) % of
+        return {(first + i) % of for i in range(_A_TURN)}.union(around)
+
+    def unheard(self) -> set[int]:
+        """The partitions that may have messages: no pull is open that would tell (`arrivals`)."""
+        return self._arrivals.unheard(len(self._layout))
+
+    def watched(
+        self, partitions: Collection[int], due: Collection[int]
+    ) -> dict[int, tuple[str, str]]:
+        """
+        By partition stream and consumer of those that are looked at along with these partitions:
+        where a stream keeps messages for them alone; and in any case those that are paused, or due.
+        """
+        at = {p for p in partitions if p in self.made} | self._pauses.keys() | {*due}
         return {
-            p.index: (p.stream, f"{self._prefix}-{p.index}")
-            for p in self._layout
-            if is_due or p.index in self.made or p.index in self._pauses
+            p.index: (p.stream, f"{self._prefix}-{p.index}") for p in self._layout if p.index in at
         }
 
     def expect(self, start: Offset) -> None:
@@ -240,8 +269,6 @@ class Durables:
         What is not so any more of consumers that were seen now, by partition; notes which of them
         are paused.
         """
-        if len(seen) == len(self._layout):
-            self._seen_all = time.monotonic()
         changes = {}
         for index, info in seen.items():
             partition = self._layout.partitions[index]
@@ -282,27 +309,25 @@ class Durables:
         """The partitions whose consumers were paused when they were looked at last."""
         return frozenset(self._pauses)
 
-    def look(
-        self,
-        start: Offset,
-        infos: Mapping[str, StreamInfo],
-        seen: Mapping[int, ConsumerInfo | None],
-    ) -> None:
+    def look(self, start: Offset, view: ServerView, around: Collection[int]) -> None:
         """
-        Before a batch, while no attempt of this query runs: are the consumers as they were made,
-        and is anybody else at them?
-
-        Args:
-            seen: those that were looked at just now.
+        Before a batch, while no attempt of this query runs: are the consumers that were seen when
+        it was planned, or are `due`, as they were made, and is anybody else at them?
 
         Raises:
             ForeignClientError: Another query has taken one over, or another client pulls from it.
             ConsumerEditedError: Somebody has changed what it delivers.
         """
         gap_s = self._neighbours.measure_gap_s()
-        if not self._neighbours.begin_look():
+        if self._neighbours.watch is None:
             return
-        reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
+        infos, seen, due = view.streams, view.consumers, self.due(around)
+        is_renamed = self._neighbours.is_renamed()
+        reads = [
+            self.read(p, start, infos[p.stream])
+            for p in self._layout
+            if is_renamed or p.index in seen or p.index in due
+        ]
         asked = [read for read in reads if read.partition not in seen]
         answers = self._js.consumer_infos([(read.stream, read.consumer) for read in asked])
         now = dict(seen) | {r.partition: info for r, info in zip(asked, answers, strict=True)}
@@ -327,23 +352,36 @@ class Durables:
         Waits for a message behind `start`, up to `timeout_s`; False if none has come, as far as
         pulls can tell (`arrivals`).
         """
+        self.pull(start, infos, range(len(self._layout)))
+        return self._arrivals.wait(start.sequences, timeout_s)
+
+    def pull(
+        self, start: Offset, infos: Mapping[str, StreamInfo], partitions: Collection[int]
+    ) -> None:
+        """Asks to be told when one of these partitions has a message behind `start`."""
         watch = self._neighbours.watch
         if self._prepared and watch is not None:
             reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
             try:
-                self._pull(reads, start.sequences, watch)
+                self._pull(reads, start.sequences, watch, partitions)
             except JetStreamError as error:
                 logger.info("the driver is not told when messages come: %s", error)
                 self._arrivals.forget_pulls(range(len(reads)))
-        return self._arrivals.wait(start.sequences, timeout_s)
 
-    def _pull(self, reads: Sequence[ConsumerRead], where: tuple[int, ...], watch: PinWatch) -> None:
+    def _pull(
+        self,
+        reads: Sequence[ConsumerRead],
+        where: tuple[int, ...],
+        watch: PinWatch,
+        partitions: Collection[int],
+    ) -> None:
         connection = self._js.client.connection
         subjects = [f"{self._js.prefix}.CONSUMER.MSG.NEXT.{r.stream}.{r.consumer}" for r in reads]
         if not all(map(connection.may_ask, subjects)):
             self._arrivals.set_listening(False)
-        for index, inbox in self._arrivals.due(where, time.monotonic()).items():
-            connection.ask(subjects[index], inbox, pull(reads[index].group, watch.pin(index)))
+        for index, inbox in self._arrivals.due(where, time.monotonic(), partitions).items():
+            body = pull(reads[index].group, watch.pin(index), expires_s(len(reads)))
+            connection.ask(subjects[index], inbox, body)
 
     def is_quiet(self, where: object) -> bool:
         """Whether no pull has ended since `wait` was called with a start of these sequences."""
@@ -390,7 +428,8 @@ class Durables:
         consumers: Sequence[ConsumerInfo | None],
     ) -> None:
         """Moves those that are behind to `start`, where the next batch begins; never raises."""
-        behind, self._behind = self._behind, set()
+        behind = self._behind.intersection(read.partition for read in reads)
+        self._behind -= behind
         at = [
             (read.stream, read.consumer, read.start + 1)
             for read, info in zip(reads, consumers, strict=True)

@@ -2,7 +2,8 @@
 Who else is at a query's consumers: other queries, by the metadata; other clients, by their pulls.
 
 Before a run touches a consumer that is there it asks whether the query that made it lives. Before
-each batch, while no attempt of this query runs, it looks who is pinned and who waits. What that
+a batch, while no attempt of this query runs, it looks who is pinned and who waits at the consumers
+that the driver has just seen (`durables`). What that
 means is judged in `ownership`; `pinwatch` hears what attempts announce.
 """
 
@@ -19,7 +20,6 @@ from ...client.jetstream import JetStream
 from ...errors import ForeignClientError, JetStreamError
 from ...fetch.consumer import ConsumerRead
 from ...fetch.owner import Owner
-from ...fetch.pace import seldom_s
 from ...sanitize import get_logger
 from ..arrivals import Arrivals
 from ..options import SourceOptions
@@ -36,9 +36,6 @@ _SERVER_PRIORITY_TIMEOUT_S: Final = 120.0
 _ALIVE_WITHIN_S: Final = 2.0
 """A driver that is asked whether it is alive answers within it."""
 
-_LOOK_EVERY_S: Final = 1.0
-"""The consumers are not looked at more often, however short batches are; far away less often."""
-
 _MARGIN_S: Final = 5.0
 
 
@@ -51,9 +48,9 @@ class Neighbours:
         self._js = js
         self._options = options
         self._arrivals = arrivals
-        self._began = self._looked = self._planned = time.monotonic()
+        self._began = self._planned = time.monotonic()
         self._heard = ""
-        """The query's name at the last look."""
+        """The query's name, as the consumers have it."""
         self._waiting_since: dict[int, float] = {}
         self._lapses_told = False
 
@@ -65,6 +62,10 @@ class Neighbours:
     def report(self, partition: int) -> dict[str, Any]:
         """The pin of a partition's consumer for the progress; empty before there is one."""
         return self.watch.report(partition) if self.watch is not None else {}
+
+    def pin(self, partition: int) -> str:
+        """The pin that an attempt of this run had last, "" where none is known."""
+        return self.watch.pin(partition) if self.watch is not None else ""
 
     @property
     def query_name(self) -> str:
@@ -82,7 +83,7 @@ class Neighbours:
 
     def begin_run(self) -> None:
         """Notes that this run has taken the consumers over."""
-        self._began = self._looked = self._planned = time.monotonic()
+        self._began = self._planned = time.monotonic()
 
     def check_owners(
         self, reads: Sequence[ConsumerRead], consumers: Sequence[ConsumerInfo | None]
@@ -144,16 +145,10 @@ class Neighbours:
             )
         return gap_s
 
-    def begin_look(self) -> bool:
-        """Whether it is time to look at the consumers; if it is, notes that they are looked at."""
-        if self.watch is None:
-            return False
-        now, name = time.monotonic(), self.watch.query_name
-        often_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
-        if now - self._looked < often_s and name == self._heard:
-            return False
-        self._looked, self._heard = now, name
-        return True
+    def is_renamed(self) -> bool:
+        """Whether the query has another name than when this was asked last."""
+        was, self._heard = self._heard, self.query_name
+        return self._heard != was
 
     def check(self, read: ConsumerRead, info: ConsumerInfo, inbox: str, gap_s: float) -> None:
         """

@@ -152,6 +152,12 @@ class Pins:
         said = "UNPIN" if reason == "admin" else reason
         return f"unpinned {what} id={was or '-'} reason={said}"
 
+    def elected(self, event: Mapping[str, Any]) -> int | None:
+        """The partition of whose consumer an advisory says that a leader was elected."""
+        if not str(event.get("type", "")).endswith(".consumer_leader_elected"):
+            return None
+        return self._index.get((str(event.get("stream")), str(event.get("consumer"))))
+
     def add_announcement(self, note: Mapping[str, Any]) -> None:
         """Adds an attempt's announcement: the id it has, or that it has unpinned whoever was."""
         index = note.get("partition")  # anybody may publish there, and anything

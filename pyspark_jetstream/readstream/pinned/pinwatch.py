@@ -148,7 +148,7 @@ class PinWatch:
                         "the progress will not show who was pinned; the query goes on: %s", error
                     )
                 self._forbidden = True
-        self._arrivals.set_listening(True)
+        self._arrivals.set_listening(True, is_warned=not self._forbidden)
         # Comes back if attempts, which have the same user, may announce their pins.
         connection.tell(f"{self._owner.inbox}.pins", b'{"hello": true}')
 
@@ -197,6 +197,9 @@ class PinWatch:
                 self._pins.add_announcement(content)
                 return
             line = self._pins.add_advisory(content, time.monotonic())
+            elected = self._pins.elected(content)
+        if elected is not None:
+            self._arrivals.doubt(elected)
         if line is not None:
             logger.info("%s", line)
 

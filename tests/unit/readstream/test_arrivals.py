@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 
 import pytest
 
-from pyspark_jetstream.readstream.arrivals import Arrivals, pull
+from pyspark_jetstream.readstream.arrivals import Arrivals, expires_s, pull
 
 ARRIVED = b"NATS/1.0 409 Message Size Exceeds MaxBytes\r\n\r\n"
 WRONG_PIN = b"NATS/1.0 423 Nats-Wrong-Pin-Id\r\n\r\n"
@@ -164,3 +165,53 @@ def test_a_pull_is_sent_again_when_its_time_is_over(arrivals):
     assert tokens(arrivals, now=0.0).keys() == {0, 1}
     assert tokens(arrivals, now=29.0) == {}
     assert tokens(arrivals, now=31.0).keys() == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("word", "again"),
+    [(None, set()), (ARRIVED, {0}), (EXPIRED, {0}), (GONE, {0}), (OTHERS_PIN, {0})],
+    ids=["nothing", "a message", "expired", "no consumer", "another's pin"],
+)
+def test_what_an_open_pull_would_have_told_is_not_asked(arrivals, word, again):
+    """
+    Nothing is asked of a partition while a pull is open there. Where one ended for another reason
+    than a message or its time it is asked once, also with a new pull: the consumer may be another.
+    """
+    before = arrivals.unheard(2)
+    token = tokens(arrivals, now=time.monotonic())[0]
+    assert before == {0, 1} and arrivals.unheard(2) == set()
+    if word is not None:
+        arrivals.end_pull(token, word)
+    tokens(arrivals, now=time.monotonic())
+    anew = arrivals.unheard(2)
+    arrivals.doubt(1)
+    doubted = arrivals.unheard(2)
+
+    assert anew == (again if word in (GONE, OTHERS_PIN) else set())
+    assert doubted == {1}
+    assert tokens(arrivals, now=time.monotonic()).keys() == {1}
+    assert arrivals.unheard(2) == set()
+
+
+def test_what_cannot_be_heard_is_asked(arrivals):
+    """
+    Pulls prove nothing where nobody hears of the consumers' leaders, who would forget them, where
+    nobody listens, and when their time is over.
+    """
+    tokens(arrivals, now=time.monotonic() - 31.0)
+    over = arrivals.unheard(2)
+    arrivals.set_listening(True, is_warned=False)
+    arrivals.due(HERE, time.monotonic())
+    unwarned = arrivals.unheard(2)
+    arrivals.set_listening(True)
+    arrivals.due(HERE, time.monotonic(), of={1})
+    some = arrivals.unheard(2)
+    arrivals.set_listening(False)
+
+    assert (over, unwarned, some, arrivals.unheard(2)) == ({0, 1}, {0, 1}, {0}, {0, 1})
+
+
+@pytest.mark.parametrize(("partitions", "seconds"), [(1, 30.0), (30, 30.0), (512, 512.0)])
+def test_one_pull_a_second_ends(partitions, seconds):
+    """However many partitions there are: the more, the longer each is open."""
+    assert expires_s(partitions) == seconds

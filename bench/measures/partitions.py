@@ -1,0 +1,196 @@
+"""
+What a query asks JetStream of how many partitions: idle, at the live end, and in a backlog.
+
+Requests are counted at the server. At the live end a round is one message to each partition, or to
+one of four, and the micro-batches that read them; the query has nothing to do in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rich.table import Table
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.options import parse_connection
+
+from ..apirequests import ApiRequests, connections
+from ..comparisons import Part
+from ..results import Entry
+from ..spark import Spark, sequences
+from ..streams import Lane, Layout, Streams
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["PARTITIONS", "part"]
+
+PARTITIONS: Final = (8, 64)
+
+_ROUNDS: Final = 5
+_DEEP: Final = 200
+"""Messages of each partition in the backlog."""
+
+_TIMEOUT_S: Final = 300.0
+_POLL_S: Final = 0.02
+
+
+class _Seen(NamedTuple):
+    """What was asked in one state of a query."""
+
+    name: str
+    asked: Counter[str]
+    over: float
+    """In so many seconds of a query that is idle, else micro-batches."""
+    unit: str
+    busy: int
+    """Partitions that had messages, a micro-batch."""
+    cpu: str
+    connections: int
+
+
+def part(
+    spark: Spark, streams: Streams, monitor_url: str, seconds: float, counts: Sequence[int]
+) -> Part:
+    """
+    Each layout with each number of partitions.
+
+    Args:
+        seconds: how long a query is watched that is idle.
+        counts: the numbers of partitions.
+    """
+    table = Table("a query's requests")
+    for column in ("requests", "of", "a partition with rows", "connections", "CPU-s"):
+        table.add_column(column, justify="right")
+    table.add_column("which, each")
+    entries: list[Entry] = []
+    for count in counts:
+        for layout in (_many(count), _one(count)):
+            for seen in _follow(spark, streams, layout, monitor_url, seconds):
+                each = sum(seen.asked.values()) / seen.over
+                name = f"scale requests, {layout.name}, {seen.name}"
+                entries.append(Entry(name, round(each, 1), f"requests a {seen.unit}"))
+                if seen.name == "idle":
+                    entries.append(Entry(f"{name}: clients", seen.connections, "connections"))
+                table.add_row(
+                    f"{layout.name}, {seen.name}",
+                    f"{each:,.1f}",
+                    seen.unit,
+                    f"{each / seen.busy:.1f}" if seen.busy else "",
+                    str(seen.connections),
+                    seen.cpu,
+                    ", ".join(f"{c} {n / seen.over:.1f}" for c, n in sorted(seen.asked.items())),
+                )
+    return Part(entries, table)
+
+
+def _many(count: int) -> Layout:
+    return Layout(
+        f"{count} streams",
+        {f"ASKED-{p}": f"asked.{p}.>" for p in range(count)},
+        tuple(Lane(f"ASKED-{p}", None) for p in range(count)),
+        {"stream": "ASKED-{partition}", "partitions": str(count)},
+    )
+
+
+def _one(count: int) -> Layout:
+    subject = "asked.{partition}.>"
+    return Layout(
+        f"{count} filters",
+        {"ASKED": "asked.>"},
+        tuple(Lane("ASKED", f"asked.{p}.>") for p in range(count)),
+        {"stream": "ASKED", "partitions": str(count), "partitionSubject": subject},
+    )
+
+
+class _Query:
+    """A query beside its producer."""
+
+    def __init__(self, streams: Streams, layout: Layout, query: StreamingQuery) -> None:
+        self._streams = streams
+        self._layout = layout
+        self._query = query
+        self._client = Client(parse_connection({"servers": streams.url}))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def publish(self, partitions: Collection[int], each: int = 1) -> None:
+        """So many messages to each of these partitions."""
+        connection = self._client.connection
+        for p in partitions:
+            connection.send(b"PUB asked.%d.x 1\r\nx\r\n" % p * each)
+        connection.ping(_TIMEOUT_S)
+
+    def catch_up(self) -> None:
+        """Returns when all that is stored is read."""
+        ends = self._streams.last_sequences(self._layout)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while self._at() != ends:
+            if time.monotonic() > deadline or not self._query.isActive:
+                raise RuntimeError(f"the query is at {self._at()}: {self._query.exception()}")
+            time.sleep(_POLL_S)
+
+    def batches(self) -> int:
+        """How many micro-batches with rows there were."""
+        return sum(1 for each in self._query.recentProgress if each.numInputRows)
+
+    def _at(self) -> Sequence[int]:
+        progress = self._query.lastProgress
+        return sequences(progress.sources[0].endOffset) if progress is not None else []
+
+
+@contextmanager
+def _running(spark: Spark, streams: Streams, layout: Layout) -> Iterator[_Query]:
+    with streams.empty(layout), spark.following(layout.options) as running:
+        query = _Query(streams, layout, running)
+        try:
+            yield query
+        finally:
+            query.close()
+
+
+def _follow(
+    spark: Spark, streams: Streams, layout: Layout, monitor_url: str, seconds: float
+) -> Iterator[_Seen]:
+    """One query in its four states, one after the other."""
+    every = range(len(layout.lanes))
+    before = connections(monitor_url)
+    with ApiRequests(streams.url) as api, _running(spark, streams, layout) as query:
+        mine = 2  # the producer, and who counts
+        for _ in range(_ROUNDS):  # its processes start, and pins are known
+            query.publish(every)
+            query.catch_up()
+        for busy, name in ((every, "live"), (every[::4], "live, one of four")):
+            query.publish(busy)
+            query.catch_up()
+            api.taken()
+            done = query.batches()
+            with spark.sampler() as sampler:
+                for _ in range(_ROUNDS):
+                    query.publish(busy)
+                    query.catch_up()
+            others = {"STREAM.INFO": _ROUNDS * len(layout.lanes)}  # of `catch_up`
+            asked = api.taken() - Counter(others)
+            clients, over = connections(monitor_url) - before - mine, query.batches() - done
+            cpu = str(sampler.usage)
+            yield _Seen(name, asked, over, "micro-batch", len(busy), cpu, clients)
+        time.sleep(1.0)
+        api.taken()
+        began = time.monotonic()
+        with spark.sampler() as sampler:
+            time.sleep(seconds)
+        asked, over_s = api.taken(), time.monotonic() - began
+        clients = connections(monitor_url) - before - mine
+        yield _Seen("idle", asked, over_s, "second", 0, str(sampler.usage), clients)
+        done = query.batches()
+        with spark.sampler() as sampler:
+            query.publish(every, _DEEP)
+            query.catch_up()
+        asked = api.taken() - Counter({"STREAM.INFO": len(layout.lanes)})
+        clients, over = connections(monitor_url) - before - mine, query.batches() - done
+        yield _Seen("backlog", asked, over, "micro-batch", len(every), str(sampler.usage), clients)
