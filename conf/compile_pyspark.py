@@ -9,8 +9,10 @@ keeps no compiled copy of what it imports from an archive: each new process comp
 for about 0.4 s of CPU. Run this once in every installation or image, with the Python of the
 workers; another Python finds nothing of its own in it, and compiles as before. Without an argument
 it takes the archive of `SPARK_HOME` or of the PySpark that is installed. The archive is replaced at
-once, so processes that start meanwhile see the old one or the new one. It has 16 MB then: what is
-compiled is stored as it is, since unpacking it took each process 30 ms more.
+once, so processes that start meanwhile see the old one or the new one. Processes that run know by
+number where each source stands in it, and import more later: so what is compiled comes behind, and
+what was there stays in its place. It has 16 MB then: what is compiled is stored as it is, since
+unpacking it took each process 30 ms more.
 
 Risk: who patches a module in the archive afterwards has to run this again; Spark's own upgrades
 replace the archive.
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import os
 import py_compile
+import shutil
 import sys
 import zipfile
 from importlib.util import find_spec
@@ -39,28 +42,28 @@ def installed() -> Path:
 
 
 def compile_into(archive: Path) -> int:
-    """Writes the archive anew, with each source's compiled module; returns how many."""
+    """Puts each source's compiled module behind what the archive has; returns how many."""
     draft = archive.with_suffix(".draft")
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     count = 0
-    with (
-        zipfile.ZipFile(archive) as old,
-        zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as new,
-        TemporaryDirectory() as scratch,
-    ):
-        for entry in old.infolist():
-            if entry.filename.endswith(".pyc"):
-                continue
-            content = old.read(entry)
-            new.writestr(entry.filename, content)
+    shutil.copyfile(archive, draft)
+    with zipfile.ZipFile(draft, "a") as new, TemporaryDirectory() as scratch:
+        for entry in new.infolist().copy():
             if not entry.filename.endswith(".py") or "/tests/" in entry.filename:
                 continue
+            content = new.read(entry)
             source, made = Path(scratch, "source.py"), Path(scratch, "made.pyc")
             source.write_bytes(content)
             shown = f"{archive}/{entry.filename}"
             py_compile.compile(str(source), str(made), shown, True, invalidation_mode=unchecked)
-            new.write(made, f"{entry.filename}c", zipfile.ZIP_STORED)  # each process reads it
             count += 1
+            there = new.NameToInfo.get(f"{entry.filename}c")
+            if there is not None:
+                if new.read(there) == made.read_bytes():
+                    continue
+                new.filelist.remove(there)  # of the list; its bytes stay
+                del new.NameToInfo[there.filename]
+            new.write(made, f"{entry.filename}c", zipfile.ZIP_STORED)  # each process reads it
     draft.chmod(archive.stat().st_mode)
     draft.replace(archive)
     return count

@@ -53,6 +53,12 @@ def of_partition(name: str, query: str, **labels: str) -> str:
     return name + labelled({"query": query, "stream": "S", "partition": "0"} | labels)
 
 
+def outcomes(query: str, status: str) -> str:
+    return "jetstream_publish_outcomes_total" + labelled(
+        {"query": query, "status": status, "stream": "S"}
+    )
+
+
 LAG, BATCH = "jetstream_read_lag_messages", "jetstream_read_batch_messages"
 BATCHES = "jetstream_read_batch_seconds_count"
 THROTTLED = "jetstream_producer_throttled_times_total"
@@ -138,6 +144,12 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
         {'jetstream_publish_blocked_seconds_total{query="a", cause="frozen"}': "0+50x40",
          'jetstream_publish_blocked_seconds_total{query="b", cause="queue"}': "0+60x40"},
         {(5, "WriterFrozen"): [], (30, "WriterFrozen"): [{"query": "a"}]},
+    ),
+    "a stream that is full, and one that now and then refuses": (
+        {outcomes("full", "dropped"): "0x10 0+9x30",
+         outcomes("full", "success"): "0+500x10 5000x30",
+         outcomes("busy", "dropped"): "0+9x40", outcomes("busy", "success"): "0+500x40"},
+        {(9, "NothingStored"): [], (14, "NothingStored"): [{"query": "full", "stream": "S"}]},
     ),
 }  # fmt: skip
 

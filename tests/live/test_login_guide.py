@@ -59,6 +59,11 @@ def a_server(what, home, certificates, monkeypatch):
             server = DevServer(mode.config)
         case "token":
             server = DevServer(f'authorization {{ token: "{SECRET}" }}')
+        case "inboxPrefix":
+            monkeypatch.setenv("READER_PASSWORD", SECRET)
+            rights = 'permissions: { subscribe: "_INBOX_reader.>" }'
+            reader = f'{{ user: reader, password: "{SECRET}", {rights} }}'
+            server = DevServer(f"authorization {{ users: [ {reader} ] }}")
         case "password":
             server = DevServer(USER)
         case "servers":
@@ -96,16 +101,44 @@ def test_the_guide_has_every_way_to_log_in():
     """
     As many as the options have; a dictionary that the test does not find is not run.
     """
-    ways = ["servers", "password", "token", "credentialsFile", "credentials", "nkeySeedFile"]
+    ways = [
+        "servers",
+        "password",
+        "inboxPrefix",
+        "token",
+        "credentialsFile",
+        "credentials",
+        "nkeySeedFile",
+    ]
 
     assert list(blocks()) == [*ways, "tlsCaFile", "tlsKeyFile"]
+
+
+def shown(language, word):
+    """The blocks of the page that have the word."""
+    found = [each.text for each in snippets(PAGE) if each.language == language]
+    return [text for text in found if word in text]
+
+
+def test_a_server_with_tls_to_try_it(tmp_path):
+    """
+    What the page makes of certificates lets a server run that clients trust, by name and address.
+    """
+    (made,), (block,) = shown("bash", "openssl"), shown("text", "cert_file")
+    subprocess.run(["bash", "-ec", made], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+    with DevServer(block.replace('_file: "', f'_file: "{tmp_path}/')) as server:
+        port = server.url.rpartition(":")[2]
+        for host in ("localhost", "127.0.0.1"):
+            login = {"servers": f"tls://{host}:{port}", "tlsCaFile": str(tmp_path / "ca.pem")}
+
+            assert "memory" in account_info(parse_read(login | {"stream": "S"}).connection)
 
 
 def test_the_command_logs_in(tmp_path, certificates, monkeypatch):
     """
     By the environment's password: it comes as far as to miss the stream.
     """
-    (block,) = (each.text for each in snippets(PAGE) if each.language == "bash")
+    (block,) = shown("bash", "pyspark-jetstream")
     beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with a_server("password", tmp_path, certificates, monkeypatch) as server:
         done = subprocess.run(
