@@ -172,7 +172,7 @@ def pictures() -> dict[Path, str]:
         PICTURES / f"{text.stem}.svg": drawn(text.read_text(), text.stem.replace("-", " "))
         for text in sorted(HERE.glob("*.txt"))
     }
-    page = (HERE.parent / "guides" / "operating.md").read_text()
+    page = (HERE.parent / "reference" / "inspect.md").read_text()
     looked = re.search(r"^```text\n(\d{4}-.*?)\n\nStandby", page, re.MULTILINE | re.DOTALL)
     assert looked is not None
     return shown | {PICTURES / "inspect.svg": screen(looked[1], "inspect --watch")}

@@ -129,7 +129,8 @@ def test_a16_a17_what_priorities_cost():
     runbook = " ".join((DOCS / "runbook.md").read_text().split())
     metric = "jetstream_publish_queue_time_seconds"
 
-    assert f"low ones wait longer under overload but never for ever (`{metric}` has it" in text
+    assert "Under overload rows of low priority wait longer, but never for ever" in text
+    assert f"(`{metric}` shows the waits by priority)" in text
     assert "low priorities wait longer under load is what priorities are for" in runbook
     assert "priority" in METRICS[metric].labels
 
