@@ -258,6 +258,34 @@ def test_another_client_at_a_query(
     assert "its query does not answer, and pulls wait (1)" in after.problems()[0]
 
 
+@pytest.mark.parametrize("may", [True, False])
+def test_who_may_not_ask_a_query(may: bool) -> None:
+    """
+    A query that one may not ask, or that is busy, is not said to be gone; nor is one asked twice
+    that must not be asked.
+    """
+    denied = "" if may else 'deny: "_INBOX.>"'
+    users = f"""authorization {{ users = [
+      {{ user: ops, password: p, permissions: {{ publish: {{ {denied} }} }} }}
+      {{ user: spark, password: p }} ] }}"""
+    with DevServer(config=users) as server:
+        login = {"user": "spark", "password": "p"}
+        reading = Query(server, stream="S", consumer="q", **login)
+        with closing(Client(connection_to(server, user="ops", password=Secret("p")))) as client:
+            JetStream(client).create_stream(
+                {"name": "S", "subjects": ["S.>"], "allow_direct": True}
+            )
+            client.request("S.a", b"m")
+            reading.drain()
+            inspector = Inspector(client)
+            found = [inspector.look() for _ in range(2)]
+            reading.die()
+
+    assert [each.consumers[0].owner.runs for each in found] == [True if may else None] * 2
+    assert [each.problems() for each in found] == [[], []]
+    assert bool(inspector._unasked) is not may
+
+
 def test_a_checkpoint_beside_the_stream(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:

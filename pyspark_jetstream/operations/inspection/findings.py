@@ -374,7 +374,9 @@ def answered(state: ConsumerState, runs: bool, is_stranger: bool) -> ConsumerSta
     """
     problems = state.problems
     if is_stranger:
-        problems += (f"another client is pinned, with id '{state.pin.client}': it pulls from it",)
+        problems += (
+            f"another client is pinned, with id '{state.pin.client}', and gets the messages",
+        )
     elif not runs and state.progress.waiting:
         problems += (f"its query does not answer, and pulls wait ({state.progress.waiting})",)
     return replace(state, owner=replace(state.owner, runs=runs), problems=problems)

@@ -36,6 +36,7 @@ from ...client.patience import Patience
 from ...errors import (
     JetStreamError,
     LedgerError,
+    NotConnectedError,
     OffsetError,
     PermissionsError,
     RequestTimeoutError,
@@ -78,7 +79,7 @@ from .leases import LeaseState, lease_states, wanted_keys
 
 _TRIES: Final = 3
 _ANSWERS_S: Final = 1.0
-"""A driver that does not answer within this is gone, or stands still."""
+"""A driver that does not answer within this is busy, or must not be asked."""
 
 _JUDGED_WITHIN_S: Final = ANNOUNCED_WITHIN_S + 2.0
 _ASKS_EVERY_S: Final = 0.3
@@ -354,7 +355,10 @@ class Inspector:
     def _ask_drivers(
         self, asked: Mapping[int, Owner], states: Sequence[ConsumerState]
     ) -> dict[int, bytes | None]:
-        """Answers by place; None where no driver answers; nothing of whom one may not ask."""
+        """
+        Answers by place; None where no driver is there, by the server's word; nothing of whom one
+        may not ask, or who takes too long.
+        """
         of: dict[str, list[int]] = {}
         for at, owner in asked.items():
             of.setdefault(owner.inbox, []).append(at)
@@ -366,15 +370,15 @@ class Inspector:
                 {"partition": _number(states[at].name), "pin": states[at].pin.client, "verdict": 1}
                 for at in places
             ]
+            connection, subject = self._client.connection, f"{inbox}.whose"
+            connection.may_ask(subject)
             try:
-                said = self._client.connection.requests(
-                    [(f"{inbox}.whose", json.dumps(note).encode()) for note in notes], _ANSWERS_S
+                said = connection.requests(
+                    [(subject, json.dumps(note).encode()) for note in notes], _ANSWERS_S
                 )
-            except PermissionsError:
-                self._unasked.add(inbox)
-                continue
-            except RequestTimeoutError:
-                replies |= dict.fromkeys(places)
+            except (NotConnectedError, RequestTimeoutError):  # a busy driver is not gone
+                if not connection.may_ask(subject):
+                    self._unasked.add(inbox)
                 continue
             for at, reply in zip(places, said, strict=True):
                 replies[at] = reply.data if reply.status == 0 else None
