@@ -172,6 +172,11 @@ def positive(value: str) -> int:
     return int(value)
 
 
+def partition_count(value: str) -> int:
+    """An integer above zero; 0 for `auto`."""
+    return 0 if value.strip() == "auto" else positive(value)
+
+
 def inline_or_file(value: str) -> str:
     """The text itself where it holds a brace, else the text of the file it names."""
     if "{" in value:

@@ -318,6 +318,10 @@ class JetStream:
         """Creates a stream, or does nothing when it exists with this very configuration."""
         return self.call(f"STREAM.CREATE.{config['name']}", config, STREAM)
 
+    def update_stream(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Gives a stream this configuration."""
+        return self.call(f"STREAM.UPDATE.{config['name']}", config, STREAM)
+
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""
         try:

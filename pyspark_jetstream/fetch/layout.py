@@ -13,22 +13,27 @@ with the wrong N would silently mix partitions, or leave some out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .. import subjects
 from ..client.info import Mark
 from ..errors import OptionError
+from ..foreign import read_json
 from ..mapping.rule import find_partition
 from .options import StreamOptions
 
 __all__ = [
     "PARTITIONS",
+    "REPLACED",
     "Layout",
     "Place",
     "Slice",
     "SubjectPartition",
+    "replaced_by",
+    "replacing",
     "resolve_layout",
     "stream_names",
 ]
@@ -36,6 +41,9 @@ __all__ = [
 
 PARTITIONS: Final = "pyspark-jetstream.partitions"
 """The key in the metadata of a stream that says of how many partitions it is one."""
+
+REPLACED: Final = "pyspark-jetstream.replaced-by"
+"""The key in the metadata of a layout's first stream that says which layout takes its place."""
 
 MAX_PARTITIONS: Final = 65_536
 """What else such a number says is none of ours."""
@@ -89,6 +97,17 @@ class Layout:
         """Several streams, each of them a partition: number 0 of its stream."""
         whole = tuple(SubjectPartition(place, name) for place, name in enumerate(names))
         return cls(whole, is_several=True)
+
+    @classmethod
+    def of_numbers(cls, names: Sequence[str]) -> Layout:
+        """One stream a partition, by their numbers."""
+        return cls(tuple(SubjectPartition(p, name) for p, name in enumerate(names)))
+
+    @classmethod
+    def of_filters(cls, stream: str, template: str, count: int) -> Layout:
+        """Filters on one stream, which a template makes."""
+        filters = [subjects.partition_filter(template, p) for p in range(count)]
+        return cls(tuple(SubjectPartition(p, stream, f) for p, f in enumerate(filters)), template)
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -210,7 +229,7 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     if "{partition}" in options.stream:
         first, *others = stream_names(options.stream, options.partitions or 1)
         noted = _noted(configs.get(first, {}))
-        if noted is not None and options.partitions is not None and options.partitions != noted:
+        if noted is not None and options.partitions and options.partitions != noted:
             raise OptionError(
                 "partitions",
                 f"the metadata of stream '{first}' ({PARTITIONS}) says that its layout makes"
@@ -218,8 +237,8 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
                 f" {noted}",
             )
         names = stream_names(options.stream, noted) if noted is not None else [first, *others]
-        return Layout(tuple(SubjectPartition(p, name) for p, name in enumerate(names)))
-    count, template = options.partitions, options.partition_subject
+        return Layout.of_numbers(names)
+    count, template = options.partitions or None, options.partition_subject
     derived: tuple[int, int] | None = None
     if not options.subjects:
         for destination in _transforms(configs.get(options.stream, {})):
@@ -260,10 +279,33 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     if template is None:
         wanted = options.subjects or (None,)
         return Layout(tuple(SubjectPartition(p, options.stream, f) for p, f in enumerate(wanted)))
-    return Layout(
-        tuple(
-            SubjectPartition(p, options.stream, subjects.partition_filter(template, p))
-            for p in range(count or 1)
-        ),
-        template,
-    )
+    return Layout.of_filters(options.stream, template, count or 1)
+
+
+def replacing(config: Mapping[str, Any]) -> Layout | None:
+    """
+    The layout that takes the place of a stream's, as the stream's metadata says (`REPLACED`); None
+    where it does not.
+
+    Raises:
+        ValueError: What it says is no layout.
+    """
+    text = (config.get("metadata") or {}).get(REPLACED)
+    if text is None:
+        return None
+    try:
+        said = read_json(text)
+        stream, count, template = said["stream"], int(said["partitions"]), said.get("subject")
+        if 0 < count <= MAX_PARTITIONS and template is not None:
+            return Layout.of_filters(stream, template, count)
+        if 0 < count <= MAX_PARTITIONS:
+            return Layout.of_numbers(stream_names(stream, count))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise ValueError(f"metadata {REPLACED} names no layout: {text!r}")
+
+
+def replaced_by(stream: str, partitions: int, template: str | None) -> str:
+    """What `replacing` reads, as the metadata of a stream has it."""
+    said = {"stream": stream, "partitions": partitions, "subject": template}
+    return json.dumps({key: value for key, value in said.items() if value is not None})

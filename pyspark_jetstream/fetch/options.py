@@ -34,7 +34,9 @@ READ_OPTIONS: Final = table(
     Option("subject", "subjects", value_of.disjoint_filters, "",
         "Read only subjects that match; of a comma list or JSON list, each is a partition.",
         absent=()),
-    Option("partitions", "", value_of.positive, "1", "Number N of subject partitions."),
+    Option("partitions", "", value_of.partition_count, "1",
+        "Number N of subject partitions; `auto`: as many as the stream says, and a streaming query"
+        " goes over to the layout that replaces it."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
         "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`."),
     Option("bucket", "bucket", value_of.bucket_name, "",
@@ -110,7 +112,10 @@ class StreamOptions:
     subjects: tuple[str, ...]
     """Filters without a subject in common, each a partition; empty for all of the stream."""
     partitions: int | None
-    """None where nobody says, and the stream's own transform may."""
+    """
+    None where nobody says, and the stream's own transform may; 0 where a query also goes over to
+    what replaces its layout.
+    """
     partition_subject: str | None
     include_headers: bool
     extent: RowExtent
@@ -124,6 +129,11 @@ class StreamOptions:
     """None where there is one stream, or one a partition."""
     bucket: str | None
     """The Key-Value bucket whose stream it is; None where it is read as a stream."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether a query goes over to the layout that replaces the one it has."""
+        return self.partitions == 0
 
     @property
     def needs_headers(self) -> bool:
@@ -158,6 +168,10 @@ def stream_values(values: Values) -> dict[str, Any]:
     else:
         parsed("stream", value_of.stream_name, stream)
         needs(values, "partitionSubject", "partitions")
+        if "partitionSubject" in values and values["partitions"] == 0:
+            raise OptionError(
+                "partitions", "auto is what the stream says: leave partitionSubject out"
+            )
     if "subject" in values and ("partitions" in values or "partitionSubject" in values):
         raise OptionError(
             "subject",
@@ -165,7 +179,7 @@ def stream_values(values: Values) -> dict[str, Any]:
         )
     exclusive(values, "startingOffsets", "startingTimestamp")
     starting, partitions = values["startingOffsets"], values.given("partitions")
-    known = len(values["subject"]) or partitions
+    known = len(values["subject"]) or partitions or None
     if "startingTimestamp" in values:
         starting = Starting(moment=values["startingTimestamp"])
     parsed("startingOffsets", _inside(known, several), starting)
@@ -227,6 +241,6 @@ def ending_of(values: Values) -> Starting:
     words = [word for of in (ending.sequences, *ending.streams.values()) for word in of.values()]
     if EARLIEST in words:
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
-    known = len(values["subject"]) or values.given("partitions")
+    known = len(values["subject"]) or values.given("partitions") or None
     parsed("endingOffsets", _inside(known, _several(values)), ending)
     return Starting(LATEST, ending.sequences, streams=ending.streams)

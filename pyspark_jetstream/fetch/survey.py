@@ -122,6 +122,8 @@ class Survey:
         self._options = options
         self._client = client
         self._layout: Layout | None = None
+        self._own: Layout | None = None
+        """The layout that the options say; a query may come from another one."""
         self._covered = (0, 0)
         """Up to where coverage was looked at, the last time but one and the last time."""
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
@@ -158,6 +160,7 @@ class Survey:
                 layout = resolve_layout(self._options, {info.name: info.config})
                 self._check_filter(info)
                 self._layout = layout
+            self._own = self._layout
         return self._layout
 
     def _info_of(self, name: str) -> StreamInfo:
@@ -177,7 +180,10 @@ class Survey:
             raise error.near(names) from None
 
     def take(self, layout: Layout) -> None:
-        """Goes on with these partitions: of several streams some come, and some go."""
+        """
+        Goes on with these partitions: of several streams some come, and some go; and a query may
+        come from other partitions than its options say.
+        """
         self._layout = layout
 
     def _first_layout(self, several: Several) -> Layout:
@@ -530,7 +536,7 @@ class Survey:
             OptionError: It does, and `failOnDataLoss` is on.
         """
         layout, now = self.layout, time.monotonic()
-        if now < self._cover_again or layout.is_several:
+        if now < self._cover_again or layout.is_several or layout != self._own:
             return
         template, stream = layout.partition_subject, layout.streams[0]
         self._cover_again = now + self._cover_every_s

@@ -21,7 +21,7 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..client.options import ConnectionOptions
 from ..errors import OptionError
-from ..fetch.layout import Layout, resolve_layout
+from ..fetch.layout import REPLACED, Layout, replaced_by, resolve_layout
 from ..fetch.options import plain_read
 from ..readstream.copies import Copies, Progress
 from .partitionplan import MARK, PartitionPlan
@@ -43,6 +43,26 @@ def reading(plan: PartitionPlan) -> dict[str, str]:
     return {"stream": plan.layout, "partitions": str(plan.partitions)} | (
         {} if plan.streams is not None else {"partitionSubject": plan.template}
     )
+
+
+def announce(connection: ConnectionOptions, old: str, plan: PartitionPlan) -> None:
+    """
+    Notes at the first stream of the old layout that the plan's takes its place; queries with
+    `partitions=auto` go over then. The plan's own layout is replaced by none any more.
+    """
+    template = plan.template if plan.streams is None else None
+    said = replaced_by(plan.layout, plan.partitions, template)
+    client = Client(connection, at_start=True)
+    try:
+        js = JetStream(client)
+        for layout, mark in ((plan.layout, None), (old, said)):
+            config = js.stream_info(layout.replace("{partition}", "0")).config
+            metadata = {k: v for k, v in (config.get("metadata") or {}).items() if k != REPLACED}
+            metadata |= {REPLACED: mark} if mark is not None else {}
+            if metadata != (config.get("metadata") or {}):
+                js.update_stream(config | {"metadata": metadata})
+    finally:
+        client.close()
 
 
 def hand_over(

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from .. import subjects
 from ..errors import OptionError
-from ..fetch.layout import PARTITIONS
+from ..fetch.layout import PARTITIONS, REPLACED
 from ..mapping.rule import Rule, find_partition
 
 MARK: Final = "pyspark-jetstream."
@@ -267,7 +267,8 @@ def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[st
         for key in _OF_A_COPY
         if there.get(key) != planned[key]
     ]
-    marks = {k: v for k, v in (there.get("metadata") or {}).items() if k.startswith(MARK)}
+    noted = (there.get("metadata") or {}).items()
+    marks = {k: v for k, v in noted if k.startswith(MARK) and k != REPLACED}
     if marks != planned["metadata"]:
         wrong.append(f"its metadata is {marks or 'of none'} and not {planned['metadata']}")
     if there.get("retention", "limits") != "limits":

@@ -7,11 +7,14 @@ Must not know: batches; what is done with the cut is `changing`.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Final
 
+from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import OffsetError, OptionError
-from ..fetch.layout import Layout
+from ..errors import JetStreamError, OffsetError, OptionError
+from ..fetch.layout import Layout, replacing
 from ..sanitize import get_logger
 from .changing import Change
 from .copies import Copies
@@ -29,6 +32,8 @@ CHANGING: Final = (
     " a new checkpointLocation"
 )
 """What there is to do where a query cannot change over under its checkpoint."""
+
+_RETRY_S: Final = 60.0
 
 _STALL_S: Final = 60.0
 """How long nothing may be copied before the query gives up."""
@@ -48,9 +53,59 @@ class Changeover:
         self._js = js
         self._options = options
         self._wanted = wanted
+        self._retry_at = 0.0
+        """When it is tried again to go over to what replaces the query's layout."""
 
     def __repr__(self) -> str:
         return f"<Changeover to {self._wanted}, {self.change}>"
+
+    def begin(self) -> Layout:
+        """The layout to begin in: the options', or what replaces that (`partitions=auto`)."""
+        known = [self._wanted]
+        while self._options.follows:
+            first = self._js.stream_infos_there([self._wanted.streams[0]])[0]
+            try:
+                layout = replacing(first.config) if first is not None else None
+            except ValueError as error:
+                logger.warning("%s", error)
+                break
+            if layout is None or layout in known or not self._may_go(layout):
+                break
+            known.append(layout)
+            self._wanted = layout
+        return self._wanted
+
+    def _may_go(self, layout: Layout) -> bool:
+        """Whether all streams of this layout are there, and have an origin with the other's."""
+        names = ", ".join(layout.streams)
+        if None in self._js.stream_infos_there(list(layout.streams)):
+            logger.warning("not followed, as not all streams are there: %s", names)
+        elif Copies(self._js).origin_of([*self._wanted.streams, *layout.streams]) is None:
+            logger.warning("not followed, as they are copies of another stream: %s", names)
+        else:
+            return True
+        return False
+
+    def follow(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> None:
+        """
+        Begins a change where a layout replaces the one that the query has, while it runs
+        (`partitions=auto`). Where there is no way to it, that is said, and the query goes on.
+
+        Args:
+            infos: the query's streams.
+        """
+        if not self._options.follows or self.change is not None or offset.layout is None:
+            return
+        if time.monotonic() < self._retry_at:
+            return
+        try:
+            layout = replacing(infos[offset.layout.streams[0]].config)
+            if layout is not None and layout != offset.layout:
+                self.change = begin_change(self._js, offset, layout)
+                self._wanted = layout
+        except (JetStreamError, ValueError) as error:
+            self._retry_at = time.monotonic() + _RETRY_S
+            logger.warning("the query stays in its layout: %s", error)
 
     def meet(self, offset: Offset) -> None:
         """

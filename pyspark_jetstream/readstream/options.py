@@ -262,6 +262,10 @@ def source_options(values: Values) -> SourceOptions:
             )
     if values["standby"]:
         needs(values, "standby", "consumer")
+    alone = {"standby": values["standby"], "priorityPolicy": sharing is not None}
+    for name, is_given in (alone | {"endingOffsets": "endingOffsets" in values}).items():
+        if is_given and common["partitions"] == 0:
+            raise OptionError("partitions", f"auto does not go with {name}: give the number")
     timeout_s = values["priorityTimeout"]
     if timeout_s is not None and timeout_s < SHORTEST_PIN_S:
         raise OptionError(

@@ -170,6 +170,7 @@ class RangeDriver(Driver):
     def _enter(self) -> None:
         options = self._options
         self._changeover = Changeover(self._survey.js, options, self._layout)
+        self._survey.take(self._changeover.begin())
         self._begin_layout()
         self._turn: Alone | Standby = Alone()
         if options.standby:
@@ -271,6 +272,8 @@ class RangeDriver(Driver):
             self._durables.expect(offset)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._laid_out(self._offset(start))
+        if not initial and not self._end.is_frozen:
+            self._changeover.follow(own, self._infos)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         begin = self._turn.begin(own, initial, created)
@@ -395,8 +398,7 @@ class RangeDriver(Driver):
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return None
-        if self._changeover.change is None:
-            self._survey.check_coverage(self._infos)
+        self._survey.check_coverage(self._infos)
         available = self._planner.available(offset, upto, self._infos, self._watched.quiet)
         nothing = not any(count != 0 for count in available)
         if nothing and waits:  # what came is none of the query's

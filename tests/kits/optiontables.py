@@ -55,6 +55,7 @@ TYPES = {
     "existing_file": "path",
     "boolean": "true or false",
     "positive": "number from 1",
+    "partition_count": "number from 1, or `auto`",
     "_priority": "0 to 9",
     "duration": "duration",
     "interval": "duration",

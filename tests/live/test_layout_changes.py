@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OffsetError, OptionError
-from pyspark_jetstream.operations.handover import reading
+from pyspark_jetstream.fetch.layout import REPLACED, replaced_by
+from pyspark_jetstream.operations.handover import announce, reading
+from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
+from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.partitioning import partition_stream
 
+from ..kits.checkpoints import write_checkpoint
 from ..kits.partitions import layouts, stored, update, writing
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
@@ -48,20 +53,17 @@ def where(of: Query) -> tuple[str, int]:
     return (places[0][0], len(places)) if places else ("", 0)
 
 
-def steps(of: Query, rng: random.Random, done: Callable[[], bool]) -> int:
-    """Micro-batches, amid which the run is killed again and again; how often it was."""
-    kills = 0
+def steps(of: Query, rng: random.Random, done: Callable[[], bool], kills: bool = True) -> None:
+    """Micro-batches, amid which the run is killed again and again."""
     for _ in range(400):
         if done():
-            return kills
+            return
         if of.plan() is not None:
-            if rng.random() < 0.3:
-                kills += 1
+            if kills and rng.random() < 0.3:
                 of.restart()
                 continue
             of.commit()
-        if rng.random() < 0.2:
-            kills += 1
+        if kills and rng.random() < 0.2:
             of.restart()
     raise AssertionError("the query does not come to its end")
 
@@ -122,6 +124,108 @@ def test_a_query_goes_over(
 
     check_whole(js, origin, of)
     assert len({(offset["query"], offset["consumer"]) for offset in of.planned}) == 1
+
+
+@pytest.mark.parametrize("mode", ["auto", "consumer"])
+def test_a_query_follows_while_it_runs(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query], mode: str
+) -> None:
+    """
+    With partitions=auto a query that runs goes over at a batch's end to what `partition --replaces`
+    has announced, one layout after the other; and so does one that is started with the options it
+    began with. Back to the first layout, too.
+    """
+    origin = raw()
+    plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
+    for plan in plans:
+        partition_stream(js.client.options, plan)
+    stream = plans[0].layout
+    of = query(stream=stream, partitions="auto", readMode=mode, maxRecordsPerTrigger=60)
+    with writing(js, origin):
+        of.step()
+        assert where(of) == (plans[0].stream_names[0], 2)
+        announce(js.client.options, origin, plans[0])
+        announce(js.client.options, stream, plans[1])
+        steps(of, random.Random(0), lambda: where(of) == (plans[1].layout, 3), kills=False)
+        of.step()
+        of.restart()
+        of.step()
+        assert where(of) == (plans[1].layout, 3)
+        announce(js.client.options, plans[1].layout, plans[0])
+        steps(of, random.Random(0), lambda: where(of)[1] == 2, kills=False)
+    partition_stream(js.client.options, plans[0])
+    while of.step():
+        pass
+
+    check_whole(js, origin, of)
+    fresh_one = query(stream=origin, partitions="auto")
+    fresh_one.step()
+    assert where(fresh_one) == (plans[0].stream_names[0], 2)
+
+
+def test_a_replacement_that_is_none(
+    js: JetStream,
+    raw: Callable[..., str],
+    query: Callable[..., Query],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """
+    Metadata that name no layout, or one that cannot be gone over to, stop nobody: the query says
+    so, and stays.
+    """
+    origin, other = raw(), raw()
+    plan = layouts(origin, 2, "filtered")
+    partition_stream(js.client.options, plan)
+    of = query(stream=plan.layout, partitions="auto", maxRecordsPerTrigger=60)
+    of.step()
+    for said in ("{", '{"stream": 7}', replaced_by("S", 0, None), replaced_by(other, 1, None)):
+        mark(js, plan.layout, said)
+        of.restart()
+        of.step()
+    mark(js, plan.layout, replaced_by(f"{other}-gone", 1, None))
+    of.restart()
+    of.drain()
+
+    assert len(of.rows) == 240
+    assert where(of) == (plan.layout, 2)
+    assert "the query stays in its layout" in caplog.text
+    assert "names no layout" in caplog.text
+    assert "not all streams are there" in caplog.text
+    assert "copies of another stream" in caplog.text
+
+
+def mark(js: JetStream, stream: str, said: str) -> None:
+    config = js.stream_info(stream).config
+    js.update_stream(config | {"metadata": (config.get("metadata") or {}) | {REPLACED: said}})
+
+
+def test_a_change_shows(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query], tmp_path: Path
+) -> None:
+    """
+    While a query is on its way to another layout, `inspect` says where it stands; and a run with
+    the old options goes on in the old layout.
+    """
+    origin = raw()
+    old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")
+    for plan in (old, new):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(old), maxRecordsPerTrigger=40)
+    of.step()
+    turn(of, reading(new))
+    of.step()
+    files = LocalDirectory(write_checkpoint(tmp_path, [[each] for each in of.planned]))
+    found = Inspector(js.client, checkpoint=files).look()
+    turn(of, reading(old))
+    of.drain()
+
+    assert found.notes == (
+        f"source 0 goes over from 2 partitions to 3 of {new.layout}: before that 160 sequences are"
+        " left to read",
+    )
+    assert not found.problems()
+    assert len(of.rows) == 240
+    assert "change" not in of.planned[-1]
 
 
 def test_layouts_without_a_common_origin(

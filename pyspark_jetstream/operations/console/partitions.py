@@ -16,9 +16,9 @@ With another N, beside the old layout, which queries may go on reading:
     pyspark-jetstream partition --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
-and then with --hand-over, once the query that reads the old one is stopped: it prints, as JSON, the
-options for the end of the old layout and the beginning of the new one. All steps are in the guide
-about partitions.
+Queries go over to it under their checkpoints. For one that shall begin a new checkpoint,
+--hand-over prints, as JSON, the options for the end of the old layout and the beginning of the new
+one, once the query is stopped. All steps are in the guide about partitions.
 
 --undo, with the arguments the streams were made with, removes them.
 
@@ -31,12 +31,11 @@ $JETSTREAM_CREDENTIALS.
 from __future__ import annotations
 
 import argparse
-import shlex
 from typing import Any, Final
 
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import CopyMismatchError, OptionError
-from pyspark_jetstream.operations.handover import hand_over, reading
+from pyspark_jetstream.operations.handover import announce, hand_over, reading
 from pyspark_jetstream.operations.removal import undo_partitions
 from pyspark_jetstream.operations.terminal import say, say_json, size
 
@@ -183,6 +182,9 @@ def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Nam
             stall_timeout_s=given.stall_timeout,
             verify=given.verify,
         )
+    old = given.replaces
+    if old is not None:
+        announce(connection, old, plan)
     if given.json:
         made = {
             "numbered": done.numbered,
@@ -197,16 +199,12 @@ def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Nam
         say_json(made)
         return
     say(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
-    old = given.replaces
     if old is not None:
         say(
             "",
-            f"Each query that reads '{old}' changes over by itself:",
-            "1. Stop it.",
-            f"2. {given.parser.prog} {shlex.join(given.words)} --hand-over > cut.json",
-            "3. Start it once more with its old options, .options(**cut['old']) and"
-            " .trigger(availableNow=True), and let it end.",
-            "4. Start it with .options(**cut['new']) and a new checkpointLocation.",
+            f"A query that reads '{old}' with partitions=auto goes over by itself, now. Any other"
+            " goes over when it is stopped, and started with its checkpoint and these options:",
+            *(f"  {name}={value}" for name, value in reading(plan).items()),
             "When nobody reads the old layout any more, remove it: the command that made it, with"
             " --undo.",
         )

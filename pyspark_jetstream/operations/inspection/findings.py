@@ -241,7 +241,7 @@ class Inspection:
     checkpoint: CheckpointState | None
     leases: tuple[LeaseState, ...] = ()
     notes: tuple[str, ...] = ()
-    """Parts that could not be inspected."""
+    """Parts that could not be inspected, and changes of partitions that are under way."""
 
     def problems(self) -> list[str]:
         """Every problem with its place, one line each."""

@@ -193,7 +193,7 @@ class Inspector:
                 others=len(checkpoint.planned_offsets) - len(sources),
             ),
             leases=leases,
-            notes=notes,
+            notes=(*notes, *_changes(sources)),
         )
         now = _Look(time.monotonic(), inspection)
         before, self._before = self._before, now
@@ -607,6 +607,23 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
         except OffsetError as error:
             sources.append(_Source(name, None, None, str(error)))
     return sources
+
+
+def _changes(sources: Sequence[_Source]) -> list[str]:
+    """Where a change of the partitions stands, a line for each source that is amid one."""
+    said = []
+    for source in sources:
+        planned = source.planned
+        if not isinstance(planned, Offset) or planned.change is None or planned.layout is None:
+            continue
+        change, of = planned.change, planned.layout
+        ends = change.upto(of, planned.sequences)
+        said.append(
+            f"source {source.name} goes over from {len(of)} partitions to {len(change.to)} of"
+            f" {', '.join(change.to.streams)}: before that {sum(ends) - sum(planned.sequences):,}"
+            " sequences are left to read"
+        )
+    return said
 
 
 def _by_index(streams: Sequence[str], n: int) -> list[str]:
