@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 from .. import subjects
@@ -564,13 +565,13 @@ class Survey:
 
     def _name_strays(self, stream: str, template: str) -> None:
         """Names subjects that no partition takes, but each place only once."""
-        _, counts = self.js.subject_counts(stream, [self._covered_filter or subjects.REST])
+        _, pages = self.js.listed(stream, [self._covered_filter or subjects.REST])
         classify, fails = self.layout.classifier(), self._options.fail_on_data_loss
         assert classify is not None
         at, n = subjects.partition_token(template), len(self.layout)
         whole = self._covered_filter is None
         beyond: dict[str, int] = {}
-        for subject, count in counts.items():
+        for subject, count in chain.from_iterable(page.items() for page in pages):
             if classify(subject) is not None:
                 continue
             token = subject.split(".")[at] if not whole else ""

@@ -187,7 +187,7 @@ class Flight:
         acked = {*range(self._blocks[0].first, self.low), *self._done} - self._withdrawn
         if not any(self.subject(other) == subject for other in acked):
             return False
-        self._served.add(subject)
+        self.serve([subject])
         return True
 
     def _serve(self, block: Publishes) -> None:

@@ -1,0 +1,107 @@
+"""Messages of 1 MB and 8 MB: what a task holds of them at one time, read and written."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.fetch import planning
+from pyspark_jetstream.options import parse_read, parse_sink
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
+
+from ..kits.options import connection_of
+
+MIB = 1 << 20
+MOST = 200 * MIB
+"""A worker has 90 MB before its first row: together they are within 300 MB."""
+
+SIZES = {"1 MB": MIB - 1_000, "8 MB": 8 * MIB - 1_000}
+COUNTS = {"1 MB": 224, "8 MB": 28}
+"""More than may be held."""
+
+
+POOLS: list[pa.MemoryPool] = []
+"""They stay, as arrays of theirs may."""
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[tuple[str, JetStream]]:
+    """A server that takes such messages, and a stream of each size."""
+    with DevServer("max_payload: 9MB") as server:
+        js = JetStream(Client(connection_of(server.url)))
+        for size, name in (("1 MB", "R1"), ("8 MB", "R8")):
+            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+            for number in range(COUNTS[size]):
+                js.client.requests([(f"{name}.{number}", bytes(SIZES[size]))])
+        yield server.url, js
+        js.client.close()
+
+
+def held(act: Callable[[], None]) -> int:
+    """The most bytes that Python held while this ran, and the most that Arrow held."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    POOLS.append(pool)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1] + (pool.max_memory() or 0)
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", ["range", "own", "snapshot"])
+def test_a_read_holds_few_large_messages(large, monkeypatch, way, size):
+    """By direct get, by a consumer of the attempt's own, and of a snapshot."""
+    url, _ = large
+    monkeypatch.setattr(planning, "own_is_cheaper", lambda *_: way == "own")
+    options = {"servers": url, "stream": f"R{size[0]}", "minPartitions": "1"}
+    if way == "snapshot":
+        source = JetStreamSnapshotReader(parse_read(options | {"multiLast": ">"}))
+    else:
+        source = JetStreamRangeReader(parse_read(options))
+    rows = []
+
+    def read() -> None:
+        for task in source.partitions():
+            rows.extend(batch.num_rows for batch in source.read(task))
+
+    assert held(read) <= MOST
+    assert sum(rows) == COUNTS[size]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_write_holds_few_large_rows(large, mode, size):
+    """Rows come in blocks of 4 MiB, or of one row, as `conf/spark-defaults.conf` has it."""
+    url, js = large
+    name = f"W{mode}{size[0]}"
+    allowed = {"allow_batched": True, "allow_atomic": True}
+    js.create_stream({"name": name, "subjects": [f"{name}.>"]} | allowed)
+    schema = StructType().add("subject", "string").add("data", "binary")
+    options = {"servers": url, "publishMode": mode, "throttleSubject": f"throttle.{name}"}
+    together = max(1, 4 * MIB // SIZES[size])  # divides the counts
+
+    def blocks() -> Iterator[pa.RecordBatch]:
+        for low in range(0, COUNTS[size], together):
+            data = pa.array([bytes(SIZES[size])], pa.binary()).take(pa.array([0] * together))
+            names = [f"{name}.{low + place}" for place in range(together)]
+            yield pa.record_batch({"subject": names, "data": data})
+
+    writer = JetStreamBatchWriter(parse_sink(options), schema)
+
+    assert held(lambda: writer.write(blocks())) <= MOST
+    assert js.stream_info(name).messages == COUNTS[size]
+    js.client.request(f"{js.prefix}.STREAM.DELETE.{name}")

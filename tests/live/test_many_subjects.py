@@ -1,0 +1,93 @@
+"""Reads and writes of very many subjects: what is kept of them does not grow with their number."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from pyspark_jetstream.options import parse_read, parse_sink
+from pyspark_jetstream.read import lasts
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
+
+from ..kits.snapshots import fill, reader
+
+# What tests before left open shows here, where everything is collected.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+SUBJECTS = 60_000
+BLOCK = 5_000
+MOST = 20_000
+"""Entries of one container: the largest bound of a cache, 10,000, and what is on its way."""
+
+
+def largest(prefix: str) -> int:
+    """How many subjects that begin so the container has that has most of them."""
+    begin, most = prefix, 0
+    gc.collect()
+    for held in gc.get_objects():
+        if isinstance(held, dict | set | frozenset | list | tuple) and len(held) > most:
+            named = sum(
+                1 for each in list(held)
+                if (isinstance(each, str) and each.startswith(begin))
+                or (isinstance(each, bytes) and each.startswith(begin.encode()))
+            )  # fmt: skip
+            most = max(most, named)
+    return most
+
+
+@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
+def test_a_write_keeps_few_subjects(nats_server, new_stream, mode):
+    """
+    A write of rows of which each has a subject of its own keeps no more of them than its caches
+    may have, with a mapping and made ids, too.
+    """
+    stream = new_stream(storage="memory", allow_batched=True, allow_atomic=True)
+    mapping = {"mappings": {f"{stream}.in.*": f"{stream}.out.{{{{wildcard(1)}}}}"}}
+    options = {
+        "servers": nats_server.url,
+        "publishMode": mode,
+        "subjectMapping": json.dumps(mapping),
+        "throttleSubject": f"{stream}.throttle",
+    }
+    schema = StructType().add("subject", "string").add("data", "binary")
+    seen: list[int] = []
+
+    def blocks() -> Iterator[pa.RecordBatch]:
+        for low in range(0, SUBJECTS, BLOCK):
+            names = [f"{stream}.in.{number:08d}" for number in range(low, low + BLOCK)]
+            yield pa.record_batch({"subject": names, "data": [b"x"] * BLOCK})
+            del names
+        seen.append(largest(f"{stream}."))
+
+    JetStreamBatchWriter(parse_sink(options), schema).write(blocks())
+
+    assert len(seen) == 1
+    assert seen[0] <= MOST
+
+
+def test_reads_keep_few_subjects(js, nats_server, new_stream, monkeypatch):
+    """
+    A plan of a snapshot and the reading of a range keep no more subjects than are on their way.
+    """
+    monkeypatch.setattr(lasts, "_HELD_BYTES", 1 << 18)
+    stream = new_stream(storage="memory")
+    fill(js, stream, [f"{stream}.{number:08d}" for number in range(SUBJECTS)])
+    gc.collect()
+    before = largest(f"{stream}.")
+    tasks = reader(nats_server, stream=stream, multiLast=">").partitions()
+    assert sum(len(task.work.plan) for task in tasks) > 0
+    assert largest(f"{stream}.") <= before == 0
+
+    ranges = JetStreamRangeReader(parse_read({"servers": nats_server.url, "stream": stream}))
+    rows = 0
+    for task in ranges.partitions():
+        for batch in ranges.read(task):
+            rows += batch.num_rows
+    assert rows == SUBJECTS
+    assert largest(f"{stream}.") <= MOST
