@@ -41,20 +41,25 @@ html_show_copyright = False
 copybutton_prompt_text = "$ "
 
 answers = {
-    "alert": "guides/operating",
+    "alerts": "guides/operating",
     "avro": "guides/formats",
     "backpressure": "guides/pressure",
+    "certificates": "guides/login",
     "databricks": "guides/platforms",
     "increase partitions": "guides/partitions",
     "kubernetes": "guides/platforms",
     "lag": "guides/operating",
     "monitor": "guides/operating",
-    "notebook": "guides/notebooks",
+    "notebooks": "guides/notebooks",
     "password": "guides/login",
+    "pause": "guides/throttle",
+    "prometheus": "guides/operating",
+    "throttle": "guides/throttle",
     "tls": "guides/login",
     "upgrade": "guides/upgrades",
+    "windows": "examples/aggregation",
 }
-"""What readers search for, and the page that the search must show first."""
+"""What readers search for, and the page that the search must show first; the longer form."""
 
 
 def as_drawn(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -63,6 +68,13 @@ def as_drawn(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
         first = next((at for at, line in enumerate(lines) if line.startswith("    ")), None)
         if first is not None:
             lines[first:first] = ["::", ""]
+
+
+def indexed(app: Sphinx, page: str, source: list[str]) -> None:
+    """Each page is the main entry of the index for what it answers: the search has that first."""
+    words = [f"! {query}" for query, answer in answers.items() if answer == page]
+    if words:
+        source[0] = f"```{{index}} {', '.join(words)}\n```\n\n{source[0]}"
 
 
 def searched(app: Sphinx, error: Exception | None) -> None:
@@ -80,5 +92,7 @@ def searched(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """What no extension has: configuration of nats-server, and the tree of errors."""
     app.add_lexer("conf", TextLexer)
+    app.add_config_value("answers", {}, "env")  # other answers: all pages are read again
+    app.connect("source-read", indexed)
     app.connect("autodoc-process-docstring", as_drawn)
     app.connect("build-finished", searched)

@@ -259,7 +259,7 @@ class _Drain:
             Publisher(self._client, context, supply) as publisher,
         ):
             pauses = publisher.pauses
-            while pauses.hold(publisher.sender.connection, time.monotonic()):
+            while pauses.awaits_operators(publisher.sender.connection, time.monotonic()):
                 publisher.turn()
             sent_at, turn = time.monotonic(), -1
             while publisher.busy and (now := time.monotonic()) < over:

@@ -1,8 +1,10 @@
 """
 What the search of the site finds first: Sphinx's own ranking (`searchtools.js`), of the same index.
 
-A page with a word in its text has 5, with the word in a heading 15; a heading that is little more
-than the query has up to 15, a title one more. Of pages with the same the first by title is first.
+A page that is the main entry of the index for a word has up to 100, by how much of the entry the
+query is. A page with a word in its text has 5, with the word in a heading 15; a heading that is
+little more than the query has up to 15, a title one more. Of pages with the same the first by
+title is first.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 __all__ = ["first_hit"]
 
+_ENTRY = 100
 _TERM, _TITLE, _PART_OF_TERM, _PART_OF_TITLE = 5, 15, 2, 7
 
 
@@ -24,9 +27,21 @@ def first_hit(index: Mapping[str, Any], query: str, stem: Callable[[str], str]) 
         index: as Sphinx writes it to searchindex.js.
         stem: of a word, what the index has in its place.
     """
-    found = [*_headings(index, query.lower().strip()), *_texts(index, query, stem)]
+    words = query.lower().strip()
+    found = [*_entries(index, words), *_headings(index, words), *_texts(index, query, stem)]
     ranked = sorted(found, key=lambda each: (-each[0], each[1].lower()))
     return index["docnames"][ranked[0][2]] if ranked else ""
+
+
+def _entries(index: Mapping[str, Any], query: str) -> list[tuple[int, str, int]]:
+    """Score, title and page of main entries of the index that are little more than the query."""
+    return [
+        (round(_ENTRY * len(query) / len(entry)), index["titles"][page], page)
+        for entry, places in index["indexentries"].items()
+        if query in entry and len(query) >= len(entry) / 2
+        for page, _, main in places
+        if main
+    ]
 
 
 def _headings(index: Mapping[str, Any], query: str) -> list[tuple[int, str, int]]:
