@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,33 @@ def test_a_change_shows(
     assert not found.problems()
     assert len(of.rows) == 240
     assert "change" not in of.planned[-1]
+
+
+def test_a_paused_partition_is_waited_for(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    While a consumer of the old layout is paused its partition has messages left: nobody goes over.
+    """
+    origin = raw()
+    old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
+    for plan in (old, new):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(old), readMode="consumer", maxRecordsPerTrigger=40)
+    of.step()
+    stream, consumer = old.stream_names[0], f"{of.planned[-1]['consumer']}-0"
+    js.pause(stream, consumer, datetime.now(UTC) + timedelta(hours=1))
+    turn(of, reading(new))
+    for _ in range(12):
+        of.step()
+    assert where(of) == (stream, 2)
+    assert of.planned[-1]["sequences"][0] < of.planned[-1]["sequences"][1]
+    js.pause(stream, consumer, None)
+    of.restart()
+    steps(of, random.Random(0), lambda: where(of) == (new.stream_names[0], 3), kills=False)
+    of.drain()
+
+    check_whole(js, origin, of)
 
 
 def test_layouts_without_a_common_origin(
