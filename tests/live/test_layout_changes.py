@@ -48,6 +48,15 @@ def check_whole(js: JetStream, origin: str, of: Query) -> None:
     assert rows == stored(js, origin)
 
 
+def mirrored(js: JetStream, origin: str, n: int) -> str:
+    """A mirror of the origin, which numbers its subjects."""
+    transform = {"src": f"{origin}.*.*", "dest": f"{origin}.{{{{partition({n},1)}}}}."}
+    transform["dest"] += "{{wildcard(1)}}.{{wildcard(2)}}"
+    mirror = {"name": origin, "subject_transforms": [transform]}
+    js.create_stream({"name": f"{origin}-m", "allow_direct": True, "mirror": mirror})
+    return f"{origin}-m"
+
+
 def where(of: Query) -> tuple[str, int]:
     """The first stream of the layout that was planned last, and how many partitions it has."""
     places = of.planned[-1]["layout"]["places"] if of.planned else []
@@ -76,6 +85,7 @@ def steps(of: Query, rng: random.Random, done: Callable[[], bool], kills: bool =
         (("filtered2", "streams3", "filtered3"), "consumer"),
         (("origin1", "filtered4", "streams2", "origin1"), "direct"),
         (("origin1", "streams2"), "consumer"),
+        (("streams2", "mirror4", "streams3"), "auto"),
     ],
     ids=str,
 )
@@ -98,7 +108,10 @@ def test_a_query_goes_over(
     with writing(js, origin):
         for way in ways:
             n = int(way[-1])
-            if way == "origin1":
+            if way == "mirror4":
+                streams = [mirrored(js, origin, n)] * n
+                options = {"stream": streams[0]}
+            elif way == "origin1":
                 options, streams = {"stream": origin}, [origin]
             else:
                 plan = layouts(origin, n, way[:-1])
