@@ -62,6 +62,8 @@ class Feeding(NamedTuple):
 
     feed: str
     filters: tuple[str, ...]
+    is_mirror: bool = False
+    """Whether its messages have the sequences that they have in the feed, and no header."""
 
 
 class Copies:
@@ -158,7 +160,10 @@ class Copies:
         self.settle(links, progress, stall_timeout_s)
         cuts = {origin: cut}
         for name, feeding in links.items():
-            cuts[name] = self.position(name, cuts[feeding.feed])
+            if feeding.is_mirror:
+                cuts[name] = min(cuts[feeding.feed], self.js.stream_info(name).last_seq)
+            else:
+                cuts[name] = self.position(name, cuts[feeding.feed])
         return cuts
 
     def last_of(self, stream: str, filters: Sequence[str]) -> int:
@@ -171,10 +176,12 @@ class Copies:
         last = self._last(stream, self.js.stream_info(stream))
         return last.sequence if last is not None else 0
 
-    def reached(self, stream: str) -> int:
-        """The sequence in its source of the stream's last message; 0 where it has none."""
+    def reached(self, stream: str, is_mirror: bool = False) -> int:
+        """The sequence in its feed of the stream's last message; 0 where it has none."""
         last = self._last(stream, self.js.stream_info(stream))
-        return self.source(stream, last).sequence if last is not None else 0
+        if last is None or is_mirror:
+            return last.sequence if last is not None else 0
+        return self.source(stream, last).sequence
 
     def position(self, stream: str, bound: int) -> int:
         """The stream's last sequence that was copied from one up to `bound`."""
@@ -227,7 +234,10 @@ class Copies:
             wanted = {name: self.last_of(feed, links[name].filters) for name in names}
             patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
             while True:
-                looked = [Copied(name, self.reached(name), wanted[name]) for name in names]
+                looked = [
+                    Copied(name, self.reached(name, links[name].is_mirror), wanted[name])
+                    for name in names
+                ]
                 progress(looked)
                 behind = [copied for copied in looked if copied.messages < copied.expected]
                 if not behind:
@@ -265,10 +275,15 @@ def subject_counts(js: JetStream, stream: str, filter: str) -> Counter[str]:
 
 
 def feeding_of(config: Mapping[str, Any]) -> Feeding | None:
-    """The source of a stream with this configuration; None where it does not have exactly one."""
-    sources = config.get("sources") or []
+    """
+    The source of a stream with this configuration, or what it is a mirror of; None where it does
+    not have exactly one.
+    """
+    mirror = config.get("mirror")
+    sources = config.get("sources") or ([mirror] if mirror else [])
     if len(sources) != 1 or sources[0].get("external"):
         return None
     transforms = sources[0].get("subject_transforms") or []
     filters = tuple(str(transform["src"]) for transform in transforms)
-    return Feeding(str(sources[0]["name"]), filters or (sources[0].get("filter_subject") or ">",))
+    filters = filters or (sources[0].get("filter_subject") or ">",)
+    return Feeding(str(sources[0]["name"]), filters, bool(mirror))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def check_whole(js: JetStream, origin: str, of: Query) -> None:
     assert rows == stored(js, origin)
 
 
+def mirrored(js: JetStream, origin: str, n: int) -> str:
+    """A mirror of the origin, which numbers its subjects."""
+    transform = {"src": f"{origin}.*.*", "dest": f"{origin}.{{{{partition({n},1)}}}}."}
+    transform["dest"] += "{{wildcard(1)}}.{{wildcard(2)}}"
+    mirror = {"name": origin, "subject_transforms": [transform]}
+    js.create_stream({"name": f"{origin}-m", "allow_direct": True, "mirror": mirror})
+    return f"{origin}-m"
+
+
 def where(of: Query) -> tuple[str, int]:
     """The first stream of the layout that was planned last, and how many partitions it has."""
     places = of.planned[-1]["layout"]["places"] if of.planned else []
@@ -75,6 +85,7 @@ def steps(of: Query, rng: random.Random, done: Callable[[], bool], kills: bool =
         (("filtered2", "streams3", "filtered3"), "consumer"),
         (("origin1", "filtered4", "streams2", "origin1"), "direct"),
         (("origin1", "streams2"), "consumer"),
+        (("streams2", "mirror4", "streams3"), "auto"),
     ],
     ids=str,
 )
@@ -97,7 +108,10 @@ def test_a_query_goes_over(
     with writing(js, origin):
         for way in ways:
             n = int(way[-1])
-            if way == "origin1":
+            if way == "mirror4":
+                streams = [mirrored(js, origin, n)] * n
+                options = {"stream": streams[0]}
+            elif way == "origin1":
                 options, streams = {"stream": origin}, [origin]
             else:
                 plan = layouts(origin, n, way[:-1])
@@ -226,6 +240,33 @@ def test_a_change_shows(
     assert not found.problems()
     assert len(of.rows) == 240
     assert "change" not in of.planned[-1]
+
+
+def test_a_paused_partition_is_waited_for(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    While a consumer of the old layout is paused its partition has messages left: nobody goes over.
+    """
+    origin = raw()
+    old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
+    for plan in (old, new):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(old), readMode="consumer", maxRecordsPerTrigger=40)
+    of.step()
+    stream, consumer = old.stream_names[0], f"{of.planned[-1]['consumer']}-0"
+    js.pause(stream, consumer, datetime.now(UTC) + timedelta(hours=1))
+    turn(of, reading(new))
+    for _ in range(12):
+        of.step()
+    assert where(of) == (stream, 2)
+    assert of.planned[-1]["sequences"][0] < of.planned[-1]["sequences"][1]
+    js.pause(stream, consumer, None)
+    of.restart()
+    steps(of, random.Random(0), lambda: where(of) == (new.stream_names[0], 3), kills=False)
+    of.drain()
+
+    check_whole(js, origin, of)
 
 
 def test_layouts_without_a_common_origin(

@@ -41,23 +41,33 @@ PATIENCE_S = 900
 
 
 class Writer:
-    """Publishes `<name>.<key>.x` all the time: a number per key, and a time."""
+    """
+    Publishes `<name>.<key>.x`: a number per key, and a time; as many messages as each life of the
+    query adds, so that none has to read more because the machine is busy.
+    """
 
     def __init__(self, js: JetStream, name: str) -> None:
         self._client = Client(js.client.options)
         self._name = name
         self._stop = threading.Event()
+        self._allowed = 0
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
 
     def _write(self) -> None:
         js = JetStream(self._client)
         for n in itertools.count():
+            while n >= self._allowed and not self._stop.wait(0.02):
+                pass
             if self._stop.is_set():
                 return
             text = b"%d %d" % (n // KEYS, FIRST + n // 10)
             js.publish(f"{self._name}.k{n % KEYS}.x", text, [])
-            self._stop.wait(0.02)
+            self._stop.wait(0.005)
+
+    def write(self, more: int) -> None:
+        """Publishes so many more, in its thread."""
+        self._allowed += more
 
     def stop(self) -> None:
         self._stop.set()
@@ -118,7 +128,7 @@ def test_partitions_change_while_drivers_die(
 ) -> None:
     """
     From 4 to 8 to 3 partitions, and on as long as drivers are killed with SIGKILL at random moments
-    around the change, while a writer never stops: each row is in its window once, in the order of
+    around the change, while a writer goes on: each row is in its window once, in the order of
     its subject, and each window is emitted once, under the checkpoint that the query began with.
     """
     origin, out = new_stream(), new_stream()
@@ -133,12 +143,14 @@ def test_partitions_change_while_drivers_die(
         for n in itertools.cycle(plans):
             for _ in range(min(kills, rng.randint(1, 3)) if (tmp_path / "query").exists() else 0):
                 kills -= 1
+                writer.write(700)
                 with life(tmp_path, sources[n], out, False) as process:
                     if rng.random() < 0.8:
                         wait_for_batch(process, tmp_path)
                     time.sleep(rng.uniform(0, 5))
             if n == 3 and not kills:
                 break
+            writer.write(500)
             with life(tmp_path, sources[n], out, True) as process:
                 assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()[-3000:]
             assert planned(tmp_path)[1] == n
