@@ -62,25 +62,23 @@ _DEAD_LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
 
 _AGAIN_S: Final = 0.1
-"""After so long a stream is looked at again of which nobody could say how it is."""
+"""Pause before a stream that did not tell its duplicate window is asked again."""
 
 
 @dataclass(slots=True)
-class _WindowLooks:
-    """
-    When the duplicate windows of streams are looked at again: before rows that may be stored go
-    out again.
-    """
+class _WindowChecks:
+    """The checks of duplicate windows: one precedes each resending of rows that may be stored."""
 
-    returned: bool = False
-    """Whether rows came that may be stored, and have not been sent since."""
+    is_due: bool = False
+    """Whether rows were offered that may be stored, and no check followed."""
     next_at: float = -math.inf
-    held_since: float = math.inf
-    """Since when a stream does not answer; infinite while all do."""
+    """Earliest time of the next check."""
+    unanswered_since: float = math.inf
+    """Time of the first check that a stream left unanswered; infinite while all answer."""
 
     @property
-    def holds(self) -> bool:
-        return self.held_since < math.inf
+    def is_unanswered(self) -> bool:
+        return self.unanswered_since < math.inf
 
 
 class LaneSet:
@@ -107,7 +105,7 @@ class LaneSet:
         self._telemetry = telemetry
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
-        self._windows = _WindowLooks()
+        self._checks = _WindowChecks()
         self._round_trip_s = 0.0
         self._is_far: bool | None = None
         """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
@@ -119,9 +117,9 @@ class LaneSet:
         return f"<LaneSet {self.all}>"
 
     @property
-    def holds(self) -> bool:
-        """Whether nothing may go out: nobody could say how long a stream knows ids now."""
-        return self._windows.holds
+    def awaits_windows(self) -> bool:
+        """Whether nothing may be sent, as a stream does not tell its duplicate window."""
+        return self._checks.is_unanswered
 
     def push_backs(self, now: float) -> list[tuple[int | None, float]]:
         """
@@ -196,7 +194,8 @@ class LaneSet:
         """The time at which a lane has to act though nothing arrives."""
         deadlines = [lane.next_deadline(now) for lane in self.all]
         return min(
-            [*deadlines, self._windows.next_at] if self.holds else deadlines, default=math.inf
+            [*deadlines, self._checks.next_at] if self.awaits_windows else deadlines,
+            default=math.inf,
         )
 
     def set_round_trip(self, round_trip_s: float) -> None:
@@ -214,10 +213,10 @@ class LaneSet:
         for lane in self.main:
             lane.expect(self._more)
 
-    def hold(self, held: bool) -> None:
-        """Whether their limits may not grow now."""
+    def freeze_limits(self, frozen: bool) -> None:
+        """Sets whether the lanes' limits may not grow."""
         for limit in self._watched:
-            limit.held = held
+            limit.held = frozen
 
     def add_dead_letters(self) -> Lane:
         """The lane of dead letters."""
@@ -231,7 +230,7 @@ class LaneSet:
             self._is_far = self._seems_far
         targets = messages.targets
         if messages.unsure is not None:
-            self._windows.returned |= pc.any(pc.is_finite(messages.unsure)).as_py()
+            self._checks.is_due |= pc.any(pc.is_finite(messages.unsure)).as_py()
         if self._targets is None or targets is None:
             yield self._lane(None, None), messages
             return
@@ -242,7 +241,7 @@ class LaneSet:
             target = self._targets[place] if place is not None else None
             lane = self._lane(place, target)
             if target is not None:
-                self._remember(lane, target)
+                self._apply_window(lane, target)
             if lane is not self._lanes.get(None):
                 lanes[place] = lane
         if lanes and len(counts) == 1:
@@ -264,28 +263,32 @@ class LaneSet:
                 if pc.any(rest).as_py():
                     yield slow, messages.where(rest)
 
-    def look(self, now: float) -> bool:
+    def check_windows(self, now: float) -> bool:
         """
-        Before something that may be stored goes out again: does its stream still know its id? Its
-        window may be shorter than it was, and then lanes have less time. Asked once an
-        `ackTimeout`, and again and again while nobody answers (`holds`); true when it was asked,
-        which takes time.
+        Asks the target streams for their duplicate windows before rows that may be stored are sent
+        again: a stream must still know their ids. Where a window became shorter, the lanes' time
+        does. A check is made once an `ackTimeout` at most, but every 0.1 s while a stream does not
+        answer (`awaits_windows`).
+
+        Returns:
+            Whether streams were asked, which takes a round trip.
 
         Raises:
-            PublishTimeoutError: Nobody has said so for `publishTimeout`.
+            PublishTimeoutError: A stream has not answered for `publishTimeout`.
         """
-        looks = self._windows
-        if not self._options.ledger or self._targets is None or now < looks.next_at:
+        checks, window = self._checks, self._options.window
+        if not self._options.ledger or self._targets is None or now < checks.next_at:
             return False
-        if not looks.returned and not any(lane.is_frozen for lane in self.main):
+        if not checks.is_due and not any(lane.is_frozen for lane in self.main):
             return False
         shorter = self._targets.look_again()
-        looks.returned = bool(self._targets.unseen)
-        if not looks.returned:
-            looks.next_at, looks.held_since = now + self._options.window.ack_timeout_s, math.inf
+        checks.is_due = bool(self._targets.unseen)
+        if not checks.is_due:
+            checks.next_at, checks.unanswered_since = now + window.ack_timeout_s, math.inf
         else:
-            looks.next_at, looks.held_since = now + _AGAIN_S, min(looks.held_since, now)
-            if now - looks.held_since >= self._options.window.publish_timeout_s:
+            checks.next_at = now + _AGAIN_S
+            checks.unanswered_since = min(checks.unanswered_since, now)
+            if now - checks.unanswered_since >= window.publish_timeout_s:
                 raise self._unseen(self._targets.unseen)
         for place, target in shorter.items():
             logger.warning(
@@ -296,7 +299,7 @@ class LaneSet:
             )  # fmt: skip
             lane = self._lanes.get(place) or self._lanes.get(None)
             if lane is not None:
-                self._remember(lane, target)
+                self._apply_window(lane, target)
         return True
 
     def _unseen(self, stream: str) -> PublishTimeoutError:
@@ -308,8 +311,8 @@ class LaneSet:
             " has a leader",
         )
 
-    def _remember(self, lane: Lane, target: Target) -> None:
-        """Sets the time for which this stream of the lane remembers an id."""
+    def _apply_window(self, lane: Lane, target: Target) -> None:
+        """Lowers the lane's times to what the stream's duplicate window allows."""
         lane.lower_id_memory(target.duplicate_window_s)
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.

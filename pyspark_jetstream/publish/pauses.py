@@ -103,8 +103,8 @@ class WriterPauses:
         for sid in self._control:
             connection.unsubscribe(sid)
 
-    def hold(self, connection: Connection, now: float) -> bool:
-        """Whether the first row waits for what operators say."""
+    def awaits_operators(self, connection: Connection, now: float) -> bool:
+        """Whether the first row waits for the operators' answer."""
         return connection.may_ask(self._operators.active) and self._operators.holds(now)
 
     def command(

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -92,11 +93,19 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
 
 
 class Leaving(NamedTuple):
-    """Rows that leave the queue, before they go anywhere."""
+    """Rows that leave the queue, and that the caller has yet to release."""
 
     rows: Messages
     reason: str | None = None
     """Why they are shed; None where they are to be sent."""
+
+
+class _Unsent(Enum):
+    """What a recall does with rows that a lane has not sent yet."""
+
+    STAY = "they stay in their lane"
+    BACK = "they return to the queue"
+    BACK_IF_PAUSED = "a lane's return if one of them may be on a paused subject"
 
 
 class Publisher:
@@ -125,7 +134,8 @@ class Publisher:
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
         self._left_out = 0  # rows that an earlier attempt has stored
-        self._leaving: list[Leaving] = []  # shed, and not released
+        self._unreleased: list[Leaving] = []
+        """Shed rows that the caller has not released."""
         self._goes_on = False  # whether rows have left the queue for this turn
         self._reporter = Reporter(
             context.origin,
@@ -181,7 +191,7 @@ class Publisher:
     @property
     def busy(self) -> bool:
         """Whether there are rows, or may be more, that are neither stored nor shed."""
-        return not self._supply.ended or bool(self._leaving) or self._has_rows
+        return not self._supply.ended or bool(self._unreleased) or self._has_rows
 
     @property
     def _has_rows(self) -> bool:
@@ -217,12 +227,12 @@ class Publisher:
 
     def leaving(self) -> list[Leaving]:
         """
-        Rows that leave the queue now, some to be sent at last; before that the next block is taken,
-        or asked for. Each is to be released before the next turn.
+        Takes the next block, or asks for it, and then rows out of the queue: those that are shed,
+        and behind them those that are sent next. The caller releases each before the next turn.
         """
         self._pull()
         self.lanes.expect(not self._supply.ended or self.admission.waiting > 0)
-        leaving, self._leaving = self._leaving, []
+        leaving, self._unreleased = self._unreleased, []
         if (rows := self._next()) is not None:
             leaving.append(Leaving(rows))
         self._goes_on = bool(leaving)
@@ -272,7 +282,7 @@ class Publisher:
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come; why not is counted."""
-        if self._leaving or not self.shedding.wants_rows:
+        if self._unreleased or not self.shedding.wants_rows:
             return False
         has_room = self.admission.wants_rows(now, self.lanes.load())
         self._context.telemetry.wants_rows(None if has_room else self._cause(), now)
@@ -288,7 +298,7 @@ class Publisher:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
         now = self._now()
         if self.pauses.throttle.active(now):
-            self._recall(now, unsent=False)
+            self._recall(now, _Unsent.STAY)
         if not self.admission.waiting or not all(lane.wants_rows for lane in self.lanes.main):
             return None
         maximum = max(1, self.lanes.load().limit)
@@ -299,8 +309,8 @@ class Publisher:
         return self.admission.take(maximum, now)
 
     def _shed(self, shed: Sequence[Shed]) -> None:
-        """These rows make room, when the caller has released them."""
-        self._leaving += [Leaving(rows, reason) for rows, reason in shed]
+        """Keeps shed rows until the caller releases them."""
+        self._unreleased += [Leaving(rows, reason) for rows, reason in shed]
 
     def _take_rejected(self) -> None:
         """Rows that the server will never store (`onReject=dead-letter`)."""
@@ -320,17 +330,15 @@ class Publisher:
             lane.repeated.clear()
         return Messages.joined(repeated) if repeated else None
 
-    def _recall(self, now: float, unsent: bool | None = True) -> None:
-        """
-        Takes back from the lanes what is not to be sent now.
-
-        Args:
-            unsent: whether all that was not sent comes back; None for where it has to.
-        """
+    def _recall(self, now: float, unsent: _Unsent) -> None:
+        """Moves rows from the lanes back to the queue: those to retry whose subject is paused."""
         is_paused = self.pauses.looks(now)
         back: list[Messages] = []
         for lane in self.lanes.main:
-            back += lane.recall(is_paused, lane.holds(is_paused) if unsent is None else unsent)
+            is_back = unsent is _Unsent.BACK
+            if unsent is _Unsent.BACK_IF_PAUSED:
+                is_back = lane.has_paused(is_paused)
+            back += lane.recall(is_paused, is_back)
         if back:
             self.admission.give_back(Messages.joined(back), now)
 
@@ -362,13 +370,15 @@ class Publisher:
     def _send_or_wait(self) -> None:
         connection, pauses = self.sender.connection, self.pauses
         pauses.tell(connection)
-        looked = self.lanes.look(self._now())  # what has arrived meanwhile is read first
-        held = pauses.hold(connection, self._now())
-        if not (held or looked or self.lanes.holds) and self.sender.send():
+        checked = self.lanes.check_windows(
+            self._now()
+        )  # replies that came meanwhile are read first
+        held = pauses.awaits_operators(connection, self._now())
+        if not (held or checked or self.lanes.awaits_windows) and self.sender.send():
             return
         if connection.poll():
             self._read()
-        elif not (self._goes_on or looked) and (self._has_rows or self._supply.asked):
+        elif not (self._goes_on or checked) and (self._has_rows or self._supply.asked):
             supply = self._supply
             connection.wait(self._deadline(held), supply.fileno() if supply.asked else -1)
 
@@ -410,7 +420,7 @@ class Publisher:
         """Pauses the subjects of the server's refusals."""
         is_busy = self.pauses.is_busy(now)
         if is_busy is not None:
-            self.lanes.hold(is_busy)
+            self.lanes.freeze_limits(is_busy)
             if is_busy:
                 self.admission.busy(now)
         for place, at in self.lanes.push_backs(now):
@@ -422,7 +432,8 @@ class Publisher:
                 at_limit |= self.pauses.refuse(refusal, stream, now)
             lane.refusals.clear()
         if at_limit:
-            self._recall(now, unsent=None)  # hardly ever: of such subjects few rows are tried
+            # Hardly ever: of such subjects few rows are tried.
+            self._recall(now, _Unsent.BACK_IF_PAUSED)
             self._shed(self.admission.give_up(now, self.lanes.publish_timeout_s))
         if self.shedding.lane is not None:
             self.shedding.lane.refusals.clear()  # they pause nothing
@@ -475,7 +486,7 @@ class Publisher:
             now = self._now()
             answer, recalls = self.pauses.command(name, frame, self.admission.lately, now)
             if recalls:
-                self._recall(now)
+                self._recall(now, _Unsent.BACK)
             if answer is not None and frame.reply:
                 self.sender.connection.answer(frame.reply, answer, SEND_TIMEOUT_S)
                 self._context.telemetry.bypassed()

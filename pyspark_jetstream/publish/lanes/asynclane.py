@@ -181,8 +181,8 @@ class AsyncLane(Window):
         self._parts.clear()
         return back
 
-    def holds(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether any that was not sent goes to a subject that is paused."""
+    def has_paused(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether an unsent message is on a paused subject."""
         parts = list(self._parts)
         count = self.unsent
         if count:

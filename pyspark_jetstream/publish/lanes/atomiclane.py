@@ -76,6 +76,8 @@ _TOO_LARGE: Final = 10199
 _DUPLICATE: Final = 10201
 _QUEUE_FULL: Final = 10167
 _AT_LIMIT: Final = 10077
+_OF_A_BATCH: Final = frozenset({0, _DISABLED, _TOO_LARGE, _INCOMPLETE})
+"""Refusals of a batch that tell nothing of one of its rows."""
 
 _SILENCE: Final = "no answer within ackTimeout (is the stream's no_ack set?)"
 
@@ -275,56 +277,61 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
 
     def _refused(self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float) -> None:
+        """
+        Handles a refusal of this row, or, with None, of the batch. The rows go one by one, or
+        together again, all or half of them; what never can be stored fails the write.
+        """
+        self._count_refusal(batch, row, outcome, now)
+        code, past = outcome.err_code, batch.past
+        leaves = self._rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
+        if code == _DUPLICATE or leaves:
+            self._retries += batch.sent
+            if past.cause.has_no_room:  # a limit that was set at that moment stores it in part
+                past.unsure = min(past.unsure, batch.oldest)
+            self._part(batch)
+        elif code == _INCOMPLETE:
+            self._again(Outcome(Kind.OVERLOADED, outcome.detail, code), now)
+            batch.asks = True
+        elif code == _TOO_LARGE and batch.size > 1:
+            self._max_rows = batch.size // 2
+            self._again(outcome, -math.inf)
+            self._halve(batch)
+        elif outcome.kind is Kind.REJECTED:
+            hint = "; set allow_atomic on the stream, or publishMode=async"
+            detail = f"{outcome.detail}{hint if code == _DISABLED else ''}"
+            raise PublishRejectedError(batch.subject(row), f"{batch.where(row)}: {detail}", code)
+        elif outcome.has_no_room and batch.size > 1:
+            if row is None and code != _AT_LIMIT:
+                past.unsure = min(past.unsure, batch.last_sent)
+            self._again(outcome, -math.inf)
+            self._halve(batch)
+        else:
+            self._wait(batch, outcome, now)
+
+    def _count_refusal(
+        self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float
+    ) -> None:
         if outcome.is_push_back:
             self._limit.dropped(now)
             pause = pause_s(outcome.kind, batch.past.refusals)
             self.push_backs[batch.subject(row)] = now + pause
-        is_rejected = self._rejects and outcome.kind is Kind.REJECTED
         if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
             self._ignored += batch.sent
-        is_a_rows = outcome.err_code not in (0, _DISABLED, _TOO_LARGE, _INCOMPLETE)
-        if outcome.err_code == _DUPLICATE or (is_rejected and is_a_rows):
-            self._retries += batch.sent
-            if (
-                batch.past.cause.has_no_room
-            ):  # a limit that was set at that moment stores it in part
-                batch.past.unsure = min(batch.past.unsure, batch.oldest)
-            self._part(batch)
-        elif outcome.err_code == _TOO_LARGE and batch.size > 1:
-            self._max_rows = batch.size // 2
-            self._again(outcome, -math.inf)
+
+    def _wait(self, batch: AtomicBatch, outcome: Outcome, now: float) -> None:
+        """The batch goes again after a pause, for as long as `publishTimeout` allows."""
+        self._again(outcome, now)
+        if outcome.err_code == _QUEUE_FULL:
             self._halve(batch)
-        elif outcome.err_code == _INCOMPLETE:
-            self._again(Outcome(Kind.OVERLOADED, outcome.detail, outcome.err_code), now)
-            batch.asks = True
-        elif outcome.kind is Kind.REJECTED:
-            hint = ""
-            if outcome.err_code == _DISABLED:
-                hint = "; set allow_atomic on the stream, or publishMode=async"
-            raise PublishRejectedError(
-                batch.subject(row), f"{batch.where(row)}: {outcome.detail}{hint}", outcome.err_code
+        elif outcome.has_no_room:
+            resume_at = batch.past.resume_at
+            self.refusals.add(
+                Refusal(batch.subject(None), outcome.err_code, resume_at, outcome.detail)
             )
-        elif outcome.has_no_room and batch.size > 1:
-            if row is None and outcome.err_code != _AT_LIMIT:
-                batch.past.unsure = min(batch.past.unsure, batch.last_sent)
-            self._again(outcome, -math.inf)
-            self._halve(batch)
-        else:
-            self._again(outcome, now)
-            if outcome.err_code == _QUEUE_FULL:
-                self._halve(batch)
-            elif outcome.has_no_room:
-                refused = (
-                    batch.subject(None),
-                    outcome.err_code,
-                    batch.past.resume_at,
-                    outcome.detail,
-                )
-                self.refusals.add(Refusal(*refused))
-            grace_s = min(self._deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
-            absent_since = batch.absent_since
-            if not self.acked and absent_since is not None and now - absent_since >= grace_s:
-                raise self._timeout(batch, now)
+        grace_s = min(self._deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
+        absent_since = batch.absent_since
+        if not self.acked and absent_since is not None and now - absent_since >= grace_s:
+            raise self._timeout(batch, now)
 
     def _part(self, batch: AtomicBatch) -> None:
         """The rows go one by one."""
@@ -363,7 +370,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         """
         batch = self._batch
         if batch is None:
-            keep, is_over = 0, self._detour.holds(is_paused)
+            keep, is_over = 0, self._detour.has_paused(is_paused)
         elif batch.waiting:
             keep, is_over = batch.size, any(map(is_paused, batch.messages.subjects))
         else:

@@ -382,7 +382,7 @@ class BatchLane(Lane, Generic[B]):
     def on_disconnect(self, why: str = BROKEN) -> None:
         self._detour.on_disconnect(why)
 
-    def holds(self, is_paused: Callable[[str], bool]) -> bool:
+    def has_paused(self, is_paused: Callable[[str], bool]) -> bool:
         return self.busy
 
     def expire(self, now: float) -> None:

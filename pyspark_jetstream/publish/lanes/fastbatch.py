@@ -39,6 +39,9 @@ OUTSTANDING: Final = 2
 _MAX_PING_S: Final = 3.0
 """Silence after which the server is asked; well below the 10 s in which it forgets a batch."""
 
+_SINCE_SENT: Final = -math.inf
+"""The time since which rows may be stored that were sent: each since its own sending."""
+
 _DISABLED: Final = 10205
 """err_code of JSBatchPublishDisabledErr."""
 
@@ -190,11 +193,8 @@ class FastBatch:
         self.acked = 0
         self.settled = 0
         """Rows whose lane has been told that they are stored."""
-        self.unsure: float | None = None
-        """
-        Set at the end: the time since which rows without a verdict may be stored; infinite if none
-        may.
-        """
+        self._unsure_since: float | None = None
+        """None before the end."""
         self.pushed_back = False
         """Whether the server pushed back; who looks at it says it is told."""
         self.unread = False
@@ -229,6 +229,20 @@ class FastBatch:
     def is_frozen(self) -> bool:
         """Whether something of it may be missing."""
         return self._doubted
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no answer is awaited: rows without an ack are for the lane to send again."""
+        return self._unsure_since is not None
+
+    @property
+    def unsure_since(self) -> float:
+        """
+        Since when sent rows without an ack may be stored, once the batch has ended: `_SINCE_SENT`,
+        or infinite if none of them is.
+        """
+        assert self._unsure_since is not None
+        return self._unsure_since
 
     @property
     def is_midway(self) -> bool:
@@ -354,7 +368,8 @@ class FastBatch:
                             _Ending.COMMIT_DUE
                         )  # it is open: if the commit was sent, it is lost
                     self._doubted = False
-                    self.unsure = -math.inf if self._refused <= self.size else None
+                    if self._refused <= self.size:
+                        self._end(_SINCE_SENT)
                 elif not is_news:  # from a new leader: did all that was sent reach it?
                     contact.ping_at = now
             case Says.GAP:
@@ -368,9 +383,9 @@ class FastBatch:
             case Says.END:
                 self._stored(answer.sequence)
                 # None behind these is stored, unless one was refused before them.
-                self.unsure = math.inf if answer.sequence <= self.acked else -math.inf
+                self._end(math.inf if answer.sequence <= self.acked else _SINCE_SENT)
             case Says.UNKNOWN:
-                self.unsure = -math.inf
+                self._end(_SINCE_SENT)
             case Says.REFUSED:
                 self._check(answer.outcome, self.acked + 1 if pinged else sequence)
                 if not pinged:
@@ -378,12 +393,15 @@ class FastBatch:
                 if sequence == 1 and not pinged:
                     # Never begun, or ended before its second row.
                     may_be = not answer.outcome.has_no_room or self.sent > 1
-                    self.unsure = -math.inf if may_be else math.inf
+                    self._end(_SINCE_SENT if may_be else math.inf)
                 elif pinged or not self._doubted:
                     # Which rows before this one are stored? A ping will tell.
                     self._doubted = True
                     contact.ping_at = now + pause_s(answer.outcome.kind, contact.refusals)
                     contact.refusals += 1
+
+    def _end(self, unsure_since: float) -> None:
+        self._unsure_since = unsure_since
 
     def _drop(self, now: float) -> None:
         self._terms.limit.dropped(now)
@@ -440,7 +458,7 @@ class FastBatch:
         deadlines = self._terms.deadlines
         if self._contact.quiet_since + deadlines.ack_timeout_s <= now:
             self._drop(now)
-            self.unsure = -math.inf
+            self._end(_SINCE_SENT)
         elif self.oldest + deadlines.publish_timeout_s <= now:
             row = self.acked
             run = self._rows.run(row)

@@ -192,7 +192,7 @@ class FastLane(BatchLane[FastBatch]):
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
         """Gives back what was not sent; a batch that is open is committed as it is."""
         # What a batch left to the detour may be paused by now; nothing behind it may overtake it.
-        unsent = unsent or self._detour.holds(is_paused)
+        unsent = unsent or self._detour.has_paused(is_paused)
         back = self._detour.recall(is_paused, unsent)
         if not unsent:
             return back
@@ -224,7 +224,7 @@ class FastLane(BatchLane[FastBatch]):
         if batch.pushed_back:
             batch.pushed_back = False
             self.push_backs[batch.subject] = now
-        if batch.unsure is None:
+        if not batch.has_ended:
             return
         self._batch = None
         self._acked += batch.acked
@@ -237,5 +237,5 @@ class FastLane(BatchLane[FastBatch]):
         stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
         self._stretch = min(max(2 * self._stretch, _FIRST_STRETCH), _MAX_STRETCH)
         rows, served = self._backlog.first(stretch), self.acked > 0
-        self._detour.take(rows, served, undecided, batch.oldest, batch.unsure)
+        self._detour.take(rows, served, undecided, batch.oldest, batch.unsure_since)
         self._backlog.drop(stretch)

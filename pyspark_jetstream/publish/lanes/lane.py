@@ -146,8 +146,8 @@ class Lane(Protocol):
             unsent: whether to give back the unsent messages.
         """
 
-    def holds(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether an unsent message may go to a paused subject."""
+    def has_paused(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether an unsent message may be on a paused subject."""
 
     def expire(self, now: float) -> None:
         """Applies deadlines. Call it after all replies that have arrived were handed in."""

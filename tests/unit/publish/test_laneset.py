@@ -218,7 +218,10 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
     rows = replace(block("acbd", 0), unsure=pa.array([1.0] * 4))
     for lane, part in lanes.parts(rows):
         lane.offer(part)
-    looks = [(lanes.look(now), lanes.holds) for now in (100.0, 100.05, 100.2, 100.4, 100.5)]
+    looks = [
+        (lanes.check_windows(now), lanes.awaits_windows)
+        for now in (100.0, 100.05, 100.2, 100.4, 100.5)
+    ]
 
     assert looks == [(True, True), (False, True), (True, True), (True, False), (False, False)]
     assert lanes.publish_timeout_s == 9.0 - options.window.ack_timeout_s
@@ -237,14 +240,14 @@ def test_what_waits_for_a_stream_that_is_never_seen_ends():
     )
     lanes = LaneSet(options, targets, INBOX, Telemetry())
     list(lanes.parts(replace(block("acbd", 0), unsure=pa.array([math.inf] * 4))))
-    assert not lanes.look(100.0)
+    assert not lanes.check_windows(100.0)
     list(lanes.parts(replace(block("acbd", 0), unsure=pa.array([math.inf, 1.0] * 2))))
-    looks = [lanes.look(now) for now in (100.0, 130.0, 159.8)]
+    looks = [lanes.check_windows(now) for now in (100.0, 130.0, 159.8)]
     with pytest.raises(PublishTimeoutError, match="until stream 'ab' says how long"):
-        lanes.look(160.0)
+        lanes.check_windows(160.0)
 
     assert looks == [True] * 3
-    assert lanes.holds
+    assert lanes.awaits_windows
 
 
 @pytest.mark.parametrize("throttle", [True, False])
