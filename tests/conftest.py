@@ -55,11 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(str(place)))
     order = {"spark": 0, "live": 1}
     items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
-    if not config.getoption("--soak"):
-        is_soak, only = (
-            [soak.is_soak(item.nodeid) for item in items],
-            config.getoption("--soak-only"),
-        )
+    if config.getoption("--soak-only") or not config.getoption("--soak"):
+        only = config.getoption("--soak-only")
+        is_soak = [soak.is_soak(item.nodeid) for item in items]
         config.hook.pytest_deselected(items=[*compress(items, (each != only for each in is_soak))])
         items[:] = compress(items, (each == only for each in is_soak))
 
