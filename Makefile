@@ -153,9 +153,10 @@ dashboard: $(INSTALLED)  ## Ask a real Prometheus what the dashboard asks, after
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
 	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)
 
+# -E: all pages are read each time, as Sphinx forgets index entries of pages that it does not read.
 .PHONY: docs
 docs: $(INSTALLED)  ## Make the site in build/docs (a warning is an error)
-	$(BIN)/python -m sphinx -b html -W --keep-going -q -d build/doctrees docs build/docs $(ARGS)
+	$(BIN)/python -m sphinx -b html -E -W --keep-going -q -d build/doctrees docs build/docs $(ARGS)
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and whatever runs leave behind

@@ -92,7 +92,6 @@ def searched(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """What no extension has: configuration of nats-server, and the tree of errors."""
     app.add_lexer("conf", TextLexer)
-    app.add_config_value("answers", {}, "env")  # other answers: all pages are read again
     app.connect("source-read", indexed)
     app.connect("autodoc-process-docstring", as_drawn)
     app.connect("build-finished", searched)
