@@ -120,11 +120,9 @@ class _Query:
         self._client.close()
 
     def publish(self, partitions: Collection[int], each: int = 1) -> None:
-        """So many messages to each of these partitions."""
-        connection = self._client.connection
+        """So many messages to each of these partitions; they are stored."""
         for p in partitions:
-            connection.send(b"PUB asked.%d.x 1\r\nx\r\n" % p * each)
-        connection.ping(_TIMEOUT_S)
+            self._client.requests([(f"asked.{p}.x", b"x")] * each)
 
     def catch_up(self) -> None:
         """Returns when all that is stored is read."""
