@@ -120,11 +120,9 @@ class _Query:
         self._client.close()
 
     def publish(self, partitions: Collection[int], each: int = 1) -> None:
-        """So many messages to each of these partitions."""
-        connection = self._client.connection
+        """So many messages to each of these partitions; they are stored."""
         for p in partitions:
-            connection.send(b"PUB asked.%d.x 1\r\nx\r\n" % p * each)
-        connection.ping(_TIMEOUT_S)
+            self._client.requests([(f"asked.{p}.x", b"x")] * each)
 
     def catch_up(self) -> None:
         """Returns when all that is stored is read."""
@@ -159,9 +157,8 @@ def _follow(
 ) -> Iterator[_Seen]:
     """One query in its four states, one after the other."""
     every = range(len(layout.lanes))
-    before = connections(monitor_url)
     with ApiRequests(streams.url) as api, _running(spark, streams, layout) as query:
-        mine = 2  # the producer, and who counts
+        others = 3  # who makes the streams, the producer, and who counts
         for _ in range(_ROUNDS):  # its processes start, and pins are known
             query.publish(every)
             query.catch_up()
@@ -174,9 +171,9 @@ def _follow(
                 for _ in range(_ROUNDS):
                     query.publish(busy)
                     query.catch_up()
-            others = {"STREAM.INFO": _ROUNDS * len(layout.lanes)}  # of `catch_up`
-            asked = api.taken() - Counter(others)
-            clients, over = connections(monitor_url) - before - mine, query.batches() - done
+            looked = {"STREAM.INFO": _ROUNDS * len(layout.lanes)}  # by `catch_up`
+            asked = api.taken() - Counter(looked)
+            clients, over = connections(monitor_url) - others, query.batches() - done
             cpu = str(sampler.usage)
             yield _Seen(name, asked, over, "micro-batch", len(busy), cpu, clients)
         time.sleep(1.0)
@@ -185,12 +182,12 @@ def _follow(
         with spark.sampler() as sampler:
             time.sleep(seconds)
         asked, over_s = api.taken(), time.monotonic() - began
-        clients = connections(monitor_url) - before - mine
+        clients = connections(monitor_url) - others
         yield _Seen("idle", asked, over_s, "second", 0, str(sampler.usage), clients)
         done = query.batches()
         with spark.sampler() as sampler:
             query.publish(every, _DEEP)
             query.catch_up()
         asked = api.taken() - Counter({"STREAM.INFO": len(layout.lanes)})
-        clients, over = connections(monitor_url) - before - mine, query.batches() - done
+        clients, over = connections(monitor_url) - others, query.batches() - done
         yield _Seen("backlog", asked, over, "micro-batch", len(every), str(sampler.usage), clients)

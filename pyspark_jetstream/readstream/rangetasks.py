@@ -83,9 +83,11 @@ class RangeTasks:
         """
         The partitions of a plan that are looked at once more before their tasks begin: those whose
         messages were counted after the look by which the batch was planned, or long after it. What
-        left a stream in between was not counted, and is missed by no task.
+        left a stream in between was not counted, and is missed by no task. And with
+        `failOnDataLoss=false` all: a stream that was made anew since has no part in the batch,
+        where else its task ends with an error.
         """
-        may_skip = may_skip and self._watched.is_new
+        may_skip = may_skip and self._watched.is_new and self._options.fail_on_data_loss
         return {
             p.index
             for p in self._layout

@@ -18,6 +18,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
+from pyspark_jetstream.fetch import consumer as consumer_module
 from pyspark_jetstream.fetch import pulls as pulls_module
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -161,6 +162,8 @@ def test_a_consumer_that_is_edited_amid_a_read(js, place, reading, monkeypatch, 
     no empty, missing or other rows are in a batch that ends well.
     """
     monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
+    # Who is not pinned yet has one pull open: its rows come before others are asked for.
+    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: True)
     of = place(retention=retention)
     reader = reading(of, requestTimeout="5s")
     of.publish(12_000)
@@ -200,6 +203,8 @@ def test_a_consumer_that_is_edited_amid_a_read_and_set_back(
     Nor does it help that the edit was undone before the read ends; the next attempt is exact.
     """
     monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
+    # Who is not pinned yet has one pull open: its rows come before others are asked for.
+    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: True)
     of = place(layout, retention=retention)
     reader = reading(of, requestTimeout="5s")
     published = of.publish(24_000, size=1)

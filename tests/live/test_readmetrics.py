@@ -82,13 +82,14 @@ def test_what_a_query_reads(
     reads.wait("batch_messages", {("0",): 0, ("1",): 0})
     reads.wait("lag_messages", {("0",): 0, ("1",): 0})
     reads.wait("rows_total", {("0",): 8, ("1",): 9})
-    reads.wait("pins_total", {("0",): 2, ("1",): 2})
+    reads.wait("pinned", {("0",): 1, ("1",): 1})
 
     assert (len(first), len(second)) == (11, 6)
     assert reads.of("active") == {(): 1}
     assert reads.of("batch_seconds_count") == {(): 2}
     assert reads.of("task_seconds_count") == {(): 4}
-    assert reads.of("pinned") == {("0",): 1, ("1",): 1}
+    # Two, where the driver had not heard of the first one when it planned the second batch.
+    assert {*reads.of("pins_total").values()} <= {1, 2}
     assert reads.of("unpins_total", partition="0").keys() == {
         ("admin",), ("attempt",), ("leader",), ("timeout",),
     }  # fmt: skip
