@@ -113,6 +113,27 @@ def test_offsets_of_partitions():
     assert (ending.word, ending.sequences) == ("latest", {1: 0})
 
 
+def test_partitions_that_the_stream_says():
+    """
+    `partitions=auto` is read off the stream, and followed; it goes with nothing that needs to know
+    the partitions, or who else reads them.
+    """
+    read = parse("stream", {"partitions": "auto", "startingOffsets": '{"9": 7}'})
+    assert read.follows
+    assert not parse("stream", {}).follows
+    assert not parse("range", {"partitions": "2", "stream": "S-{partition}"}).follows
+    for more, told in (
+        ({"partitionSubject": "a.{partition}.>"}, "leave partitionSubject out"),
+        ({"standby": "true", "consumer": "c"}, "auto does not go with standby"),
+        ({"priorityPolicy": "overflow", "consumer": "c"}, "auto does not go with priorityPolicy"),
+        ({"endingOffsets": '{"0": 7}'}, "auto does not go with endingOffsets"),
+        ({"partitions": "0"}, "expected a positive integer"),
+    ):
+        error = refused("stream", {"partitions": "auto"} | more)
+        assert error.option == "partitions"
+        assert told in error.reason
+
+
 def test_stream_options_arrive_typed():
     """
     Every option of a stream read lands in its field.
