@@ -178,7 +178,8 @@ def begin_change(js: JetStream, offset: Offset, new: Layout) -> Change:
     if origin is None:
         check_layout(len(old), old.streams, new.streams, len(new), CHANGING)
         raise OffsetError(f"the layouts have no origin in common: {CHANGING}")
-    cut = js.stream_info(origin).last_seq
+    # Where the origin itself was read, others' filters may have let pass what the new layout reads.
+    cut = max(offset.sequences) if old.streams == (origin,) else js.stream_info(origin).last_seq
     cuts = copies.cuts(streams, origin, cut, lambda _: None, _STALL_S)
     logger.info(
         "the query changes over from %d partitions of %s to %d of %s: at sequence %d of %s",

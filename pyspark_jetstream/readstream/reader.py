@@ -122,8 +122,9 @@ class _RunEnd:
                 self.offsets[index] = int(word)
 
     def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
-        """The run ends at what these streams hold."""
-        self._streams = {name: info.last_seq for name, info in infos.items()}
+        """The run ends at what these streams hold, but for those of which that is known."""
+        held = {name: info.last_seq for name, info in infos.items()}
+        self._streams = held | (self._streams or {})
 
     @property
     def is_frozen(self) -> bool:
@@ -479,6 +480,8 @@ class RangeDriver(Driver):
         self._end_reports()
         self._survey.take(layout)
         self._begin_layout()
+        if self._end.is_frozen:
+            self.freeze()
 
     def _leave(self, start: Mapping[str, Any]) -> None:
         """Deletes the consumers of the layout that a batch leaves behind."""

@@ -171,15 +171,33 @@ def test_deleted_consumer_of_an_interest_stream(
         run_query(stream=name, consumer="gone")
 
 
-def test_changed_number_of_partitions_is_refused(
+def test_another_number_of_partitions_under_the_same_checkpoint(
     run_query: RunQuery, new_stream: NewStream, publish: Publish
 ) -> None:
-    """A checkpoint written for N partitions refuses another N and names the procedure."""
+    """A query whose stream is cut into more partitions goes on behind what it has read."""
     name = new_stream()
     publish(numbered(name, 20, 2))
+    subject = f"{name}.{{partition}}.>"
+    assert run_query(stream=name, partitions=2, partitionSubject=subject).sequences == [
+        *range(1, 21)
+    ]
+    publish(numbered(name, 20, 4))
+
+    run = run_query(stream=name, partitions=4, partitionSubject=subject)
+
+    assert run.sequences == [*range(21, 41)]
+
+
+def test_partitions_without_a_common_origin_are_refused(
+    run_query: RunQuery, new_stream: NewStream, publish: Publish
+) -> None:
+    """A checkpoint refuses the partitions of another stream that is no copy of its own."""
+    name, other = new_stream(), new_stream()
+    for stream in (name, other):
+        publish(numbered(stream, 20, 2))
     run_query(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
-    with pytest.raises(StreamingQueryException, match="OffsetError.*2 partitions.*To change N"):
-        run_query(stream=name, partitions=4, partitionSubject=f"{name}.{{partition}}.>")
+    with pytest.raises(StreamingQueryException, match="(OffsetError|OptionError)"):
+        run_query(stream=other, partitions=2, partitionSubject=f"{other}.{{partition}}.>")
 
 
 def test_a_checkpoint_of_the_first_version_goes_on(run_query: RunQuery, tmp_path: Path) -> None:
