@@ -65,10 +65,6 @@ _LOOK_EVERY_S: Final = 0.5
 """Between two looks at the streams while an idle driver would be told if a message came."""
 
 
-_NO_END: Final = 1 << 63
-"""Beyond every sequence."""
-
-
 class JetStreamStreamReader(StreamReader["RangeDriver"]):
     """Reads the subject partitions of a stream, micro-batch by micro-batch."""
 
@@ -583,12 +579,8 @@ class RangeDriver(Driver):
     def _await_resumed(self, offset: Offset) -> None:
         """Returns when this run can read something, or all that is left is not paused any more."""
         while self._durables.paused and self._upto(offset) == offset.sequences:
-            left = [
-                self._end.last(p.index, p.stream, _NO_END) - offset.sequences[p.index]
-                for p in self._layout
-                if p.index in self._durables.paused
-            ]
-            if max(left) <= 0:
+            ends = self._ends(offset, self._infos)
+            if all(ends[index] == offset.sequences[index] for index in self._durables.paused):
                 return
             self._wait_paused(offset)
 

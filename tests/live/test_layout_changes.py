@@ -300,3 +300,27 @@ def test_layouts_without_a_common_origin(
     with pytest.raises(OffsetError, match=f"'{old.stream_names[1]}' was deleted before it was"):
         turn(of, {"stream": origin})
         of.step()
+
+
+def test_a_run_that_ends_waits_for_a_pause_before_it_goes_over(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    `availableNow` ends when all is read that was there, in the layout that the query leaves, too,
+    where one of its consumers is paused.
+    """
+    origin = raw()
+    old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
+    for plan in (old, new):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(old), readMode="consumer", maxRecordsPerTrigger=40)
+    of.step()
+    until = datetime.now(UTC) + timedelta(seconds=3)
+    js.pause(old.stream_names[0], f"{of.planned[-1]['consumer']}-0", until)
+    turn(of, reading(new))
+    of.reader.prepareForTriggerAvailableNow()
+    while of.plan() is not None:
+        of.commit()
+
+    assert where(of) == (new.stream_names[0], 3)
+    check_whole(js, origin, of)

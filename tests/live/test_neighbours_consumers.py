@@ -17,15 +17,22 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import ConsumerEditedError, DataLossError, OptionError
+from pyspark_jetstream.errors import (
+    ConsumerEditedError,
+    ConsumerFencedError,
+    DataLossError,
+    ForeignClientError,
+    OptionError,
+)
 from pyspark_jetstream.fetch import consumer as consumer_module
 from pyspark_jetstream.fetch import pulls as pulls_module
+from pyspark_jetstream.fetch.decoding import deliveries as deliveries_module
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 
 from ..kits.layouts import Place
 from ..kits.partitions import update
-from ..kits.reading import query
+from ..kits.reading import hang_up, query
 from ..kits.shared import eventually
 
 __all__ = ["query"]
@@ -154,63 +161,87 @@ AMID = {
 }
 
 
-@pytest.mark.parametrize("retention", RETENTIONS)
+def known_pin(js, reader, stream):
+    """The pin that the driver has heard of, of partition 0."""
+    pin = js.consumer_info(stream, name_of(reader)).pinned_id
+    eventually(lambda: reader.reader.driver._durables.report(0).get("pinned") == pin)
+    return pin
+
+
+HOLDS = [*[("fresh", retention) for retention in RETENTIONS], ("kept", "limits")]
+HOLDS += [("kept", "interest")]  # of a work queue every batch takes a pin of its own
+
+
+@pytest.fixture(params=HOLDS, ids="-".join)
+def held(request, monkeypatch):
+    """
+    How attempts are pinned, and a retention: anew, or they go on under the pin of the batch before.
+    Either way rows come while there is much that is not asked for.
+    """
+    hold, retention = request.param
+    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
+    monkeypatch.setattr(deliveries_module, "MAX_BATCH_ROWS", 500)
+    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: hold == "fresh")
+    return hold, retention
+
+
 @pytest.mark.parametrize("edits", AMID.values(), ids=AMID)
-def test_a_consumer_that_is_edited_amid_a_read(js, place, reading, monkeypatch, retention, edits):
+def test_a_consumer_that_is_edited_amid_a_read(js, place, reading, held, edits):
     """
     An edit between two pulls of one read, which obey without a word, ends it with the same error:
     no empty, missing or other rows are in a batch that ends well.
     """
-    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
-    # Who is not pinned yet has one pull open: its rows come before others are asked for.
-    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: True)
+    hold, retention = held
     of = place(retention=retention)
     reader = reading(of, requestTimeout="5s")
+    stream, name = of.streams[0], name_of(reader)
+    pin = known_pin(js, reader, stream)
     of.publish(12_000)
     reader.plan()
     (task,) = reader.tasks()
-    stream, name = of.streams[0], name_of(reader)
 
     rows = []
     with pytest.raises(ConsumerEditedError):
         for number, batch in enumerate(reader.reader.read(task)):
             rows += batch.to_pylist()
             if number == 0:
+                assert (js.consumer_info(stream, name).pinned_id == pin) is (hold == "kept")
                 edit(js, stream, name, **filtered(edits, stream))
         if edits.get("max_ack_pending") and retention == "limits":
             raise ConsumerEditedError(stream, 0, "nothing is acknowledged, so nothing is limited")
     assert len(rows) <= 12_000
 
 
+# Not on interest: there the stream drops what the wrong filter leaves out, a loss. Not on a
+# filtered work queue: there the server refuses the other partition's filter.
+FILTERS_SET_BACK = {("limits", "one"), ("limits", "filtered"), ("workqueue", "one")}
 EDITED_AND_SET_BACK = [
-    ("headers_only", retention, layout)
-    for retention in RETENTIONS
+    (held, what, layout)
+    for held in HOLDS
     for layout in ("one", "filtered")
-] + [
-    # Not on interest: there the stream drops what the wrong filter leaves out, a loss. Not on a
-    # filtered work queue: there the server refuses the other partition's filter.
-    ("filter", "limits", "one"),
-    ("filter", "limits", "filtered"),
-    ("filter", "workqueue", "one"),
+    for what in ("headers_only", "filter")
+    if what == "headers_only" or (held[1], layout) in FILTERS_SET_BACK
 ]
 
 
-@pytest.mark.parametrize(("what", "retention", "layout"), EDITED_AND_SET_BACK)
-def test_a_consumer_that_is_edited_amid_a_read_and_set_back(
-    js, place, reading, monkeypatch, layout, retention, what
-):
+@pytest.mark.parametrize(
+    ("held", "what", "layout"),
+    EDITED_AND_SET_BACK,
+    ids=["-".join([*held, what, layout]) for held, what, layout in EDITED_AND_SET_BACK],
+    indirect=["held"],
+)
+def test_a_consumer_that_is_edited_amid_a_read_and_set_back(js, place, reading, held, layout, what):
     """
     Nor does it help that the edit was undone before the read ends; the next attempt is exact.
     """
-    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
-    # Who is not pinned yet has one pull open: its rows come before others are asked for.
-    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: True)
+    hold, retention = held
     of = place(layout, retention=retention)
     reader = reading(of, requestTimeout="5s")
+    stream, name = of.streams[0], name_of(reader)
+    pin = known_pin(js, reader, stream)
     published = of.publish(24_000, size=1)
     reader.plan()
     task = reader.tasks()[0]
-    stream, name = of.streams[0], name_of(reader)
     made = js.consumer_info(stream, name).config.get("filter_subject")
     wrong, right = {"headers_only": True}, {"headers_only": None}
     if what == "filter":
@@ -221,6 +252,7 @@ def test_a_consumer_that_is_edited_amid_a_read_and_set_back(
         for batch in reader.reader.read(task):
             last = batch.to_pylist()[-2:]
             if not edited:
+                assert (js.consumer_info(stream, name).pinned_id == pin) is (hold == "kept")
                 edit(js, stream, name, **wrong)
                 edited = True
             elif not set_back and (
@@ -231,6 +263,52 @@ def test_a_consumer_that_is_edited_amid_a_read_and_set_back(
     assert set_back
     reader.commit()
     assert sorted(reader.data[20:]) == sorted(published)
+
+
+@pytest.mark.parametrize("held", HOLDS[-2:], ids="-".join, indirect=True)
+def test_two_attempts_go_on_under_one_pin(js, place, reading, held, monkeypatch):
+    """
+    Where two attempts of a batch have the kept pin at one time, as when Spark runs a stage again
+    while a task of it still runs, each ends with an error or has every message; and the next one
+    has them.
+    """
+    of = place(retention=held[1])
+    reader = reading(of, requestTimeout="5s")
+    stream = of.streams[0]
+    known_pin(js, reader, stream)
+    published = of.publish(12_000)
+    reader.plan()
+    (task,) = reader.tasks()
+    keep, both, kept = consumer_module.Pinned._kept, threading.Barrier(2, timeout=30), []
+
+    def together(self, last):
+        info = keep(self, last)
+        if len(kept) < 2:
+            kept.append(info is not None)
+            both.wait()
+        return info
+
+    monkeypatch.setattr(consumer_module.Pinned, "_kept", together)
+    ends = []
+
+    def attempt():
+        try:
+            ends.append([row["data"] for b in reader.reader.read(task) for row in b.to_pylist()])
+        except (ConsumerFencedError, ForeignClientError) as error:
+            ends.append(error)
+        hang_up()
+
+    threads = [threading.Thread(target=attempt) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert kept == [True, True]
+    assert len(ends) == 2
+    assert all(isinstance(end, Exception) or end == published for end in ends)
+    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: True)
+    reader.commit()
+    assert reader.data[20:] == published
 
 
 def test_empty_payloads_are_rows_like_any_other(js, place, reading, caplog):
