@@ -594,10 +594,11 @@ class RangeDriver(Driver):
             self._wait_paused(plan.start)
 
     def _wait_paused(self, offset: Offset) -> None:
-        """Waits a moment, and looks again which consumers are paused."""
+        """Waits a moment, and looks again which consumers are paused, if it is time."""
         time.sleep(_IDLE_WAIT_S)
-        self._watched.look(_LOOK_EVERY_S)
-        self._watched.check_consumers(offset)
+        if self._watched.is_older(_LOOK_EVERY_S):
+            self._watched.look()
+            self._watched.check_consumers(offset)
 
     def _is_held_back(
         self, offset: Offset, upto: Sequence[int], available: Sequence[int | None]

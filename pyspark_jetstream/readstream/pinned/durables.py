@@ -20,6 +20,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ...client.inboxes import new_inbox
@@ -58,6 +59,35 @@ _A_TURN: Final = 8
 """So many partitions, in turns."""
 
 
+@dataclass(slots=True)
+class _Turns:
+    """Which partitions are looked at whatever is heard of them."""
+
+    first: int = 0
+    """The partition with which the next turn begins."""
+    planned: float = 0.0
+    """When the last turn was."""
+    before_tasks: float = 0.0
+    """When those were looked at last that a batch goes around, after it was planned."""
+
+    def take(self, partitions: int, every_s: float) -> set[int]:
+        """The next turn, if it is time."""
+        now = time.monotonic()
+        if now - self.planned < every_s:
+            return set()
+        self.planned, first = now, self.first
+        self.first = (first + _A_TURN) % partitions
+        return {(first + i) % partitions for i in range(_A_TURN)}
+
+    def is_time_before_tasks(self, every_s: float) -> bool:
+        """Whether a batch that was planned waits for another look; if so, notes that it is now."""
+        now = time.monotonic()
+        is_time = now - self.before_tasks >= every_s
+        if is_time:
+            self.before_tasks = now
+        return is_time
+
+
 class Durables:
     """The consumers of all partitions of one query."""
 
@@ -81,10 +111,7 @@ class Durables:
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
         self._pauses: dict[int, str] = {}
         """By partition until when its consumer is paused, as the log says."""
-        self._turn = 0
-        """The partition with which the next turn of looks begins."""
-        self._turned = 0.0
-        """When the last one was."""
+        self._turns = _Turns()
 
     def close(self) -> None:
         """Ends what listens for pins."""
@@ -231,12 +258,12 @@ class Durables:
         Args:
             around: those that are read without their consumers, which may be paused: all of them.
         """
-        every_s = seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
-        if not self._prepared or time.monotonic() - self._turned < every_s:
-            return set()
-        self._turned, first, of = time.monotonic(), self._turn, len(self._layout)
-        self._turn = (first + _A_TURN) % of
-        return {(first + i) % of for i in range(_A_TURN)}.union(around)
+        due = self._turns.take(len(self._layout), self._every_s) if self._prepared else set()
+        return due.union(around) if due else due
+
+    @property
+    def _every_s(self) -> float:
+        return seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
 
     def unheard(self) -> set[int]:
         """The partitions that may have messages: no pull is open that would tell (`arrivals`)."""
@@ -312,7 +339,8 @@ class Durables:
     def look(self, start: Offset, view: ServerView, around: Collection[int]) -> None:
         """
         Before a batch, while no attempt of this query runs: are the consumers that were seen when
-        it was planned, or are `due`, as they were made, and is anybody else at them?
+        it was planned, or are `due`, as they were made, and is anybody else at them? Those that the
+        batch goes around are looked at again: nothing else would tell that they were paused since.
 
         Raises:
             ForeignClientError: Another query has taken one over, or another client pulls from it.
@@ -321,7 +349,10 @@ class Durables:
         gap_s = self._neighbours.measure_gap_s()
         if self._neighbours.watch is None:
             return
-        infos, seen, due = view.streams, view.consumers, self.due(around)
+        infos, seen, due = view.streams, dict(view.consumers), self.due(around)
+        if around and self._turns.is_time_before_tasks(self._every_s):
+            due.update(around)
+            seen = {index: info for index, info in seen.items() if index not in around}
         is_renamed = self._neighbours.is_renamed()
         reads = [
             self.read(p, start, infos[p.stream])
@@ -330,7 +361,7 @@ class Durables:
         ]
         asked = [read for read in reads if read.partition not in seen]
         answers = self._js.consumer_infos([(read.stream, read.consumer) for read in asked])
-        now = dict(seen) | {r.partition: info for r, info in zip(asked, answers, strict=True)}
+        now = seen | {r.partition: info for r, info in zip(asked, answers, strict=True)}
         changes = self.changes(start, infos, now)
         consumers = [now[read.partition] for read in reads]
         for read, info in zip(reads, consumers, strict=True):
