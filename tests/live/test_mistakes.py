@@ -353,7 +353,7 @@ MISTAKES = {
     "another N's checkpoint": Mistake(
         lambda at: stream(at.offsets["OTHER"] | {"sequences": [1, 1], "base": [0, 0]},
                           **at.on("plain", stream="OTHER"), **SOON),
-        "OffsetError", "2 partitions of stream OTHER; this query has 1", "the options it had, until",
+        "OffsetError", "2 partitions of stream OTHER; this query has 1", "options it had, until",
     ),
     "the checkpoint of a shared consumer": Mistake(
         lambda at: stream({"version": 1, "policy": "overflow", "claims": {}},
