@@ -284,21 +284,31 @@ def asked_for(
     batches: Iterator[pa.RecordBatch], options: StreamOptions
 ) -> Iterator[pa.RecordBatch]:
     """
-    Batches with the columns that the options say: `count` behind the others (`includeCount`), and
-    `data` not with `includeData=false`. Headers, which tell a counter's messages from others, stay
-    if they are wanted, too.
+    Batches with the rows (`headerFilter`) and columns that the options say: `count` behind the
+    others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
+    stay if `includeHeaders` wants them.
 
     Raises:
         ReadError: A counter has more digits than a DECIMAL.
     """
     extent = options.extent
     for batch in batches:
+        if extent.header_filter is not None:
+            batch = batch.filter(_have(batch, *extent.header_filter))
         counts = _count(batch) if extent.include_count else None
-        if counts is not None and not options.include_headers:
+        if extent.needs_headers and not options.include_headers:
             batch = batch.drop_columns(["headers"])
         if not extent.include_data:
             batch = batch.drop_columns(["data"])
         yield batch if counts is None else batch.append_column(COUNT, counts)
+
+
+def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:
+    """Which rows have a header with this value, or one of several values."""
+    values = pc.map_lookup(batch.column("headers"), name, "first")
+    matching = pc.equal(pc.list_flatten(values), value)
+    rows = pc.list_parent_indices(values).filter(matching)
+    return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)
 
 
 def _count(batch: pa.RecordBatch) -> pa.Array:

@@ -34,6 +34,7 @@ __all__ = [
     "duration",
     "existing_file",
     "filters",
+    "header_value",
     "inbox_prefix",
     "inline_or_file",
     "interval",
@@ -302,6 +303,14 @@ def bucket_name(value: str) -> str:
     if not _BUCKET_NAME.fullmatch(name):
         raise ValueError(f"expected a bucket name of a-z A-Z 0-9 _ -, got '{value}'")
     return name
+
+
+def header_value(value: str) -> tuple[str, str]:
+    """`<name>=<value>` of a header."""
+    name, equals, wanted = value.partition("=")
+    if not equals or not name or any(letter in ": \t\r\n" for letter in name):
+        raise ValueError(f"expected the name of a header, '=' and its value, got '{value}'")
+    return name, wanted
 
 
 def consumer_name(value: str) -> str:

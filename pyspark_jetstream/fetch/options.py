@@ -50,6 +50,9 @@ READ_OPTIONS: Final = table(
         "Whether rows have the column `data`; `false` for subjects, times and headers alone."),
     Option("includeCount", "include_count", value_of.boolean, "false",
         "Add the column `count`: the sum of the subject's counter, null where there is none."),
+    Option("headerFilter", "header_filter", value_of.header_value, "",
+        "Only messages that have this header with this value: `<name>=<value>`. Others come to the"
+        " worker, which drops them."),
     Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
         "Fail when messages are gone before they were read."),
     Option("onInvalidSubject", "on_invalid_subject", value_of.choice("fail", "replace", "drop"),
@@ -96,10 +99,17 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class RowExtent:
-    """What rows have of their messages' payloads."""
+    """Which messages become rows, and what rows have of their payloads."""
 
     include_data: bool
     include_count: bool
+    header_filter: tuple[str, str] | None
+    """Name and value of a header that the messages have; None for all messages."""
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether headers tell."""
+        return self.include_count or self.header_filter is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,7 @@ class StreamOptions:
     @property
     def needs_headers(self) -> bool:
         """Whether messages are read with their headers: what a bucket's do stands there."""
-        return self.include_headers or self.extent.include_count or self.bucket is not None
+        return self.include_headers or self.extent.needs_headers or self.bucket is not None
 
 
 def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> StreamOptions:

@@ -145,8 +145,8 @@ def _snapshot(values: Values) -> SnapshotOptions:
 
 
 def _bucket(values: Values) -> BucketOptions:
-    _refuse(values, "bucket", "stream", "subject", "includeCount", "includeData", "multiLast",
-            "maxBytes", "startingTimestamp", "streamPattern", *_CALLS, *_RANGE,
+    _refuse(values, "bucket", "stream", "subject", "includeCount", "includeData", "headerFilter",
+            "multiLast", "maxBytes", "startingTimestamp", "streamPattern", *_CALLS, *_RANGE,
             *_LAYOUT)  # fmt: skip
     bucket, keys = values["bucket"], values["keys"]
     values = values.also(stream=f"KV_{bucket}")

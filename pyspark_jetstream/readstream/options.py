@@ -216,7 +216,7 @@ def _of_bucket(values: Values) -> Values:
     """The options of the stream of a Key-Value bucket, whose keys are read."""
     for name in ("stream", "streamPattern", "subject", "partitions", "partitionSubject"):
         exclusive(values, "bucket", name)
-    for name in ("includeCount", "includeData"):
+    for name in ("includeCount", "includeData", "headerFilter"):
         exclusive(values, "bucket", name)
     if values["priorityPolicy"] != "pinned_client":
         raise OptionError("bucket", "is read by consumers of its own: leave priorityPolicy out")

@@ -80,6 +80,7 @@ TYPES = {
     "filters": "filters",
     "disjoint_filters": "filters",
     "stream_subjects": "filters",
+    "header_value": "name=value",
     "_mapping": "JSON or path",
     "_stream_config": "JSON or path",
     "_queue_size": "number or a word",
