@@ -254,6 +254,10 @@ class Admission:
         if self._held.is_limited:  # rows behind these may be in the queue already
             self._sorted = -1, -math.inf
 
+    def look_again(self) -> None:
+        """Rows that are paused may step aside now."""
+        self._sorted = -1, -math.inf
+
     def refund(self, messages: Messages, now: float) -> None:
         """These rows, which were taken, are not sent: their rates have room for others."""
         for paces, part in self._limited(Block.of(messages, messages.rows), now):

@@ -6,7 +6,8 @@ Rule 1: no I/O and no clock; the caller brings the function that says whether th
 A task parks (`Parking`): a row of a subject that an operator pauses is stored in the parking
 stream, on `<stream>.<query>.<subject>`, as a dead letter is (`deadletters`), with the row's own id.
 What has rows there is parked for the rest of the attempt, whatever becomes of the pause, so that no
-row overtakes those before it. A row that was sent once is not: it may be stored.
+row overtakes those before it. A row that was sent is not: it may be stored. Nor are those behind it
+while it is on its way or waits to go again, else the next attempt would park it behind them.
 
 A drain sends what is parked (`Staying`): a row whose subject is paused stays, and all behind it.
 
@@ -56,6 +57,9 @@ class Aside(Protocol):
     def take(self, messages: Messages) -> Messages | None:
         """What is stored of rows that step aside; None where nothing is."""
 
+    def note_wire(self, is_empty: bool) -> bool:
+        """Takes whether no row is on its way; whether others, which waited for that, step aside."""
+
 
 class Parking:
     """
@@ -88,6 +92,13 @@ class Parking:
         self._looked = False
         self._never: set[str] = set()
         """Subjects of which a row could not be parked, so none behind it is."""
+        self._sent: set[str] = set()
+        """Paused subjects of which a row that was sent waits to go again."""
+        self._ready: set[str] = set()
+        """Those of which, since they are paused, none is on its way."""
+        self._is_wire_empty = True
+        self._waits = False
+        """Whether rows wait for an empty wire."""
 
     def __repr__(self) -> str:
         return f"<Parking of {len(self.known)} subjects{'' if self.has_room else ', full'}>"
@@ -100,10 +111,16 @@ class Parking:
             RowError: A row is too large, and rows before it are parked.
         """
         is_active = throttle.active(now)
+        if not is_active:
+            self._ready.clear()
+            self._sent.clear()
         if not len(messages) or not (self.known or is_active):
             return None
         if is_active and not self._looked:
             self._looked, self.has_room = True, self._room()
+        if messages.sent is not None:
+            again = messages.indices.filter(pc.is_valid(messages.sent))
+            self._sent.update(messages.distinct[code] for code in pc.unique(again).to_pylist())
         codes = pc.unique(messages.indices).to_pylist()
         wanted = {code for code in codes if self._wants(messages, code, throttle, now)}
         if not wanted:
@@ -139,15 +156,28 @@ class Parking:
         self.has_room = self._room()
         return letters
 
+    def note_wire(self, is_empty: bool) -> bool:
+        """Takes whether no row is on its way; whether others, which waited for that, are parked."""
+        self._is_wire_empty = is_empty
+        goes_on, self._waits = is_empty and self._waits, self._waits and not is_empty
+        return goes_on
+
     def _wants(self, messages: Messages, code: int, throttle: Throttle, now: float) -> bool:
         subject = messages.distinct[code]
         if subject in self.known:
             if not throttle.is_paused(subject, now, (PausedBy.OPERATOR,)):
                 return True
             return self.has_room and throttle.is_subject_paused(subject, now)
-        if not self.has_room or subject in self._never:
+        if not throttle.is_subject_paused(subject, now):
+            self._ready.discard(subject)
+            self._sent.discard(subject)
             return False
-        return throttle.is_subject_paused(subject, now) and self._keeps(messages, code)
+        if not self.has_room or subject in self._never or not self._keeps(messages, code):
+            return False
+        if self._is_wire_empty and subject not in self._sent:
+            self._ready.add(subject)
+        self._waits |= subject not in self._ready | self._sent
+        return subject in self._ready
 
     def _keeps(self, messages: Messages, code: int) -> bool:
         """Whether it can be told later of a row that is parked whether it is stored."""
@@ -197,3 +227,7 @@ class Staying:
     def take(self, messages: Messages) -> None:
         """Nothing: they are stored. Their numbers are noted."""
         self.rows.append(messages.rows)
+
+    def note_wire(self, is_empty: bool) -> bool:
+        """Nothing: what stays does not depend on it."""
+        return False

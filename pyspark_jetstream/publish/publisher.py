@@ -267,6 +267,8 @@ class Publisher:
             unstored = unstored.where(pc.invert(wait))
         self.pauses.note_sent(unstored.distinct)
         self.lanes.set_round_trip(self.sender.connection.round_trip_s)
+        if self._context.aside is not None and len(unstored):
+            self._context.aside.note_wire(is_empty=False)
         for lane, part in self.lanes.parts(unstored):
             lane.offer(part)
         since = self.admission.since
@@ -329,6 +331,10 @@ class Publisher:
         now = self._now()
         if self.pauses.throttle.active(now):
             self._recall(now, _Unsent.STAY)
+        aside = self._context.aside
+        is_empty = not any(lane.busy for lane in self.lanes.main)
+        if aside is not None and aside.note_wire(is_empty):
+            self.admission.look_again()
         if not self.admission.waiting or not all(lane.wants_rows for lane in self.lanes.main):
             return None
         maximum = max(1, self.lanes.load().limit)

@@ -69,8 +69,8 @@ def main() -> None:
     daemon = os.getpgrp()
     while True:
         try:
-            if not drain(options, query):
-                return
+            if not drain(options, query) and not drain(options, query):
+                return  # the first one looked at what was parked when it began
         except WriterFencedError as error:
             logger.info("query=%s: %s", query, error)
         except JetStreamError as error:

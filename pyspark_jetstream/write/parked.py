@@ -190,8 +190,8 @@ def parked_rows(js: JetStream, stream: str) -> dict[str, dict[str, int]]:
 
 def drain(options: SinkOptions, query: str, for_s: float = DRAIN_S) -> int:
     """
-    Sends the parked rows of a query whose subjects are not paused; how many are left, those of
-    batches that are not committed aside.
+    Sends the parked rows of a query whose subjects are not paused; how many are left, of those that
+    were parked when it began.
 
     Args:
         for_s: after which no more are sent.
@@ -218,7 +218,9 @@ class _Drain:
 
     def __init__(self, client: Client, options: SinkOptions, streams: Streams, query: str) -> None:
         self._client = client
-        self._options = options
+        # Rows that wait too long here stay parked: none is shed for it.
+        rules = replace(options.rules, sheddable=frozenset(), queue_timeout_s=math.inf)
+        self._options = replace(options, rules=rules)
         self._streams = streams
         self._query = query
         self._stream = options.rules.park_stream or ""

@@ -145,11 +145,14 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          'jetstream_publish_blocked_seconds_total{query="b", cause="queue"}': "0+60x40"},
         {(5, "WriterFrozen"): [], (30, "WriterFrozen"): [{"query": "a"}]},
     ),
-    "a stream that is full, and one that now and then refuses": (
-        {outcomes("full", "dropped"): "0x10 0+9x30",
-         outcomes("full", "success"): "0+500x10 5000x30",
-         outcomes("busy", "dropped"): "0+9x40", outcomes("busy", "success"): "0+500x40"},
-        {(9, "NothingStored"): [], (14, "NothingStored"): [{"query": "full", "stream": "S"}]},
+    "a server that stores nothing, one that now and then refuses, and a stream that is full": (
+        {outcomes("silent", "dropped"): "0x10 0+9x30",
+         outcomes("silent", "success"): "0+500x10 5000x30",
+         outcomes("busy", "dropped"): "0+9x40", outcomes("busy", "success"): "0+500x40",
+         outcomes("refused", "dropped"): "0x10 0+9x30",
+         f'{THROTTLED}{{query="refused", reason="R", stream="S", subject="a"}}': "0x10 0+60000x30"},
+        {(9, "NothingStored"): [], (14, "NothingStored"): [{"query": "silent", "stream": "S"}],
+         (14, "StreamRefuses"): [{"query": "refused", "reason": "R", "stream": "S"}]},
     ),
 }  # fmt: skip
 

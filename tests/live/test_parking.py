@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import pickle
@@ -28,8 +29,10 @@ from pyspark_jetstream.errors import (
     JetStreamError,
     NotConnectedError,
     OptionError,
+    ProducerThrottledError,
     WriterFencedError,
 )
+from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Active,
     Producer,
@@ -37,7 +40,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.write import parked
+from pyspark_jetstream.publish.publisher import Publisher
+from pyspark_jetstream.write import drainer, parked
 from pyspark_jetstream.write.attempt import TaskAttempt
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
@@ -525,3 +529,134 @@ def test_any_pauses_and_kills(query, throttle, fate, seed):
             break
     one.check()
     gc.collect()  # what a killed process would have closed
+
+
+def test_rows_that_were_sent_and_refused_go_ahead_of_those_behind_them(query, throttle):
+    """
+    B27: rows whose stream is full were sent, and wait in their task when an operator pauses their
+    subject; so do those behind them. The attempt that follows one that ended meanwhile parks all
+    that is not stored, in order.
+    """
+    one = query(throttle, max_in_flight=8, min_in_flight=8)
+    one.js.update_stream(one.js.stream_info(one.stream).config | {"max_msgs": 5, "discard": "new"})
+    rows, rules = one.made("a", rows=40), replace(one.options.rules, throttle_max_wait_s=4.0)
+    ended = []
+
+    def first():
+        try:
+            one.write(rows, rules=rules)
+        except ProducerThrottledError as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=first)
+    waiting.start()
+    until(lambda: one.js.stream_info(one.stream).messages == 5)
+    throttle(f"{one.stream}.a")
+    waiting.join(120)
+    assert ended
+    one.js.update_stream(one.js.stream_info(one.stream).config | {"max_msgs": -1})
+    assert one.write(rows).parked == 35
+    one.commit()
+    throttle()
+    assert one.drain() == 0
+    one.check()
+
+
+def test_a_pause_that_comes_amid_a_write(query, throttle):
+    """
+    B27: rows of the subject that are on their way are stored, those behind them are parked as soon
+    as they are, and the batch ends while the pause lasts.
+    """
+    one = query(throttle)
+
+    def blocks():
+        yield one.made("a", "b", rows=20_000)
+        throttle(f"{one.stream}.a")
+        end = time.monotonic() + 60
+        while not one.parked():
+            assert time.monotonic() < end
+            yield one.made("a", "b")
+        yield one.made("a", "b")
+
+    with closing(Client(one.options.connection)) as client:
+        name, ids = TaskName(one.id, one.batch, 0), of_query(one.id, one.batch)
+        written = write_task(client, one.options, blocks(), name, ids)
+
+    one.commit()
+    assert written.parked == one.drain() > 0
+    throttle()
+    assert one.drain() == 0
+    one.check()
+
+
+def test_rows_of_a_batch_that_is_not_committed_stay_parked(query, throttle):
+    """
+    Its task may run again, and may have rows that are ahead of them.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    rows = one.made("a", "b")
+    one.write(rows)
+    throttle()
+    assert one.drain() == 10
+    assert {subject for subject, _ in stored(one.js, one.stream)} == {f"{one.stream}.b"}
+    one.write(rows)
+    one.commit()
+    assert one.drain() == 0
+    one.check()
+
+
+def test_a_drain_sheds_nothing(query, throttle, monkeypatch):
+    """
+    Rows that a drain has taken and could not send in its time stay parked, whatever tasks do with
+    rows that wait too long.
+    """
+    one = query(throttle, max_in_flight=1, min_in_flight=1, drops=True)
+    throttle(f"{one.stream}.a")
+    assert one.write(one.made("a", rows=3000)).parked == 3000
+    one.commit()
+    throttle()
+    sheds = replace(one.options.rules, sheddable=frozenset({Priority.NORMAL}), queue_timeout_s=0.5)
+    one.options = replace(one.options, rules=sheds)
+    settle = Publisher.settle
+
+    def late(publisher):
+        time.sleep(1.0)
+        settle(publisher)
+
+    monkeypatch.setattr(Publisher, "settle", late)
+    one.drain(for_s=0.2)
+    monkeypatch.undo()
+    while one.drain():
+        pass
+    one.check()
+
+
+def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
+    query, throttle, monkeypatch
+):
+    """
+    The process that drains between batches ends when nothing is parked any more; that all is sent
+    which was parked when it looked is not enough.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a"))
+    one.commit()
+    throttle(f"{one.stream}.b")
+    drained = []
+
+    def meanwhile(options, name):
+        drained.append(drain(options, name))
+        if len(drained) == 1:
+            one.write(one.made("b"))
+            one.commit()
+            throttle()
+        return drained[-1]
+
+    monkeypatch.setattr(drainer, "drain", meanwhile)
+    given = io.TextIOWrapper(io.BytesIO(pickle.dumps((one.options, one.id))))
+    monkeypatch.setattr(sys, "stdin", given)
+    drainer.main()
+    assert drained[0] == 0
+    one.check()

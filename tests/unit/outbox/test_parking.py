@@ -81,6 +81,42 @@ def test_b27_what_is_parked_once_stays_so():
     assert parked(one, throttle, "a", "a", sent=sent) == ["a"]
 
 
+def test_b27_rows_on_their_way_come_first():
+    """
+    B27: while rows are on their way, those of a subject that is paused then wait; when none is they
+    are parked, and so are those that follow while the pause lasts.
+    """
+    one, throttle = parking(), throttled(("a", 5))
+    one.note_wire(is_empty=False)
+    assert parked(one, throttle, "a") == []
+    assert not one.note_wire(is_empty=False)
+    assert one.note_wire(is_empty=True) and not one.note_wire(is_empty=True)
+    assert parked(one, throttle, "a") == ["a"]
+    one.note_wire(is_empty=False)
+    assert parked(one, throttle, "a", "b") == ["a"]
+    assert not one.note_wire(is_empty=True)
+
+    for over in (throttled(), throttled(("b", 5))):
+        parked(one, throttle, "a")
+        parked(one, over, "a")
+        one.note_wire(is_empty=False)
+        assert parked(one, throttle, "a") == [], "a is on its way again"
+        one.note_wire(is_empty=True)
+
+
+def test_b27_what_waits_to_go_again_comes_first():
+    """
+    B27: of a subject of which a row that was sent waits none is parked until the pause is over.
+    """
+    one, throttle = parking(), throttled(("a", 5))
+    sent = pa.array([99.0, None, None], pa.float64())
+    assert parked(one, throttle, "a", "a", "b", sent=sent) == []
+    assert parked(one, throttle, "a") == []
+    assert not one.note_wire(is_empty=True)
+    assert parked(one, throttled(("b", 5)), "a") == []
+    assert parked(one, throttle, "a") == ["a"]
+
+
 def test_b27_a_full_stream_parks_what_has_to_follow_others():
     """
     B27: while there is no room rows of a paused subject wait; when the pause is over they follow
