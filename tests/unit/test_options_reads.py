@@ -171,7 +171,7 @@ def test_stream_options_arrive_typed():
         "partitions": 4,
         "partition_subject": "a.{partition}.>",
         "include_headers": True,
-        "extent": {"include_data": True, "include_count": False},
+        "extent": {"include_data": True, "include_count": False, "header_filter": None},
         "bucket": None,
         "fail_on_data_loss": False,
         "on_invalid_subject": "replace",
