@@ -278,7 +278,10 @@ class RangeDriver(Driver):
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
         if not begin.is_at(own):  # it may be further than what was seen
             self._watched.look()
-        first = self._turn.start(start, own, self._watched.checked(begin))
+        checked = self._watched.checked(begin)
+        if self._changeover.change is not None and checked.streams != begin.streams:
+            self._changeover.meet(begin)  # raises: the cut is none of the new stream's
+        first = self._turn.start(start, own, checked)
         if not initial:
             self._prepare(first.offset)
         if self._end.is_frozen:
@@ -470,9 +473,9 @@ class RangeDriver(Driver):
         layout = offset.layout
         if layout is None or layout == self._layout or layout.is_several or self._layout.is_several:
             return  # or `check_fits` says what does not fit
-        self._changeover.meet(offset)
         self._durables.close()
-        self._end_reports()
+        self._end_reports()  # they go by what follows
+        self._changeover.meet(offset)
         self._survey.take(layout)
         self._begin_layout()
 
