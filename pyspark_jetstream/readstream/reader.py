@@ -272,10 +272,12 @@ class RangeDriver(Driver):
             self._changeover.follow(own, self._infos)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
-        begin = self._turn.begin(own, initial, created)
+        resumed = () if initial else offset.resumed
+        begin = self._turn.begin(replace(own, resumed=resumed), initial, created)
         if begin is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
+        begin = begin.bare()
         if not begin.is_at(own):  # it may be further than what was seen
             self._watched.look()
         checked = self._watched.checked(begin)
