@@ -62,7 +62,7 @@ class Offset:
     sequences: tuple[int, ...]
     """The last sequence read of each partition; 0 stands before the first."""
     base: tuple[int, ...]
-    """Where the query began."""
+    """Where the query began; 0 in partitions that it went over to, of which all before is read."""
     streams: Mapping[str, str]
     """Creation time of each stream, by name."""
     consumer: str
@@ -163,7 +163,8 @@ class Offset:
         """
         return replace(
             self.at(change.begins),
-            base=change.begins,
+            base=(0,) * len(change.begins),
+            resumed=change.begins,
             layout=change.to,
             change=None,
             streams=dict(change.created),
@@ -232,7 +233,7 @@ class Offset:
 def begins(start: Mapping[str, Any], end: Offset) -> Offset:
     """
     Where the batch between two offsets begins, by these alone, in the layout of its end. `resumed`
-    is not looked at.
+    is not looked at, but of a batch that goes over to other partitions.
     """
     if is_initial(start):
         return end.at(end.base)
@@ -242,7 +243,7 @@ def begins(start: Mapping[str, Any], end: Offset) -> Offset:
     if offset.layout == end.layout:
         return offset
     if not end.layout.is_several:
-        return end.at(end.base)  # a partition of one layout is none of the other
+        return end.at(end.resumed)  # a partition of one layout is none of the other
     places = dict(zip(end.layout.places, end.base, strict=True))
     return offset.laid_out(end.layout, places, end.streams)
 

@@ -273,13 +273,18 @@ class RangeDriver(Driver):
             self._changeover.follow(own, self._infos)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
-        begin = self._turn.begin(own, initial, created)
+        resumed = () if initial else offset.resumed
+        begin = self._turn.begin(replace(own, resumed=resumed), initial, created)
         if begin is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
+        begin = begin.bare()
         if not begin.is_at(own):  # it may be further than what was seen
             self._watched.look()
-        first = self._turn.start(start, own, self._watched.checked(begin))
+        checked = self._watched.checked(begin)
+        if self._changeover.change is not None and checked.streams != begin.streams:
+            self._changeover.meet(begin)  # raises: the cut is none of the new stream's
+        first = self._turn.start(start, own, checked)
         if not initial:
             self._prepare(first.offset)
         if self._end.is_frozen:
@@ -471,9 +476,9 @@ class RangeDriver(Driver):
         layout = offset.layout
         if layout is None or layout == self._layout or layout.is_several or self._layout.is_several:
             return  # or `check_fits` says what does not fit
-        self._changeover.meet(offset)
         self._durables.close()
-        self._end_reports()
+        self._end_reports()  # they go by what follows
+        self._changeover.meet(offset)
         self._survey.take(layout)
         self._begin_layout()
         if self._end.is_frozen:

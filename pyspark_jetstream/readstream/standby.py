@@ -286,10 +286,10 @@ def begin(
 
     What the record says is read by somebody; so is what lies between it and the query's own
     position, if that is further, by the query itself. A position where the query merely began says
-    nothing.
+    nothing; where it has come to with a batch that began elsewhere, it has read.
 
     Args:
-        own: where this checkpoint stands.
+        own: where this checkpoint stands, and `resumed` of the batch that ended there.
         initial: whether that is where the options say that a new query begins.
         created: creation time of each stream, by name.
 
@@ -310,7 +310,7 @@ def begin(
     if not same and not initial and own.streams == dict(created):
         return own  # the record is of a stream that is no more
     sequences = tuple(
-        theirs if initial or not same or mine == base else max(mine, theirs)
+        theirs if initial or not same or (mine == base and not own.resumed) else max(mine, theirs)
         for mine, base, theirs in zip(own.sequences, own.base, recorded.sequences, strict=True)
     )
     return replace(

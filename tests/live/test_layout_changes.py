@@ -22,6 +22,7 @@ from ..kits.checkpoints import write_checkpoint
 from ..kits.partitions import layouts, stored, update, writing
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
+from ..kits.shared import eventually
 
 __all__ = ["query"]
 
@@ -323,4 +324,59 @@ def test_a_run_that_ends_waits_for_a_pause_before_it_goes_over(
         of.commit()
 
     assert where(of) == (new.stream_names[0], 3)
+    check_whole(js, origin, of)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_stream_is_made_anew_before_the_query_goes_over(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query], is_restarted: bool
+) -> None:
+    """
+    A stream that was made anew has not the sequences by which the query was to leave it: also with
+    failOnDataLoss=false that is an error, in the same run and in the next one.
+    """
+    origin = raw()
+    old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
+    for plan in (old, new):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(old), maxRecordsPerTrigger=40, failOnDataLoss="false")
+    of.step()
+    turn(of, reading(new))
+    of.step()
+    name = old.stream_names[0]
+    config = js.stream_info(name).config
+    js.delete_stream(name)
+    js.create_stream(config)
+    if is_restarted:
+        of.restart()
+
+    with pytest.raises(OffsetError, match=f"'{name}' was made anew before it was read to a common"):
+        of.drain()
+    assert where(of) == (name, 2)
+
+
+def test_a_standby_was_there_before(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    A query that comes back to a layout goes on where it comes in, and not where the lease of its
+    first time there says that it stood.
+    """
+    origin = raw()
+    there, away = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
+    for plan in (there, away):
+        partition_stream(js.client.options, plan)
+    of = query(**reading(there), maxRecordsPerTrigger=40, consumer="sb", standby="true")
+    eventually(lambda: of.step() and len(of.rows) == 80)
+    of.options["standby"] = "false"
+    for plan in (away, there):
+        turn(of, reading(plan))
+        steps(of, random.Random(0), lambda plan=plan: where(of)[0] in plan.stream_names, False)
+        if plan is away:
+            of.drain()
+    of.restart(standby="true")
+    js.publish(f"{origin}.O0.JFK", b"last", [])
+    partition_stream(js.client.options, there)
+    eventually(lambda: of.step() and of.data[-1] == b"last")
+
     check_whole(js, origin, of)

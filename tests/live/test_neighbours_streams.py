@@ -446,6 +446,6 @@ def test_what_our_own_acks_remove_is_no_loss(own, store, query, layout, retentio
         reader.step()
     reader.drain()
     place.publish(10)
-    reader.drain()
+    eventually(lambda: reader.drain() or len(reader.rows) >= 210)  # the word of them may be late
 
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(210))

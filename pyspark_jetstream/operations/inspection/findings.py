@@ -426,7 +426,8 @@ def read_up_to(committed: Offset | None, planned: Offset, index: int, stream: st
     """The last sequence of partition `index` that is in a batch that is done."""
     if committed is not None and committed.streams.get(stream) == planned.streams.get(stream):
         return committed.sequences[index]
-    return planned.base[index]  # of the stream that was made anew, or before the first batch
+    # Of a stream that was made anew, or gone over to, or before the first batch.
+    return (planned.resumed or planned.base)[index]
 
 
 def position_state(

@@ -203,15 +203,17 @@ def at(*sequences, **changes) -> Offset:
         (at(0, 0), True, None, (0, 0)),
         (at(9, 9, base=(9, 9)), True, (5, 7), (5, 7)),
         (at(9, 9, base=(9, 9)), False, (5, 7), (5, 7)),
+        (at(9, 9, base=(9, 9), resumed=(5, 7)), False, (5, 7), (9, 9)),
         (at(3, 9), False, (5, 7), (5, 9)),
         (at(8, 8), False, (8, 8), (8, 8)),
     ],
-    ids=["first", "new-query", "new-query-waited", "further", "same"],
+    ids=["first", "new-query", "new-query-waited", "has-come-to", "further", "same"],
 )
 def test_where_it_goes_on(own, initial, recorded, expected):
     """
     A query goes on where the other one committed, of each partition or further if it has read that
-    itself; where it merely began, as with startingOffsets=latest, it has read nothing.
+    itself; where it merely began, as with startingOffsets=latest, it has read nothing, until it
+    comes there from where the other one stood.
     """
     theirs = at(*recorded, query="a") if recorded else None
     found = begin(own, initial, theirs, STREAMS)
