@@ -201,7 +201,7 @@ def test_a_stream_that_is_made_anew_amid_a_read(own, store, query, layout, mode,
     says so where it shall not.
     """
     place = Place(own, layout, "A")
-    place.publish(6_000, size=1_000)
+    place.publish(6_000, size=4_000)
     options = {"requestTimeout": "8s"} | place.options
     reader = query(store.server, readMode=mode, failOnDataLoss=fails, **options)
     reader.plan()
@@ -210,7 +210,7 @@ def test_a_stream_that_is_made_anew_amid_a_read(own, store, query, layout, mode,
     def anew():
         place.remove()
         place.make()
-        place.publish(6_000, size=1_000)
+        place.publish(6_000, size=4_000)
 
     if fails == "true":
         with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
@@ -227,7 +227,7 @@ def test_a_stream_that_is_made_anew_amid_a_batch_read(own, store, layout):
     Nor into one `spark.read`, whose last rows come from whatever the stream is by then.
     """
     place = Place(own, layout, "A")
-    place.publish(6_000, size=1_000)
+    place.publish(6_000, size=4_000)
     texts = {name: str(value) for name, value in place.options.items()}
     reader = JetStreamRangeReader(parse_read({"servers": store.server.url} | texts))
     tasks = list(reader.partitions())
@@ -235,7 +235,7 @@ def test_a_stream_that_is_made_anew_amid_a_batch_read(own, store, layout):
     def anew():
         place.remove()
         place.make()
-        place.publish(6_000, size=1_000)
+        place.publish(6_000, size=4_000)
 
     with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
         halves(reader, tasks, anew)
@@ -250,7 +250,7 @@ def test_a_stream_that_is_brought_back_from_a_backup_amid_a_batch_read(
     Its messages have the times that they had, so no row tells; `spark.read` looks when it ends.
     """
     place = Place(own, layout, "A")
-    place.publish(6_000, size=1_000)
+    place.publish(6_000, size=4_000)
     texts = {name: str(value) for name, value in place.options.items()}
     texts |= {"servers": store.server.url, "failOnDataLoss": fails}
     reader = JetStreamRangeReader(parse_read(texts))
@@ -261,7 +261,7 @@ def test_a_stream_that_is_brought_back_from_a_backup_amid_a_batch_read(
     def restored():
         place.remove()
         place.make()
-        place.publish(6_000, size=1_000)
+        place.publish(6_000, size=4_000)
 
     if fails == "true":
         with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
