@@ -45,12 +45,21 @@ from ..publish.telemetry import Origin
 from ..sanitize import get_logger
 from .creation import create_streams
 from .exactlyonce.changes import FoundStream
+from .exactlyonce.committed import Committed
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskRecord
 from .rows import MessageBuilder
 from .streams import Streams
 
-__all__ = ["DRAIN_S", "drain", "ensure_parking", "found_parking", "parked_rows", "parking"]
+__all__ = [
+    "DRAIN_S",
+    "check_parked",
+    "drain",
+    "ensure_parking",
+    "found_parking",
+    "parked_rows",
+    "parking",
+]
 
 logger = get_logger(__name__)
 
@@ -116,6 +125,29 @@ def _fault(name: str, config: dict[str, Any]) -> str | None:
         if int(config.get(limit) or 0) > 0:
             return f"has a {limit}: it may drop rows; take it off (`nats stream edit {name}`)"
     return None
+
+
+def check_parked(js: JetStream, options: SinkOptions, query: str, committed: Committed) -> None:
+    """
+    Looks whether rows of a query are parked where nobody would look for them any more.
+
+    Raises:
+        OptionError: There are, and rows of this batch would overtake them.
+    """
+    name = committed.parking
+    if name in ("", options.rules.park_stream):
+        return
+    try:
+        rows = sum(js.subject_counts(name, [f"{parking_prefix(name, query)}>"])[1].values())
+    except StreamNotFoundError:
+        return
+    if rows:
+        raise OptionError(
+            "throttleParkStream",
+            f"{rows} rows of the query are parked in stream '{name}', and later ones would overtake"
+            f" them: set it to {name}, or end the pause and send them (`pyspark-jetstream throttle"
+            f" parked --stream {name} --drain`)",
+        )
 
 
 def found_parking(streams: Streams, options: SinkOptions) -> dict[str, Target]:

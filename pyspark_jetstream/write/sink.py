@@ -438,10 +438,10 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         if total is None:
             _ledger(self.options, lambda ledger: ledger.forget(query, batchId))
         else:
-            counts = total._asdict()
+            counts, park = total._asdict(), self.options.rules.park_stream or ""
             _ledger(
                 self.options,
-                lambda ledger: ledger.commit(query, batchId, len(messages), counts, targets),
+                lambda ledger: ledger.commit(query, batchId, len(messages), counts, targets, park),
             )
         self._drain(query)
 

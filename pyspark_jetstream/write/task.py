@@ -45,6 +45,7 @@ from .exactlyonce.changes import FoundStream
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
 from .exactlyonce.records import LedgerLook, TaskName
+from .parked import check_parked
 from .reroutes import Reroutes
 from .rows import MessageBuilder
 from .streams import Streams
@@ -86,6 +87,7 @@ def write_task(
         report: gets what is to be said of the task.
 
     Raises:
+        OptionError: The options are not for these rows.
         RowError: A row cannot be a message.
         PublishError: A row was not stored; rows before and behind it may be.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
@@ -100,6 +102,7 @@ def write_task(
     if options.ledger:
         ledger = Ledger(JetStream(client))
         look = ledger.look(name, ids is not None and ids.keyed, way.mapping is not None)
+        check_parked(JetStream(client), options, name.write, look.committed)
         if ids is not None:
             id_prefix = ledger.id_prefix(name, ids, look)
         if way.mapping is not None:

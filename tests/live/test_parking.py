@@ -103,7 +103,8 @@ class Query:
 
     def commit(self, tasks=1):
         """The driver's commit."""
-        Ledger(self.js).commit(self.id, self.batch, tasks, {})
+        park = self.options.rules.park_stream or ""
+        Ledger(self.js).commit(self.id, self.batch, tasks, {}, (), park)
         self.batch += 1
 
     def drain(self, **options):
@@ -660,3 +661,26 @@ def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
     drainer.main()
     assert drained[0] == 0
     one.check()
+
+
+def test_the_option_is_not_taken_away_while_rows_are_parked(query, throttle):
+    """
+    A query whose option names no stream any more fails before a row moves, as long as rows are
+    parked: later ones would overtake them.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a", "b"))
+    one.commit()
+    throttle()
+    given, rows = one.options, one.made("a", "b")
+    one.options = replace(given, rules=replace(given.rules, park_stream=None))
+    with pytest.raises(OptionError, match=f"10 rows .* {one.park} --drain"):
+        one.write(rows)
+    assert drain(given, one.id) == 0
+    assert one.write(rows).acked == 20
+    one.commit()
+    assert one.write(one.made("a", "b")).acked == 20
+    one.commit()
+    one.check()
+    assert Ledger(one.js).look(TaskName(one.id, one.batch, 0)).committed.parking == ""

@@ -77,6 +77,8 @@ class Committed:
     streams: Mapping[str, Noted] = field(default_factory=dict)
     rewound: bool = False
     """Whether the next batch may have been written before (`pyspark-jetstream rewind`)."""
+    parking: str = ""
+    """Stream in which rows of the query may be parked; "" for none."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Committed:
@@ -90,7 +92,11 @@ class Committed:
         batch = _count(content.get("batch"), -1 if rewound else 0)
         if not isinstance(streams, dict):
             raise ValueError("no streams")
-        return cls(batch, {name: _noted(entry) for name, entry in streams.items()}, rewound)
+        parking = content.get("parking", "")
+        if not isinstance(parking, str):
+            raise ValueError("no parking stream")
+        noted = {name: _noted(entry) for name, entry in streams.items()}
+        return cls(batch, noted, rewound, parking)
 
     def content(self) -> dict[str, Any]:
         """Content of its record."""
@@ -102,10 +108,18 @@ class Committed:
             "batch": self.batch,
             **({"streams": streams} if streams else {}),
             **({"rewound": True} if self.rewound else {}),
+            **({"parking": self.parking} if self.parking else {}),
         }
 
-    def followed_by(self, batch: int, targets: Iterable[FoundStream]) -> Committed:
-        """The record of a later batch, whose commit found its target streams so."""
+    def followed_by(
+        self, batch: int, targets: Iterable[FoundStream], parking: str = ""
+    ) -> Committed:
+        """
+        The record of a later batch, whose commit found its target streams so.
+
+        Args:
+            parking: the stream in which its rows may be parked.
+        """
         streams = dict(self.streams)
         for target in targets:
             before = streams.pop(target.name, None)
@@ -113,9 +127,8 @@ class Committed:
             streams[target.name] = Noted(target.created, (*ends, (batch, target.end)), target.time)
         kept = list(streams.items())[-_STREAMS:]
         most = max(1, min(_ENDS, _ENDS_IN_ALL // max(1, len(kept))))
-        return Committed(
-            batch, {name: Noted(n.created, n.ends[-most:], n.time) for name, n in kept}
-        )
+        noted = {name: Noted(n.created, n.ends[-most:], n.time) for name, n in kept}
+        return Committed(batch, noted, parking=parking)
 
     def shortened(self) -> Committed:
         """The same with half as many ends, or streams, but for the last ones."""
@@ -144,7 +157,7 @@ class Committed:
                 # Of a stream without a note of then all is read.
                 unknown = Noted(noted.created, ((max(batch - 1, 0), 0),), "")
                 streams[target.name] = noted.until(batch - 1) or unknown
-        return Committed(batch - 1, streams, rewound=True)
+        return Committed(batch - 1, streams, rewound=True, parking=self.parking)
 
     def loss(self, write: str, batch: int, targets: Iterable[FoundStream]) -> PublishError | None:
         """

@@ -388,12 +388,14 @@ class Ledger:
         tasks: int,
         counts: Mapping[str, int],
         targets: Iterable[FoundStream] = (),
+        parking: str = "",
     ) -> None:
         """
         Marks the batch as written, and drops the records of its tasks.
 
         Args:
             targets: its streams as they are now, for batches that come later.
+            parking: the stream in which rows of it may be parked.
 
         Raises:
             LedgerError: An earlier attempt of the batch had more tasks.
@@ -430,7 +432,7 @@ class Ledger:
             if rewound is not None:
                 raise rewound
             self._same(write, committed, targets)
-            content = self._fitting(committed.followed_by(batch, targets), counts)
+            content = self._fitting(committed.followed_by(batch, targets, parking), counts)
             if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
