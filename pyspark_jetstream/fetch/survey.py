@@ -455,8 +455,8 @@ class Survey:
     ) -> bool:
         """
         Whether these spans are empty: the others, which are counted, have all that is on any
-        subject of a partition. That is counted before them, and nothing is stored meanwhile; so
-        what leaves the stream in between makes them too few.
+        subject of a partition. That is counted and answered before they are asked, and nothing is
+        stored meanwhile; so what leaves the stream in between makes them too few.
 
         Only of a stream without replicas, of which one that lags may count.
         """
@@ -469,12 +469,13 @@ class Survey:
             return False
         loud = [place for place in range(len(spans)) if place not in quiet]
         whole = Span(stream, self.layout.union_filter, start, end)
-        asked = [whole, *(spans[place] for place in loud)]
-        found = self.js.next_messages([_behind(span, start) for span in asked])
+        found = self.js.next_messages([_behind(whole, start)])
+        found += self.js.next_messages([_behind(spans[place], start) for place in loud])
         if self.js.stream_info(stream).last_seq != end:
             return False
         all_, *some = [
-            _counted(span, first, None) for span, first in zip(asked, found, strict=True)
+            _counted(span, first, None)
+            for span, first in zip([whole, *(spans[place] for place in loud)], found, strict=True)
         ]
         if all_ is None or None in some or all_ != sum(count or 0 for count in some):
             return False

@@ -102,6 +102,30 @@ def test_partitions_that_seem_to_be_empty_are_counted_all_the_same(js, new_strea
     assert less == [0, 1, 2, 0]
 
 
+def test_what_leaves_while_it_is_counted_hides_no_partition(js, new_stream, publish, monkeypatch):
+    """
+    Answers to questions that are asked together may come in any order, as where a mirror answered
+    one of them first. A partition that was believed to have nothing is counted, although as many
+    messages of another one leave in between.
+    """
+    stream = new_stream()
+    asked = survey(js, stream, partitions="2", partitionSubject=f"{stream}.{{partition}}.>")
+    publish([(f"{stream}.{p}.x", b"") for p in (0, 0, 1)])
+    infos, answer = asked.streams(), asked.js.next_messages
+
+    def backwards(queries):
+        found = []
+        for query in reversed(queries):
+            found.append(answer([query])[0])
+            delete(js, stream, 1)
+        return found[::-1]
+
+    monkeypatch.setattr(asked.js, "next_messages", backwards)
+    found = asked.counts([Span(stream, p.filter, 0, 3) for p in asked.layout], infos, {1})
+
+    assert found[1] == 1
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_counts_are_exact(js, new_stream, publish, seed):
     """
