@@ -663,16 +663,20 @@ def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
     one.check()
 
 
-def test_the_option_is_not_taken_away_while_rows_are_parked(query, throttle):
+@pytest.mark.parametrize("accepted", [False, True])
+def test_the_option_is_not_taken_away_while_rows_are_parked(query, throttle, accepted):
     """
     A query whose option names no stream any more fails before a row moves, as long as rows are
-    parked: later ones would overtake them.
+    parked: later ones would overtake them. So it is where what streams hold was accepted
+    (`rewind --accept`).
     """
     one = query(throttle)
     throttle(f"{one.stream}.a")
     one.write(one.made("a", "b"))
     one.commit()
     throttle()
+    if accepted:
+        Ledger(one.js).accept(one.id, one.batch - 1)
     given, rows = one.options, one.made("a", "b")
     one.options = replace(given, rules=replace(given.rules, park_stream=None))
     with pytest.raises(OptionError, match=f"10 rows .* {one.park} --drain"):

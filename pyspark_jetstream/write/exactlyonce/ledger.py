@@ -501,8 +501,9 @@ class Ledger:
         """
         key = f"{write}.committed"
         (last,) = self._last(key)
-        done = max(batch, committed_of(last).batch)
-        content = Committed(done, rewound=done < 0).content()
+        committed = committed_of(last)
+        done = max(batch, committed.batch)
+        content = Committed(done, rewound=done < 0, parking=committed.parking).content()
         known = last.sequence if last is not None else 0
         if self._bucket.replace(key, json.dumps(content).encode(), known) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
