@@ -43,6 +43,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_beyond_a_page_of_the_listing",
         "test_claims_that_are_let_go_count_as_no_delivery",
         "test_driver_killed_amid_consumers_of_the_attempts_own",
+        "test_drivers_are_killed_amid_parking",
         "test_leaders_change_again_and_again",
         "test_leaders_step_down_again_and_again",
         "test_no_fixed_window_is_as_good_on_all_servers",
