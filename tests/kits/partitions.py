@@ -64,14 +64,15 @@ def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None)
 def writing(js: JetStream, name: str) -> Iterator[None]:
     """
     Publishes on `<name>.<origin>.<destination>` all the time, on a connection of its own; the first
-    message is stored.
+    message is stored. At most 300 messages a second, so that whoever reads a few dozen at a time
+    comes to the end on a slow machine too.
     """
     client, began, stop = Client(js.client.options), threading.Event(), threading.Event()
     other = JetStream(client)
 
     def write() -> None:
         for n in itertools.count():
-            if stop.is_set():
+            if stop.wait(1 / 300):
                 return
             other.publish(f"{name}.{ORIGINS[n % 12]}.JFK", b"w%d" % n, [])
             began.set()
