@@ -117,8 +117,8 @@ def _with_spark(
                     results.note(beside.starts.entries, beside.starts.table)
         seconds = max(3.0, min(_LIVE_S, _LIVE_S * arguments.rows / 1_000_000))
         if "scale" in wanted:  # the last of those phases
-            counts = partitions.PARTITIONS if arguments.rows >= _MANY_ROWS else (8,)
-            asked = partial(partitions.part, spark, streams, server.monitor_url, seconds, counts)
+            whole = arguments.rows >= _MANY_ROWS
+            asked = partial(partitions.part, spark, streams, server.monitor_url, seconds, whole)
             failures += _press(console, results, {"scale requests": asked})
         if "latency" in wanted:
             results.begin("latency", about(arguments.rows, arguments.repeat, SETTINGS))

@@ -1,6 +1,6 @@
 """
-Pictures of figures, as SVG: rates beside references, CPU by process, latency over rate, cost over
-partitions.
+Pictures of figures, as SVG: rates beside references, CPU by process, latency over rate, cost and
+requests over partitions.
 
 Text stays text, and the same figures give the same bytes.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = ["costs", "latencies", "partitions", "rates"]
+__all__ = ["costs", "latencies", "partitions", "rates", "requests"]
 
 _OURS: Final = "#1f77b4"
 _MARKS: Final = "|xoD^s"
@@ -97,6 +97,24 @@ def partitions(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("partitions, streams (logarithmic)")
         axes.set_ylabel("CPU seconds a million rows")
+        axes.legend()
+
+
+def requests(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Requests to JetStream's API a micro-batch over partitions, of which all have a new row."""
+    with _figure(path, 3.0) as axes:
+        for kind in ("streams", "filters", "streams by pattern"):
+            points = [
+                (int(found[1].replace(",", "")), entry["value"])
+                for entry in entries
+                if (found := re.fullmatch(rf"scale requests, ([\d,]+) {kind}, live", entry["name"]))
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker="o", label=kind)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("partitions (logarithmic)")
+        axes.set_ylabel("requests a micro-batch (logarithmic)")
         axes.legend()
 
 

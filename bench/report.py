@@ -149,15 +149,23 @@ _SECTIONS: Final = {
 
 
 def page(results: Mapping[str, Any], docs: Path) -> str:
-    """The text of the page; its pictures go below `docs`."""
+    """
+    The text of the page; its pictures go below `docs`. A phase that has no results keeps the
+    section that it has there.
+    """
     unknown = results.keys() - _SECTIONS.keys()
     if unknown:
         raise ValueError(f"no section for {', '.join(sorted(unknown))}")
+    before = docs / "bench.md"
+    kept = re.split("^## ", before.read_text(), flags=re.M)[1:] if before.exists() else []
+    sections = {heading: section for heading, _, section in (each.partition("\n") for each in kept)}
     parts = [_HEAD]
     for phase, (heading, words) in _SECTIONS.items():
         if phase in results:
             parts += [f"## {heading}\n", words + "\n", *_section(phase, results[phase], docs)]
-    return "\n".join(parts)
+        elif heading in sections:
+            parts += [f"## {heading}", sections[heading].removesuffix("\n")]
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _section(phase: str, found: Mapping[str, Any], docs: Path) -> Iterator[str]:
@@ -247,6 +255,11 @@ def _pictures(phase: str, found: Mapping[str, Any]) -> Iterator[tuple[str, str, 
             "scale.svg",
             "CPU seconds a million rows over partitions and streams",
             lambda path: pictures.partitions(path, cases),
+        )
+        yield (
+            "requests.svg",
+            "requests to JetStream a micro-batch over partitions",
+            lambda path: pictures.requests(path, entries),
         )
     elif cases:
         yield (

@@ -1,6 +1,8 @@
 """
 What a query asks JetStream of how many partitions: idle, at the live end, and in a backlog.
 
+Partitions are streams of one number, filters of one stream, or streams that a pattern finds.
+
 Requests are counted at the server. At the live end a round is one message to each partition, or to
 one of four, and the micro-batches that read them; the query has nothing to do in between.
 """
@@ -27,9 +29,11 @@ from ..streams import Lane, Layout, Streams
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["PARTITIONS", "part"]
+__all__ = ["PARTITIONS", "PATTERNS", "part"]
 
 PARTITIONS: Final = (8, 64)
+PATTERNS: Final = (50, 200, 1_000)
+"""How many streams a pattern finds."""
 
 _ROUNDS: Final = 5
 _DEEP: Final = 200
@@ -53,38 +57,39 @@ class _Seen(NamedTuple):
     connections: int
 
 
-def part(
-    spark: Spark, streams: Streams, monitor_url: str, seconds: float, counts: Sequence[int]
-) -> Part:
+def part(spark: Spark, streams: Streams, monitor_url: str, seconds: float, whole: bool) -> Part:
     """
     Each layout with each number of partitions.
 
     Args:
         seconds: how long a query is watched that is idle.
-        counts: the numbers of partitions.
+        whole: each number; else the least of them.
     """
     table = Table("a query's requests")
     for column in ("requests", "of", "a partition with rows", "connections", "CPU-s"):
         table.add_column(column, justify="right")
     table.add_column("which, each")
     entries: list[Entry] = []
-    for count in counts:
-        for layout in (_many(count), _one(count)):
-            for seen in _follow(spark, streams, layout, monitor_url, seconds):
-                each = sum(seen.asked.values()) / seen.over
-                name = f"scale requests, {layout.name}, {seen.name}"
-                entries.append(Entry(name, round(each, 1), f"requests a {seen.unit}"))
-                if seen.name == "idle":
-                    entries.append(Entry(f"{name}: clients", seen.connections, "connections"))
-                table.add_row(
-                    f"{layout.name}, {seen.name}",
-                    f"{each:,.1f}",
-                    seen.unit,
-                    f"{each / seen.busy:.1f}" if seen.busy else "",
-                    str(seen.connections),
-                    seen.cpu,
-                    ", ".join(f"{c} {n / seen.over:.1f}" for c, n in sorted(seen.asked.items())),
-                )
+    layouts = [
+        kind(count) for count in PARTITIONS[: None if whole else 1] for kind in (_many, _one)
+    ]
+    layouts += [_pattern(count) for count in PATTERNS[: None if whole else 1]]
+    for layout in layouts:
+        for seen in _follow(spark, streams, layout, monitor_url, seconds):
+            each = sum(seen.asked.values()) / seen.over
+            name = f"scale requests, {layout.name}, {seen.name}"
+            entries.append(Entry(name, round(each, 1), f"requests a {seen.unit}"))
+            if seen.name == "idle":
+                entries.append(Entry(f"{name}: clients", seen.connections, "connections"))
+            table.add_row(
+                f"{layout.name}, {seen.name}",
+                f"{each:,.1f}",
+                seen.unit,
+                f"{each / seen.busy:.1f}" if seen.busy else "",
+                str(seen.connections),
+                seen.cpu,
+                ", ".join(f"{c} {n / seen.over:.1f}" for c, n in sorted(seen.asked.items())),
+            )
     return Part(entries, table)
 
 
@@ -107,13 +112,23 @@ def _one(count: int) -> Layout:
     )
 
 
+def _pattern(count: int) -> Layout:
+    names = [f"MANY-{p:04}" for p in range(count)]
+    return Layout(
+        f"{count:,} streams by pattern",
+        {name: f"asked.{p}.>" for p, name in enumerate(names)},
+        tuple(Lane(name, None) for name in names),
+        {"streamPattern": "MANY-*"},
+    )
+
+
 class _Query:
     """A query beside its producer."""
 
     def __init__(self, streams: Streams, layout: Layout, query: StreamingQuery) -> None:
-        self._streams = streams
-        self._layout = layout
         self._query = query
+        self._stored = Counter[str]()
+        self._lanes = layout.lanes
         self._client = Client(parse_connection({"servers": streams.url}))
 
     def close(self) -> None:
@@ -123,10 +138,11 @@ class _Query:
         """So many messages to each of these partitions; they are stored."""
         for p in partitions:
             self._client.requests([(f"asked.{p}.x", b"x")] * each)
+            self._stored[self._lanes[p].stream] += each
 
     def catch_up(self) -> None:
         """Returns when all that is stored is read."""
-        ends = self._streams.last_sequences(self._layout)
+        ends = [self._stored[lane.stream] for lane in self._lanes]
         deadline = time.monotonic() + _TIMEOUT_S
         while self._at() != ends:
             if time.monotonic() > deadline or not self._query.isActive:
@@ -171,8 +187,7 @@ def _follow(
                 for _ in range(_ROUNDS):
                     query.publish(busy)
                     query.catch_up()
-            looked = {"STREAM.INFO": _ROUNDS * len(layout.lanes)}  # by `catch_up`
-            asked = api.taken() - Counter(looked)
+            asked = api.taken()
             clients, over = connections(monitor_url) - others, query.batches() - done
             cpu = str(sampler.usage)
             yield _Seen(name, asked, over, "micro-batch", len(busy), cpu, clients)
@@ -188,6 +203,6 @@ def _follow(
         with spark.sampler() as sampler:
             query.publish(every, _DEEP)
             query.catch_up()
-        asked = api.taken() - Counter({"STREAM.INFO": len(layout.lanes)})
+        asked = api.taken()
         clients, over = connections(monitor_url) - others, query.batches() - done
         yield _Seen("backlog", asked, over, "micro-batch", len(every), str(sampler.usage), clients)

@@ -369,7 +369,10 @@ MEASURED = {
             CASE | {"name": "scale read, 64 partitions", "references": {}},
         ],
         "tables": [],
-        "entries": [],
+        "entries": [
+            {"name": f"scale requests, {n} streams by pattern, live", "value": 9.0}
+            for n in ("50", "1,000")
+        ],
     },
 }
 
@@ -395,13 +398,26 @@ def test_the_page_of_figures_is_made_of_results(tmp_path):
     assert "- the server: one" in text and "- raw drain: half of it" in text
     assert "| 1/s | 7.0 |" in text
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()}
-    assert sorted(drawn) == ["latency.svg", "read-cpu.svg", "read-rates.svg", "scale.svg"]
+    assert sorted(drawn) == [
+        "latency.svg", "read-cpu.svg", "read-rates.svg", "requests.svg", "scale.svg",
+    ]  # fmt: skip
     assert set(re.findall(r"\(_static/bench/(.*?)\)", text)) == drawn.keys()
     assert b">raw drain<" in drawn["read-rates.svg"]
     assert page(MEASURED, tmp_path) == text
     assert {
         path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()
     } == drawn
+
+
+def test_a_phase_that_was_not_measured_again_keeps_its_section(tmp_path):
+    """The page says of each section when it was taken."""
+    (tmp_path / "bench.md").write_text(page(MEASURED, tmp_path))
+    later = MEASURED["latency"] | {"about": ABOUT | {"commit": "later"}}
+
+    text = page({"latency": later}, tmp_path)
+
+    assert text == page(MEASURED | {"latency": later}, tmp_path)
+    assert text.count("commit abc") == 2 and text.count("commit later") == 1
 
 
 def test_results_of_an_unknown_phase_are_no_page(tmp_path):
