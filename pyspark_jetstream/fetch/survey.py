@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final
 
@@ -50,6 +50,13 @@ _TOGETHER: Final = 16
 
 _STRAYS: Final = 64
 """Places of subjects that no partition takes of which each is named only once."""
+
+_TRUSTED: Final = timedelta(seconds=0.5)
+"""
+For how long a stream is not asked again whose leader has no term, as without replicas: its name
+tells of no restart of that server, where another one is asked, and of no restored backup, which has
+the creation time of its stream where nats-server 2.14 took it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +142,11 @@ class Survey:
         self._may_own: dict[str, bool] = {}
         self._server = ""
         """The run of the server that was asked for the streams last."""
-        self._whole: dict[str, tuple[tuple[Any, ...], int]] = {}
-        """By stream: its reign, and up to which sequence it was the same as at its marks."""
+        self._whole: dict[str, tuple[tuple[Any, ...], int, datetime]] = {}
+        """
+        By stream: its reign, up to which sequence it was the same as at its marks, and when that
+        was seen, by the server's clock.
+        """
 
     @property
     def layout(self) -> Layout:
@@ -328,14 +338,15 @@ class Survey:
         these.
 
         A stream is asked about only where that can be: the first time, and when another server
-        leads it or it is another run of the one that is asked.
+        leads it or it is another run of the one that is asked. Where its leader has no term, also
+        when it has grown, but not again at once.
         """
         asked = {
             name: mark for name, mark in marks.items() if not self._is_whole(mark, infos[name])
         }
         others = replaced(self.js, asked)
         for name in asked.keys() - others:
-            self._whole[name] = self._reign(infos[name]), asked[name].sequence
+            self._note_whole(infos[name], asked[name].sequence)
         return others
 
     def changed(
@@ -352,16 +363,25 @@ class Survey:
     def marks(self, infos: Mapping[str, StreamInfo]) -> dict[str, Mark]:
         """The marks of streams that were looked at just now."""
         marks = {name: infos[name].mark for name in self.layout.streams}
-        self._whole = {name: (self._reign(infos[name]), m.sequence) for name, m in marks.items()}
+        self._whole.clear()
+        for name, mark in marks.items():
+            self._note_whole(infos[name], mark.sequence)
         return marks
 
     def _reign(self, info: StreamInfo) -> tuple[Any, ...]:
         """Creation, server and leader: as long as these last a stream is not taken back."""
         return info.created, self._server, info.leader
 
+    def _note_whole(self, info: StreamInfo, upto: int) -> None:
+        self._whole[info.name] = self._reign(info), upto, info.now
+
     def _is_whole(self, mark: Mark, info: StreamInfo) -> bool:
-        reign, upto = self._whole.get(info.name, ((), 0))
-        return reign == self._reign(info) and mark.sequence <= upto
+        reign, upto, seen = self._whole.get(info.name, ((), 0, info.now))
+        if reign != self._reign(info) or mark.sequence > upto:
+            return False
+        _, term = info.leader
+        is_as_marked = (info.last_seq, info.last_time) == (mark.sequence, mark.time)
+        return bool(term) or is_as_marked or timedelta(0) <= info.now - seen < _TRUSTED
 
     def positions(
         self,

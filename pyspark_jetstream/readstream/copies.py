@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ..client.info import StoredMessage, StreamInfo
+from ..client.info import StoredMessage, StreamInfo, parse_time
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.wire import CRLF
@@ -152,7 +152,8 @@ class Copies:
         Raises:
             OptionError: A stream is no copy of the origin.
             CopyStalledError: Nothing was copied for so long.
-            CopyMismatchError: A message was published into a copy.
+            CopyMismatchError: A message was published into a copy, or the cut cannot be found in
+                one (`_check_cut`).
         """
         links: dict[str, Feeding] = {}
         for stream in streams:
@@ -164,7 +165,47 @@ class Copies:
                 cuts[name] = min(cuts[feeding.feed], self.js.stream_info(name).last_seq)
             else:
                 cuts[name] = self.position(name, cuts[feeding.feed])
+                self._check_cut(name, feeding, cuts)
         return cuts
+
+    def _check_cut(self, stream: str, feeding: Feeding, cuts: Mapping[str, int]) -> None:
+        """
+        Whether the cut of a copy divides it as that of its feed does.
+
+        Raises:
+            CopyMismatchError: The copy does not begin before the cut, and lacks what is behind it;
+                or it was filled before its feed was made anew, whose sequences count from 1 again.
+        """
+        cut = cuts[stream]
+        around: list[dict[str, Any]] = [
+            {"seq": max(1, cut)}, {"seq": cut + 1, "next_by_subj": ">"},
+        ]  # fmt: skip
+        at, behind = self.js.messages(stream, around)
+        feed, info = self.js.stream_infos([feeding.feed, stream])
+        for message in (at, behind):
+            if message is not None and parse_time(message.time) < parse_time(feed.created):
+                raise CopyMismatchError(
+                    stream,
+                    f"sequence {message.sequence} was copied at {message.time}, and its source"
+                    f" '{feeding.feed}' was made anew at {feed.created}: sequences of the source"
+                    " stand here twice. Read this layout to its end with the options that it has,"
+                    " then make its streams anew",
+                )
+        if behind is None or cut >= info.first_seq or not info.loses_the_oldest:
+            return
+        next_: list[dict[str, Any]] = [
+            {"seq": cuts[feeding.feed] + 1, "next_by_subj": filter_} for filter_ in feeding.filters
+        ]
+        wanted = [each[0] for each in self.js.messages_get(feeding.feed, next_) if each]
+        begins = self.source(stream, behind).sequence
+        if min(wanted, default=begins) < begins:
+            raise CopyMismatchError(
+                stream,
+                f"it begins with a copy of sequence {begins} of its source '{feeding.feed}', and"
+                f" what is to be read begins there at {min(wanted)}: what is between them was"
+                " removed here, or never copied. Read on with the options that the query had until"
+                f" it is beyond {begins - 1}, or make this stream anew",
+            )
 
     def last_of(self, stream: str, filters: Sequence[str]) -> int:
         """The last sequence of the stream whose subject one of the filters matches; 0: none."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import OffsetError, OptionError
+from pyspark_jetstream.errors import CopyMismatchError, OffsetError, OptionError
 from pyspark_jetstream.fetch.layout import REPLACED, replaced_by
 from pyspark_jetstream.operations.handover import announce, reading
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
@@ -19,7 +19,7 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.partitioning import partition_stream
 
 from ..kits.checkpoints import write_checkpoint
-from ..kits.partitions import layouts, stored, update, writing
+from ..kits.partitions import ORIGINS, layouts, stored, update, writing
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
@@ -380,3 +380,63 @@ def test_a_standby_was_there_before(
     eventually(lambda: of.step() and of.data[-1] == b"last")
 
     check_whole(js, origin, of)
+
+
+@pytest.mark.parametrize("how", ["purged", "begun later"])
+def test_copies_that_lack_what_is_unread(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query], how: str
+) -> None:
+    """
+    From the origin itself a query goes over to what it has not read there: not to copies that lack
+    it, from which it was removed or never copied. When it has read that far, it goes over.
+    """
+    origin = raw()
+    of = query(stream=origin, maxRecordsPerTrigger=60)
+    assert of.step() == 60
+    if how == "purged":
+        plan = layouts(origin, 2, "streams")
+        partition_stream(js.client.options, plan)
+        options, name = reading(plan), plan.stream_names[0]
+        js.purge(name, None, js.stream_info(name).last_seq - 5)
+    else:
+        source = {"name": origin, "opt_start_seq": 150}
+        js.create_stream({"name": f"{origin}-n", "allow_direct": True, "sources": [source]})
+        options = {"stream": f"{origin}-n"}
+    with pytest.raises(CopyMismatchError, match="begins with a copy of sequence .* never copied"):
+        turn(of, options)
+        of.step()
+
+    turn(of, {"stream": origin})
+    while of.step():
+        pass
+    turn(of, options)
+    while of.step():
+        pass
+    assert where(of)[0] != origin
+    check_whole(js, origin, of)
+
+
+def test_an_origin_that_was_made_anew(
+    js: JetStream,
+    raw: Callable[..., str],
+    publish: Callable[..., None],
+    query: Callable[..., Query],
+) -> None:
+    """
+    Its sequences count from 1 again, and those of the one before stand in the copies, too: no
+    sequence of it divides them.
+    """
+    origin = raw()
+    old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
+    partition_stream(js.client.options, old)
+    of = query(**reading(old), maxRecordsPerTrigger=60)
+    of.step()
+    config = js.stream_info(origin).config
+    js.delete_stream(origin)
+    js.create_stream(config)
+    publish([(f"{origin}.{o}.JFK", b"new") for o in ORIGINS])
+    partition_stream(js.client.options, new)
+
+    with pytest.raises(CopyMismatchError, match="was made anew at .* stand here twice"):
+        turn(of, reading(new))
+        of.step()

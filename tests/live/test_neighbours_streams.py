@@ -8,6 +8,7 @@ with `failOnDataLoss=false`, it goes on and says so.
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer, free_ports
 from pyspark_jetstream.errors import ConsumerFencedError, DataLossError, OptionError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
@@ -100,6 +102,37 @@ def test_a_stream_that_keeps_messages_for_us_was_taken_back(store, own, query, r
 
     with pytest.raises(DataLossError, match="older copy of it was restored.*written to since"):
         reader.step()
+
+
+def test_a_stream_of_another_server_than_the_one_that_is_asked(tmp_path, query):
+    """
+    Behind a leaf node's link, or where others of a cluster have a stream without replicas, its
+    server comes back older without a word: it has the name that it had.
+    """
+    link = free_ports(1)[0]
+    hub_config = f'leafnodes {{ listen: "127.0.0.1:{link}" }}, jetstream {{ domain: hub }}'
+    remote = f'{{ url: "nats-leaf://127.0.0.1:{link}" }}'
+    domain = "jetstream { domain: leaf }"
+    with DevServer(hub_config) as hub:
+        leaf = Store(tmp_path, f"leafnodes {{ remotes: [{remote}], reconnect: 1 }}, {domain}")
+        client = Client(connection_of(leaf.server.url))
+        try:
+            place = Place(JetStream(client), "one", "A")
+            place.publish(60)
+            leaf.copy()
+            place.publish(40)
+            reader = query(hub, jsDomain="leaf", **place.options)
+            reader.drain()
+            time.sleep(survey._TRUSTED.total_seconds())
+            leaf.take_back("A")
+            place.publish(80)
+
+            assert len(reader.rows) == 100
+            with pytest.raises(DataLossError, match="older copy of it was restored"):
+                reader.step()
+        finally:
+            client.close()
+            leaf.server.close()
 
 
 def test_a_stream_that_is_not_yet_as_long_as_it_was(store, own, query):

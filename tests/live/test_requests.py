@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -28,6 +29,7 @@ _SENT = re.compile(rb"(?:^|\r\n)(?:H?PUB \$JS\.API\.([A-Z.]+[A-Z])\.|(PING)\r)")
 def wire(nats_server, monkeypatch):
     """A proxy before the server; nothing is asked because time has passed."""
     monkeypatch.setattr(survey, "_COVER_EVERY_S", math.inf)
+    monkeypatch.setattr(survey, "_TRUSTED", timedelta.max)
     monkeypatch.setattr(durables, "_LOOK_EVERY_S", math.inf)
     monkeypatch.setattr(connection, "_RECENT_S", math.inf)
     monkeypatch.setattr(reader, "_LOOK_EVERY_S", math.inf)
