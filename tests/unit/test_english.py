@@ -16,7 +16,7 @@ GUIDES = (
 )  # fmt: skip
 HELD = [
     "CONTRIBUTING.md", "SECURITY.md",
-    *(f"docs/{name}.md" for name in ("errors", "troubleshooting")),
+    *(f"docs/{name}.md" for name in ("errors", "runbook", "troubleshooting")),
     *(f"docs/guides/{name}.md" for name in GUIDES),
     *(f"docs/reference/{name}.md" for name in (
         "commands", "guarantees", "inspect", "sharing", "words",
