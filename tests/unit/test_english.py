@@ -11,8 +11,8 @@ from ..kits.places import ROOT
 from ..kits.prose import LONGEST, faults, pieces
 
 GUIDES = (
-    "consumers", "dead-letters", "exactly-once", "layout", "mapping", "operating", "pressure",
-    "sharing", "standby",
+    "consumers", "dead-letters", "exactly-once", "layout", "mapping", "operating", "permissions",
+    "pressure", "sharing", "standby",
 )  # fmt: skip
 HELD = [
     "CONTRIBUTING.md", "SECURITY.md",
