@@ -9,20 +9,28 @@ import pytest
 
 from ..kits.places import ROOT
 from ..kits.prose import LONGEST, faults, pieces
+from ..kits.snippets import PAGES
 
 GUIDES = (
     "consumers", "dead-letters", "exactly-once", "layout", "mapping", "operating", "permissions",
     "pressure", "sharing", "standby",
 )  # fmt: skip
-HELD = [
-    "CONTRIBUTING.md", "SECURITY.md",
-    *(f"docs/{name}.md" for name in ("errors", "runbook", "security", "troubleshooting")),
-    *(f"docs/guides/{name}.md" for name in GUIDES),
-    *(f"docs/reference/{name}.md" for name in (
-        "commands", "guarantees", "inspect", "sharing", "words",
+NOT_YET = {
+    "README.md",
+    *(f"docs/{name}.md" for name in (
+        "bench", "deployments", "design", "documents", "endurance", "house", "overload",
+        "reliability", "throttle-protocol",
     )),
-]  # fmt: skip
-"""Pages that were rewritten by the rule; the list grows."""
+    *(f"docs/guides/{name}.md" for name in (
+        "backfills", "batch", "deployment", "formats", "login", "notebooks", "partitions",
+        "platforms", "reading", "streams", "testing", "throttle", "upgrades", "writing",
+    )),
+    "docs/reference/options.md",
+}  # fmt: skip
+"""Pages that were not rewritten by the rule; the list shrinks."""
+
+HELD = sorted({str(page.relative_to(ROOT)) for page in (ROOT / "SECURITY.md", *PAGES)} - NOT_YET)
+"""All others."""
 
 WORDS = "docs/reference/words.md"
 OTHERS = ("guides/from-kafka", "guides/from-nats-spark-connector", "throttle-protocol", "documents")
