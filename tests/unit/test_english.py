@@ -16,7 +16,6 @@ GUIDES = (
     "pressure", "sharing", "standby",
 )  # fmt: skip
 NOT_YET = {
-    "README.md",
     *(f"docs/{name}.md" for name in (
         "bench", "deployments", "design", "documents", "endurance", "house", "overload",
         "reliability", "throttle-protocol",
