@@ -21,7 +21,7 @@ NOT_YET = {
         "reliability", "throttle-protocol",
     )),
     *(f"docs/guides/{name}.md" for name in (
-        "batch", "login", "notebooks", "partitions", "platforms", "reading", "streams", "testing",
+        "batch", "notebooks", "partitions", "platforms", "reading", "streams", "testing",
         "throttle", "upgrades", "writing",
     )),
     "docs/reference/options.md",
