@@ -21,7 +21,7 @@ NOT_YET = {
         "reliability", "throttle-protocol",
     )),
     *(f"docs/guides/{name}.md" for name in (
-        "batch", "partitions", "reading", "throttle", "upgrades", "writing",
+        "batch", "partitions", "reading", "throttle", "writing",
     )),
     "docs/reference/options.md",
 }  # fmt: skip
