@@ -21,7 +21,7 @@ NOT_YET = {
         "reliability", "throttle-protocol",
     )),
     *(f"docs/guides/{name}.md" for name in (
-        "batch", "partitions", "reading", "throttle", "writing",
+        "batch", "partitions", "reading", "writing",
     )),
     "docs/reference/options.md",
 }  # fmt: skip
@@ -41,9 +41,8 @@ HOUSE = (
 
 NAMES_OF_OTHERS = {
     "topic": {"index", "troubleshooting", "runbook", "guides/throttle"},
-    "micro-batch": {"guides/throttle"},
 }
-"""Where Kafka's and PIP-385's own words are meant, and pages that others rewrite now."""
+"""Where Kafka's and PIP-385's own words are meant."""
 
 
 def read(page: str) -> str:
