@@ -21,7 +21,7 @@ NOT_YET = {
         "reliability", "throttle-protocol",
     )),
     *(f"docs/guides/{name}.md" for name in (
-        "batch", "partitions", "reading", "writing",
+        "partitions", "reading", "writing",
     )),
     "docs/reference/options.md",
 }  # fmt: skip
