@@ -21,7 +21,7 @@ NOT_YET = {
         "reliability", "throttle-protocol",
     )),
     *(f"docs/guides/{name}.md" for name in (
-        "partitions", "reading",
+        "partitions",
     )),
     "docs/reference/options.md",
 }  # fmt: skip
