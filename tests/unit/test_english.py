@@ -9,32 +9,40 @@ import pytest
 
 from ..kits.places import ROOT
 from ..kits.prose import LONGEST, faults, pieces
+from ..kits.snippets import PAGES
 
 GUIDES = (
-    "consumers", "dead-letters", "exactly-once", "layout", "mapping", "operating", "pressure",
-    "sharing", "standby",
+    "consumers", "dead-letters", "exactly-once", "layout", "mapping", "operating", "permissions",
+    "pressure", "sharing", "standby",
 )  # fmt: skip
-HELD = [
-    "CONTRIBUTING.md", "SECURITY.md", "docs/errors.md", "docs/troubleshooting.md",
-    *(f"docs/guides/{name}.md" for name in GUIDES),
-    *(f"docs/reference/{name}.md" for name in ("commands", "inspect", "sharing", "words")),
-]  # fmt: skip
-"""Pages that were rewritten by the rule; the list grows."""
+NOT_YET = {
+    *(f"docs/{name}.md" for name in (
+        "bench", "deployments", "design", "documents", "endurance", "house", "overload",
+        "reliability", "throttle-protocol",
+    )),
+    *(f"docs/guides/{name}.md" for name in (
+        "partitions",
+    )),
+    "docs/reference/options.md",
+}  # fmt: skip
+"""Pages that were not rewritten by the rule; the list shrinks."""
+
+HELD = sorted({str(page.relative_to(ROOT)) for page in (ROOT / "SECURITY.md", *PAGES)} - NOT_YET)
+"""All others."""
 
 WORDS = "docs/reference/words.md"
 OTHERS = ("guides/from-kafka", "guides/from-nats-spark-connector", "throttle-protocol", "documents")
 """Pages that speak of others' things by others' names."""
 
 HOUSE = (
-    "bench", "deployments", "design", "endurance", "house", "overload", "reliability", "security",
+    "bench", "deployments", "design", "endurance", "house", "overload", "reliability",
 )  # fmt: skip
 """Pages for who works on the package: not yet rewritten."""
 
 NAMES_OF_OTHERS = {
     "topic": {"index", "troubleshooting", "runbook", "guides/throttle"},
-    "micro-batch": {"guides/throttle"},
 }
-"""Where Kafka's and PIP-385's own words are meant, and pages that others rewrite now."""
+"""Where Kafka's and PIP-385's own words are meant."""
 
 
 def read(page: str) -> str:
