@@ -11,6 +11,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import (
+    DataLossError,
     NotConnectedError,
     RequestTimeoutError,
 )
@@ -19,6 +20,7 @@ from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.shared import Query, eventually
+from ..kits.stores import Store
 
 
 def test_the_server_restarts(tmp_path):
@@ -219,3 +221,44 @@ def test_a_new_leader_keeps_claims_of_messages_older_than_the_ack_wait():
             one.die()
             other.die()
             client.close()
+
+
+@pytest.mark.parametrize("run", ["runs on", "starts again"])
+def test_a_stream_that_was_taken_back_and_outgrew_what_was_acknowledged(tmp_path, run):
+    """
+    What was acknowledged of a stream says nothing of the messages that have its sequences since the
+    stream came back with an older store: with failOnDataLoss=false they are read, each of them.
+    """
+    store = Store(tmp_path)
+    client = Client(connection_to(store.server))
+    try:
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
+        reader = Query(
+            store.server, stream="S", priorityPolicy="overflow", consumer="jobs", ackWait="5s",
+            maxRecordsPerTrigger=20, failOnDataLoss="false" if run == "runs on" else "true",
+        )  # fmt: skip
+        reader.claim()
+        for i in range(30):
+            js.publish("S.a", b"m%d" % i, [])
+        reader.drain()
+        store.copy()
+        for i in range(30, 60):
+            js.publish("S.a", b"m%d" % i, [])
+        reader.drain()
+        assert len(reader.rows) == 60
+        store.take_back("S")
+        since = [b"n%d" % i for i in range(50)]
+        for data in since:
+            js.publish("S.a", data, [])
+        if run == "starts again":
+            with pytest.raises(DataLossError, match="older copy of it was restored"):
+                reader.step()
+            reader.restart(failOnDataLoss="false")
+
+        eventually(lambda: reader.step() >= 0 and set(since) <= set(reader.data), 60)
+        reader.die()
+        assert sorted(data for data in reader.data if data in since) == sorted(since)
+    finally:
+        client.close()
+        store.server.close()

@@ -242,6 +242,14 @@ class Fence:
         """The record with the batch that a query has planned last."""
         return replace(self, open={**self.open, query: Open(serial, claims)})
 
+    def forgotten(self, partitions: Collection[int]) -> Fence:
+        """
+        The record after the streams of these were taken back to older copies: what is settled says
+        nothing of the messages that have its sequences now.
+        """
+        settled = {p: each for p, each in self.settled.items() if p not in partitions}
+        return replace(self, settled=settled)
+
     def has(self, query: str, serial: int) -> bool:
         """Whether this batch of a query is, or was, in the record."""
         mine = self.open.get(query)

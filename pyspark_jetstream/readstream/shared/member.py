@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...client.connection import Client
@@ -223,6 +223,10 @@ class GroupMember:
         mine = {index: list(taken) for index, taken in claimed.items()}
         if self.batches is None:
             return Dealt(mine, {}, {})
+        self.batches.forget(self._streams.taken_back)
+        if before is not None:
+            claims = {p: each for p, each in before.claims.items() if self._holds(before, p)}
+            before = replace(before, claims=claims)
         dealt = self.batches.plan(before, next_serial(before), claimed, look)
         dealt = dealt._replace(mine=mine | dealt.mine)
         for index, sequences in dealt.settled.items():
@@ -283,11 +287,15 @@ class GroupMember:
         settles = self.batches is None or self.batches.settles(offset)
         for index in offset.claims:
             consumer, sequences = self._claimant.by_partition[index], offset.sequences(index)
-            created = self._streams.infos[consumer.stream].created
-            if settles and created == offset.streams.get(consumer.stream):
+            if settles and self._holds(offset, index):
                 ack(self._client, consumer, sequences)
             self.heartbeats.release(consumer, sequences)
         self._settled = offset.serial
+
+    def _holds(self, offset: ClaimedOffset, partition: int) -> bool:
+        """Whether the claims of a batch are of messages that its stream still has there."""
+        stream = self._claimant.by_partition[partition].stream
+        return self._streams.has_claims_of(offset, stream)
 
     def _release(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
         """Lets go of claims."""

@@ -111,6 +111,8 @@ class OpenBatches:
         self._keep_s = _KEEP_ACK_WAITS * waits.ack_s + _KEEP_S
         self._abandon_s = waits.abandon_s
         self._fence = Fence()
+        self._forgotten: frozenset[str] = frozenset()
+        """Streams of which it was forgotten what is settled."""
         self._looked_at = -math.inf
         self._sequence = 0
         """Sequence of the record in the bucket, as far as known."""
@@ -199,6 +201,13 @@ class OpenBatches:
         if any(sequences.values()) or (before is not None and self.settles(before)):
             self._change(planned)
         return dealt
+
+    def forget(self, streams: frozenset[str]) -> None:
+        """Forgets, once, what is settled of streams that were taken back to older copies."""
+        of = {p for p, name in enumerate(self._streams) if name in streams - self._forgotten}
+        if of:
+            self._change(lambda fence: fence.forgotten(of))
+            self._forgotten |= streams
 
     def of_others(self, partition: int, stream: str) -> int:
         """Number of a partition's messages in batches of others, when the record was read last."""

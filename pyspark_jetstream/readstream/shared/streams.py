@@ -13,6 +13,7 @@ from ...fetch.assumptions import Assumption, Change
 from ...fetch.survey import ServerView, Survey
 from ..driver import lasting
 from .claimant import Claimant
+from .claims import ClaimedOffset
 
 __all__ = ["SharedStreams"]
 
@@ -38,6 +39,8 @@ class SharedStreams:
         """The streams, by name."""
         self.marks: Mapping[str, Mark] = {}
         """The streams as the last batch was planned by them."""
+        self._back: dict[str, Mark] = {}
+        """Streams that were found to be taken back, as they were then."""
         self._survey = survey
         self._claimant = claimant
         self._lost = lost
@@ -49,6 +52,21 @@ class SharedStreams:
     def created(self) -> dict[str, str]:
         """Creation time of each stream."""
         return {name: info.created for name, info in self.infos.items()}
+
+    def has_claims_of(self, offset: ClaimedOffset, name: str) -> bool:
+        """
+        Whether a stream still holds, under its sequences, what a batch has claimed of it: it was
+        neither made anew nor, as this run has seen, taken back since the batch was planned.
+        """
+        if self.infos[name].created != offset.streams.get(name):
+            return False
+        back, mark = self._back.get(name), offset.marks.get(name)
+        return back is None or (mark is not None and (mark.seen_us or 0) >= (back.seen_us or 0))
+
+    @property
+    def taken_back(self) -> frozenset[str]:
+        """The streams that were, as far as this run has seen."""
+        return frozenset(self._back)
 
     def mark(self) -> Mapping[str, Mark]:
         """Marks the streams as they are now, for the batch that is planned by them."""
@@ -97,6 +115,7 @@ class SharedStreams:
                 self._lost(name, 0, change.text)
         if changes:
             self.marks = self._survey.marks(self.infos)
+            self._back |= {name: self.marks[name] for name in changes}
 
     def _changes(self) -> Mapping[str, Change]:
         """By stream what shows that it is not what it was at its mark."""
