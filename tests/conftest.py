@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     What stands in tests/live or tests/spark carries that mark; a file's tests run in one process
-    (pytest-xdist), unless they name a group of their own; what takes longest comes first.
+    (pytest-xdist, `kits/scheduling.py`), unless they name a group of their own.
     """
     soak.note(config, items)
     for item in items:
@@ -60,6 +60,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_soak = [soak.is_soak(item.nodeid) for item in items]
         config.hook.pytest_deselected(items=[*compress(items, (each != only for each in is_soak))])
         items[:] = compress(items, (each == only for each in is_soak))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of a run of several processes: which takes which files (`make test`)."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from .kits.scheduling import Scheduling
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(trylast=True)

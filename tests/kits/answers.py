@@ -12,7 +12,7 @@ from pyspark_jetstream.client.connection import Connection
 __all__ = ["answer"]
 
 
-def answer(connection: Connection, sid: int, timeout_s: float = 10.0) -> wire.Frame:
+def answer(connection: Connection, sid: int, timeout_s: float = 60.0) -> wire.Frame:
     """
     The next message of subscription `sid`.
 

@@ -177,7 +177,7 @@ class Producer(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self.ending.set()
-        self.join(20)
+        self.join(60)
         self._nats.close()
 
     def run(self) -> None:
@@ -352,12 +352,12 @@ class Controller(threading.Thread):
 
     def __enter__(self) -> Controller:
         self.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.ending.set()
-        self.join(20)
+        self.join(60)
         self._nats.close()
 
     def run(self) -> None:

@@ -48,7 +48,7 @@ class Scrapes:
 
     def text(self, accept: str = "text/plain") -> str:
         """What Prometheus gets."""
-        with urlopen(Request(self.url, headers={"Accept": accept}), timeout=10) as answer:
+        with urlopen(Request(self.url, headers={"Accept": accept}), timeout=60) as answer:
             return answer.read().decode()
 
     def samples(self) -> Samples:

@@ -120,7 +120,7 @@ def raw(connection: Connection, frames: list[bytes], inbox: str, barrier: str) -
     sid = connection.subscribe(f"{inbox}.>")
     connection.send(b"".join(frames) + wire.pub(barrier, b"", f"{inbox}.0.barrier"))
     found = []
-    while (frame := connection.next_frame(time.monotonic() + 10)) is not None:
+    while (frame := connection.next_frame(time.monotonic() + 60)) is not None:
         if frame.sid == sid:
             if frame.subject.endswith(b".barrier"):
                 connection.unsubscribe(sid)

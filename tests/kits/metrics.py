@@ -69,7 +69,7 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
 def publish(client: Client, subject: str, said: list[bytes]) -> None:
     """Publishes and waits until the server has it all."""
     client.connection.send(b"".join(wire.pub(subject, data) for data in said))
-    client.connection.ping(10)
+    client.connection.ping(60.0)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def writing(js: JetStream, name: str) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
         client.close()
 
 

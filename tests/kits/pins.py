@@ -41,7 +41,7 @@ class Puller:
         self.trace.append(("pull", batch, fields.get("id", "")))
         self.connection.send(wire.pub(self.subject, json.dumps(body).encode(), self.inbox))
 
-    def next(self, timeout_s=20.0) -> tuple[int, str, dict[str, str], bytes]:
+    def next(self, timeout_s=60.0) -> tuple[int, str, dict[str, str], bytes]:
         """The next thing it is sent: status code and text, headers, payload."""
         frame = self.connection.next_frame(time.monotonic() + timeout_s)
         assert frame is not None, "nothing came"
@@ -69,9 +69,9 @@ class Advisories:
         self.connection = self.client.connection
         for event in ("PINNED", "UNPINNED"):
             self.connection.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{stream}.{consumer}")
-        self.connection.ping(10.0)
+        self.connection.ping(60.0)
 
-    def next(self, timeout_s=20.0) -> dict:
+    def next(self, timeout_s=60.0) -> dict:
         frame = self.connection.next_frame(time.monotonic() + timeout_s)
         assert frame is not None, "no advisory came"
         return json.loads(frame.data)
@@ -114,7 +114,7 @@ class Query:
     def progress(self, partition=0) -> dict:
         return json.loads(json.dumps(self.reader.reportLatestOffset()))[str(partition)]
 
-    def progress_with(self, expected, partition=0, timeout_s=20.0) -> dict:
+    def progress_with(self, expected, partition=0, timeout_s=60.0) -> dict:
         """The progress as soon as `expected` holds of it."""
         deadline = time.monotonic() + timeout_s
         while not expected(found := self.progress(partition)):

@@ -92,7 +92,7 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:  # the first may still add others
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
         for sock in self._sockets:
             sock.close()

@@ -93,7 +93,7 @@ class RecordedServer:
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
 
     def _spawn(self, call: Callable[..., None], *arguments: object) -> None:

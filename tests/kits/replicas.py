@@ -1,23 +1,48 @@
-"""Streams of three replicas, filled whoever leads them meanwhile."""
+"""Messages that are stored once each, whoever leads a stream meanwhile."""
 
 from __future__ import annotations
 
+import json
+import secrets
 import time
+from collections.abc import Sequence
+from typing import Final
 
 from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-__all__ = ["fill"]
+__all__ = ["fill", "publish"]
+
+_NOT_NOW: Final = {
+    "code": 503,  # nobody takes it
+    "err_code": 10158,  # it was sent before, and is on its way to the replicas
+}
+
+
+def publish(client: Client, messages: Sequence[tuple[str, bytes]]) -> list[int]:
+    """
+    Stores each message, and returns their sequences. One that nobody takes, as a server has just
+    come or nobody leads the stream, is sent again; as each has an id, none is stored twice.
+    """
+    run, deadline = secrets.token_hex(8), time.monotonic() + 120
+    requests = [
+        (subject, data, wire.header_block([("Nats-Msg-Id", f"{run}-{number}")]))
+        for number, (subject, data) in enumerate(messages)
+    ]
+    sequences = [0] * len(requests)
+    while left := [number for number, sequence in enumerate(sequences) if not sequence][:1000]:
+        assert time.monotonic() < deadline, f"nobody takes {requests[left[0]]}"
+        replies = client.requests([requests[number] for number in left])
+        for number, reply in zip(left, replies, strict=True):
+            found = {"error": {"code": reply.status}} if reply.status else json.loads(reply.data)
+            if error := found.get("error"):
+                assert error.items() & _NOT_NOW.items(), (requests[number], error)
+            else:
+                sequences[number] = found["seq"]
+    return sequences
 
 
 def fill(js: JetStream, name: str, count: int) -> None:
-    """
-    `count` messages of 200 bytes on `<name>.a`, by the thousand, in a stream that has none. What
-    was sent while nobody led is nowhere, so it is sent again; each has an id and is stored once.
-    """
-    deadline = time.monotonic() + 120
-    for low in range(0, count, 1000):
-        ids = [wire.header_block([("Nats-Msg-Id", str(n))]) for n in range(low, low + 1000)]
-        while (stored := js.stream_info(name).last_seq) < low + 1000:
-            assert time.monotonic() < deadline, f"{stored} of {count} are stored"
-            js.client.requests([(f"{name}.a", b"x" * 200, each) for each in ids])
+    """`count` messages of 200 bytes on `<name>.a`."""
+    publish(js.client, [(f"{name}.a", b"x" * 200)] * count)

@@ -71,19 +71,19 @@ class Writer:
 
     def __enter__(self) -> Writer:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(60)
         self._client.close()
 
     def _run(self) -> None:
         connection = self._client.connection
         for subject in (self._control, f"{self._control}.{self._id}"):
             connection.subscribe(subject)
-        connection.ping(10)
+        connection.ping(60.0)
         self._ready.set()
         credit, before = 0.0, time.monotonic()
         while not self._stop.is_set():

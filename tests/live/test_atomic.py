@@ -310,7 +310,7 @@ def test_a_lost_connection_costs_no_row(js, new_stream, ids):
     driver.lane.offer(rows[0])
     while (frames := driver.lane.ready(time.monotonic(), 1 << 20)) is not None:
         driver.connection.send(frames)
-    driver.connection.ping(5.0)
+    driver.connection.ping(60.0)
     driver.connection.close()
     driver.run([])
     found = [int(data) for _, data in stored(js, name)]

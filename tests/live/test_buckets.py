@@ -159,7 +159,7 @@ def test_keys_that_expire(bucket, put, read):
         max_age=10**9, duplicate_window=10**9,
     )  # fmt: skip
     put(users, ("short", b"1"), ("long", b"2", [("Nats-TTL", "never")]))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(read(users, failOnDataLoss=False)) > 1 and time.monotonic() < deadline:
         time.sleep(0.1)
     rows = read(users, dropMarkers=False, includeHeaders=True)

@@ -176,7 +176,7 @@ def watched_by_client(url: str, name: str) -> Iterator[list]:
         yield found
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def watched_by_command(url: str, name: str) -> Iterator[list]:
             yield found
         finally:
             watch.kill()
-            thread.join(30)
+            thread.join(60)
 
 
 @pytest.mark.parametrize("by", ["client", pytest.param("command", marks=needs_nats)])

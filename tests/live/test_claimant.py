@@ -84,7 +84,7 @@ def test_work_goes_to_the_nearer_of_two_that_wait(js, new_stream, publish, claim
     assert 1 not in found
     publish([(f"{name}.x", b"2")])
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
 
     assert [claim.sequence for claim in found[0]] == [1]
     assert [claim.sequence for claim in found[1]] == [2]
@@ -186,7 +186,7 @@ def test_no_pull_beside_that_of_another_reader(js, crowd, monkeypatch):
     eventually(lambda: len(looks) > 3)
     assert waiting(js, name) == 1
     ack(js.client, holder.consumers[0], range(1, 11))
-    claiming.join(30)
+    claiming.join(60)
 
     assert [claim.sequence for claim in found] == list(range(13, 19))
 
@@ -287,9 +287,9 @@ def test_pulls_leave_no_subscription(js, new_stream, publish, claimant, nats_ser
     for limit in (1, 5, 5, 50, 50, 50):
         one.claim(limit, 0)  # full, or nothing there
     one.claim(1, 0.01)  # waited for
-    client.connection.ping(10)
+    client.connection.ping(60.0)
     url = f"{nats_server.monitor_url}/connz?subs=1&cid={client.connection.info['client_id']}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         (connection,) = json.load(answer)["connections"]
     (own,) = connection["subscriptions_list"]
 

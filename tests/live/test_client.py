@@ -232,11 +232,11 @@ def test_reply_subjects_cannot_be_guessed(nats_server):
     asker, other = Client(options(nats_server.url)), Client(options(nats_server.url))
     mine, theirs = asker.connection, other.connection
     theirs.subscribe("ask")
-    theirs.ping(5.0)
+    theirs.ping(60.0)
     seen = []
 
     def answer() -> None:
-        frame = theirs.next_frame(time.monotonic() + 10)
+        frame = theirs.next_frame(time.monotonic() + 60)
         inbox, _, token = frame.reply.decode().rpartition(".")
         seen.append(token)
         for number in range(100):
@@ -266,7 +266,7 @@ def test_what_takes_the_server_longer_is_waited_for(nats_server, monkeypatch):
     other = Client(options(nats_server.url))
     gathering = other.connection
     gathering.subscribe("$JS.slow.API.CONSUMER.LIST.S")
-    gathering.ping(5.0)
+    gathering.ping(60.0)
     asked: list[str] = []
     listed = threading.Event()
 
@@ -312,13 +312,13 @@ def test_what_nobody_depends_on(caplog):
     with DevServer() as server:
         client, other = Client(options(server.url)), Client(options(server.url))
         sid = other.connection.subscribe("told")
-        other.connection.ping(10)
+        other.connection.ping(60.0)
         client.tell("told", b"not connected")
         assert client._connection is None
         limit = client.connection.max_payload
         client.tell("told", b"x" * (limit + 1))
         client.tell("told", b"heard")
-        frame = other.connection.next_frame(time.monotonic() + 10)
+        frame = other.connection.next_frame(time.monotonic() + 60)
         server.kill()
         while client._connection is not None:
             client.tell("told", b"nobody")

@@ -352,7 +352,7 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
         driver.turn()
     while (frames := driver.lane.ready(time.monotonic(), 1 << 17)) is not None:
         driver.connection.send(frames)
-    driver.connection.ping(5.0)  # so they have arrived; what was heard meanwhile is lost
+    driver.connection.ping(60.0)  # so they have arrived; what was heard meanwhile is lost
     driver.connection.close()
     driver.run([])
     pings = [token for token, _ in driver.replies if token.endswith(b".4.$FI")]

@@ -85,7 +85,7 @@ def test_a_reply_subject_that_is_no_inbox_gets_no_answer(nats_server, js, new_st
     task = Task(nats_server, options, [f"{name}.a"])
     task.start()
     operator = Operator(nats_server)
-    operator.client.connection.ping(10)
+    operator.client.connection.ping(60.0)
     while task.is_alive() and js.stream_info(name).messages < 500:
         pass
     pause = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 0.1, f"{name}.b").encode()
@@ -177,7 +177,7 @@ def test_the_readmes_users(guarded):
         client = Client(replace(clients[user].options))
         client.connection.subscribe(others)
         with pytest.raises(PermissionsError):
-            client.connection.ping(10)
+            client.connection.ping(60.0)
         client.close()
 
 
@@ -198,7 +198,7 @@ def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox)
     connection = clients["ops"].connection
     for number in range(1500):
         connection.send(wire.pub(CONTROL, DISCOVER, f"{inbox}{number}"))
-    connection.ping(10)
+    connection.ping(60.0)
     before = admin.stream_info("ALERTS").messages
     while task.is_alive() and admin.stream_info("ALERTS").messages < before + 500:
         pass

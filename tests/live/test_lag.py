@@ -44,7 +44,7 @@ class LaggingReplica:
         self._client = Client(options)
         connection = self._client.connection
         connection.subscribe("lagging")
-        connection.ping(5.0)
+        connection.ping(60.0)
         self._stop = threading.Event()
         self._knows_beyond = names_beyond
         """As the memory store does: answers as of a sequence that it has not come to."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.read import snapshotplan
 
 from ..kits.options import connection_of
+from ..kits.replicas import publish
 from ..kits.snapshots import as_dict, reader, reduced, rows
 
 ROUNDS = 8
@@ -53,8 +53,8 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
         publishes = [
             (f"{name}.{rng.randrange(200)}", rng.randbytes(8) + bytes(500)) for _ in range(count)
         ]
-        for (subject, data), reply in zip(publishes, admin.requests(publishes), strict=True):
-            history[json.loads(reply.data)["seq"]] = {"subject": subject, "data": data}
+        for (subject, data), sequence in zip(publishes, publish(admin, publishes), strict=True):
+            history[sequence] = {"subject": subject, "data": data}
 
     def ask(seq, done):
         """Gets the last message, again and again, and counts who does not know it."""

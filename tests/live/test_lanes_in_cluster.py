@@ -168,7 +168,7 @@ def test_a_fast_batch_counts_a_row_that_another_is_storing(cluster):
         connection.send(wire.pub("QUORUM.a", b"", f"{inbox}.b.9.fail.2.3.$FI"))
         heard = {}
         while len(heard) < 4:
-            frame = connection.next_frame(time.monotonic() + 5)
+            frame = connection.next_frame(time.monotonic() + 60)
             assert frame is not None, heard
             heard[frame.subject[len(inbox) + 1 :].decode()] = json.loads(frame.data)
     finally:

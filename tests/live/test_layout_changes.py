@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,10 +67,12 @@ def where(of: Query) -> tuple[str, int]:
 
 
 def steps(of: Query, rng: random.Random, done: Callable[[], bool], kills: bool = True) -> None:
-    """Micro-batches, amid which the run is killed again and again."""
-    for _ in range(400):
+    """Micro-batches, amid which the run is killed again and again: 400, and more in two minutes."""
+    deadline = time.monotonic() + 120
+    for number in itertools.count():
         if done():
             return
+        assert number < 400 or time.monotonic() < deadline, "the query does not come to its end"
         if of.plan() is not None:
             if kills and rng.random() < 0.3:
                 of.restart()
@@ -76,7 +80,6 @@ def steps(of: Query, rng: random.Random, done: Callable[[], bool], kills: bool =
             of.commit()
         if kills and rng.random() < 0.2:
             of.restart()
-    raise AssertionError("the query does not come to its end")
 
 
 @pytest.mark.parametrize(

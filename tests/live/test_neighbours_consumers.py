@@ -29,6 +29,7 @@ from pyspark_jetstream.fetch import pulls as pulls_module
 from pyspark_jetstream.fetch.decoding import deliveries as deliveries_module
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.operations.inspection.inspector import Inspector
+from pyspark_jetstream.readstream.pinned import durables
 
 from ..kits.layouts import Place
 from ..kits.partitions import update
@@ -388,17 +389,17 @@ def pause(js, stream, consumer, seconds):
 
 @pytest.mark.parametrize("mode", ["auto", "consumer"])
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, mode, retention):
+def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch, mode, retention):
     """
     A query whose consumer is paused reads nothing around it, in no mode, says until when it waits,
     once, and in its progress; resumed it goes on. The other partition is read meanwhile.
     """
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)  # it has looked at its consumers each time
     of = place("filtered", retention=retention)
     reader = reading(of, readMode=mode)
     stream, name = of.streams[0], name_of(reader)
     pause(js, stream, name, 600)
-    time.sleep(1.1)  # by then a query that reads has looked at its consumers
     of.publish(1)
     own = Client(js.client.options)  # no two threads read from one connection
     finish = threading.Timer(3.0, lambda: pause(JetStream(own), stream, name, 0))
@@ -406,7 +407,6 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, mode, reten
     reader.step()  # a task that was planned before the pause is known waits in it
     of.publish(40)
     pause(js, stream, name, 600)
-    time.sleep(1.1)
     of.publish(2)
     reader.drain()
     seen = {row["subject"] for row in reader.rows[21:]}

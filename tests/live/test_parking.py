@@ -197,7 +197,7 @@ def throttle(nats_server):
     one = Controller(nats_server, f"control{next(QUERIES)}")
     yield one
     one.stop.set()
-    one.join(30)
+    one.join(60)
 
 
 def test_a_pause_holds_nobody_else(query, throttle):

@@ -94,12 +94,12 @@ def test_overflow_with_one_message_at_a_time(js, new_stream, publish, puller):
     conditional, other = puller(stream, "c"), puller(stream, "c")
     for waiting, (one, fields) in enumerate([(conditional, {"min_pending": 1}), (other, {})], 1):
         one.pull(10, **fields)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while js.consumer_info(stream, "c").num_waiting < waiting:
             assert time.monotonic() < deadline
     publish([(f"{stream}.x", b"%d" % i) for i in range(4)])
     for i, one in enumerate([conditional, other, conditional, other]):
-        frame = one.connection.next_frame(time.monotonic() + 10)
+        frame = one.connection.next_frame(time.monotonic() + 60)
         assert frame is not None and frame.data == b"%d" % i
         info = js.consumer_info(stream, "c")
         assert (info.num_ack_pending, info.num_pending) == (1, 3 - i)

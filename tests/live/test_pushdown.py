@@ -64,7 +64,7 @@ def server():
 
 def messages_out(server) -> int:
     """Messages that have left the server."""
-    connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=5)
+    connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=60)
     connection.request("GET", "/varz")
     out = json.loads(connection.getresponse().read())["out_msgs"]
     connection.close()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
@@ -15,18 +14,9 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ApiError, DataLossError
 
 from ..kits.reading import Query, query
+from ..kits.replicas import publish
 
 __all__ = ["query"]
-
-
-def publish(client: Client, messages: list[tuple[str, bytes]]) -> None:
-    """Stores each message once: one that nobody takes, as a server has just come, is sent again."""
-    deadline = time.monotonic() + 60
-    while messages:
-        assert time.monotonic() < deadline, f"nobody takes {messages}"
-        replies = client.requests(messages)
-        messages = [each for each, reply in zip(messages, replies, strict=True) if reply.status]
-        assert all(reply.status in (0, wire.NO_RESPONDERS) for reply in replies)
 
 
 def test_streams_whose_server_is_away_are_not_empty(query: Callable[..., Query]) -> None:

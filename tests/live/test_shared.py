@@ -103,7 +103,7 @@ def test_a_query_may_wait_for_its_message(js, new_stream, publish, query):
     thread = threading.Thread(target=poll)
     thread.start()
     publish([(f"{name}.x", b"1")])
-    thread.join(30)
+    thread.join(60)
     stop.set()
 
     assert found[0]["claims"] == {"0": {"1": "1"}}

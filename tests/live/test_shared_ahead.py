@@ -48,7 +48,7 @@ def test_the_next_batch_is_claimed_while_one_runs(
     spy = Client(connection_to(nats_server))
     try:
         seen = spy.connection.subscribe(f"{js.prefix}.>")
-        spy.connection.ping(10)
+        spy.connection.ping(60.0)
         second_batch(js, name, one, 20)
         one.commit()
         said = []

@@ -73,7 +73,7 @@ def test_what_is_given_back_comes_later(
     spy = Client(connection_to(nats_server))
     try:
         acks = spy.connection.subscribe(f"$JS.ACK.{name}.>")
-        spy.connection.ping(10)
+        spy.connection.ping(60.0)
         assert one.step() == 10
         assert one.plan() is not None
         eventually(lambda: ack_pending(js, name) == 20)

@@ -15,13 +15,14 @@ from pyspark_jetstream.readstream.shared import claimant as claimant_module
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
+from ..kits import replicas
 from ..kits.proxy import Proxy
 from ..kits.shared import Query, ack_pending, api, eventually, hang_up, query
 
 __all__ = ["query"]
 
 
-def amid_a_claim(monkeypatch, servers, unsettle, replicas: int) -> None:
+def amid_a_claim(monkeypatch, servers, unsettle, count: int) -> None:
     """
     Of two queries on a stream whose messages are older than the ack wait one has just claimed ahead
     when the consumer is unsettled; the other one then reads what it is given. Each message is in
@@ -31,7 +32,7 @@ def amid_a_claim(monkeypatch, servers, unsettle, replicas: int) -> None:
     client = Client(connection_to(servers[0]))
     js = JetStream(client)
     js.create_stream(
-        {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": replicas}
+        {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": count}
     )
     one, other = (
         Query(servers[0], stream="S", priorityPolicy="overflow", consumer="jobs", ackWait="3s",
@@ -39,7 +40,7 @@ def amid_a_claim(monkeypatch, servers, unsettle, replicas: int) -> None:
         for _ in "12"
     )  # fmt: skip
     try:
-        client.requests([(f"s.{number}", b"x") for number in range(60)])
+        replicas.publish(client, [(f"s.{number}", b"x") for number in range(60)])
         written = time.monotonic()
         assert one.step() == 10
         assert other.claim() is None or other.step() == 10
@@ -79,10 +80,10 @@ def test_unsettled_amid_a_claim(monkeypatch, what):
     if what == "leader":
         with DevCluster(3) as cluster:
             step_down = "CONSUMER.LEADER.STEPDOWN.S.jobs-0"
-            amid_a_claim(monkeypatch, cluster.servers, lambda js: api(js, step_down), replicas=3)
+            amid_a_claim(monkeypatch, cluster.servers, lambda js: api(js, step_down), count=3)
     else:
         with DevServer() as server:
-            amid_a_claim(monkeypatch, [server], lambda js: server.restart(), replicas=1)
+            amid_a_claim(monkeypatch, [server], lambda js: server.restart(), count=1)
 
 
 def test_a_pull_that_lasts_longer_than_the_ack_wait(

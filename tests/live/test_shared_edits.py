@@ -66,7 +66,7 @@ def hands_back(js, name, count):
     for _ in range(count):
         connection.send(wire.pub(answer(connection, sid).reply.decode(), b"-NAK"))
     connection.unsubscribe(sid)
-    connection.ping(5.0)
+    connection.ping(60.0)
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)

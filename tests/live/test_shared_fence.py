@@ -426,7 +426,7 @@ def test_available_now_reads_what_waits_for_redelivery(js, new_stream, publish, 
     if why == "NAK":
         for sequence in range(1, 31):
             js.client.connection.tell(f"$JS.ACK.{name}.jobs-0.1.{sequence}.{sequence}.0.0", b"-NAK")
-        js.client.connection.ping(5.0)
+        js.client.connection.ping(60.0)
     one.die()
     if why == "ack wait":
         time.sleep(3.5)

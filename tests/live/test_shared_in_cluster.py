@@ -18,18 +18,12 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
+from ..kits.replicas import publish
 from ..kits.shared import Query, eventually, hang_up
 
 logger = logging.getLogger(__name__)
 
 _ACK_WAIT_S = 12.0
-
-
-def fill(client: Client, count: int) -> None:
-    """Stores so many messages on `s.`."""
-    for begin in range(0, count, 500):
-        chunk = range(begin, min(begin + 500, count))
-        client.requests([(f"s.{number % 7}", b"m%d" % number) for number in chunk])
 
 
 def letters(client: Client, stream: str) -> list[int]:
@@ -105,7 +99,7 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
         changes = Counter()
         try:
             assert queries[0].claim() is None
-            fill(client, count)
+            publish(client, [(f"s.{i % 7}", b"m%d" % i) for i in range(count)])
             written = time.monotonic()
             eventually(lambda: time.monotonic() > written + _ACK_WAIT_S, 60)
             for reading in readings:

@@ -19,6 +19,7 @@ from pyspark_jetstream.readstream.shared import ahead as ahead_module
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
+from ..kits.replicas import publish
 from ..kits.shared import Query, eventually
 from ..kits.stores import Store
 
@@ -34,8 +35,7 @@ def test_the_server_restarts(tmp_path):
         one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
                     maxRecordsPerTrigger=10)  # fmt: skip
         try:
-            for i in range(40):
-                client.request(f"s.{i}", b"x")
+            publish(client, [(f"s.{i}", b"x") for i in range(40)])
             one.step()
             one.plan()
             server.restart()
@@ -90,8 +90,7 @@ def test_a_killed_server_may_forget_deliveries(tmp_path, caplog, monkeypatch):
         one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs",
                     maxRecordsPerTrigger=10)  # fmt: skip
         try:
-            for i in range(40):
-                client.request(f"s.{i}", b"x")
+            publish(client, [(f"s.{i}", b"x") for i in range(40)])
             one.step()
             one.plan()
             js.reset("S", "jobs-0", 11)  # as if the second batch had not been delivered
@@ -119,8 +118,7 @@ def test_a_server_that_restarts_in_a_claim_ahead(tmp_path, monkeypatch):
         one = Query(server, stream="S", priorityPolicy="overflow", consumer="jobs", ackWait="3s",
                     maxRecordsPerTrigger=10)  # fmt: skip
         try:
-            for i in range(60):
-                client.request(f"s.{i}", b"x")
+            publish(client, [(f"s.{i}", b"x") for i in range(60)])
             written = time.monotonic()
             assert one.step() == 10
             eventually(lambda: time.monotonic() > written + 3.0)
@@ -166,8 +164,7 @@ def test_leader_changes_in_a_cluster(monkeypatch):
                    "servers": cluster.urls, "maxRecordsPerTrigger": 15}  # fmt: skip
         queries = [Query(cluster.servers[0], **options) for _ in range(2)]
         try:
-            for i in range(150):
-                client.request(f"s.{i}", b"x")
+            publish(client, [(f"s.{i}", b"x") for i in range(150)])
             for turn in range(6):
                 one = queries[turn % 2]
                 one.plan()
@@ -206,8 +203,7 @@ def test_a_new_leader_keeps_claims_of_messages_older_than_the_ack_wait():
                    "servers": cluster.urls, "ackWait": "6s"}  # fmt: skip
         one, other = (Query(cluster.servers[0], **options) for _ in range(2))
         try:
-            for i in range(40):
-                client.request(f"s.{i}", b"x")
+            publish(client, [(f"s.{i}", b"x") for i in range(40)])
             written = time.monotonic()
             eventually(lambda: time.monotonic() > written + 6.5, 20)
             assert one.plan() is not None

@@ -42,7 +42,7 @@ def test_one_ack_a_message_that_is_new(
     spy = Client(connection_to(nats_server))
     try:
         seen = spy.connection.subscribe(f"$JS.ACK.{name}.>")
-        spy.connection.ping(10)
+        spy.connection.ping(60.0)
         one.drain()
         spy.connection.send(wire.pub(f"$JS.ACK.{name}.end", b"end"))
         said = []

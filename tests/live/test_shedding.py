@@ -135,7 +135,7 @@ def write(server, rows, make_room, mode, when, every_s=0.02):
     while task.is_alive() and time.monotonic() < deadline:
         make_room()
         time.sleep(every_s)
-    task.join(10)
+    task.join(60)
     (last,) = found
     return (None, last) if isinstance(last, Exception) else (last, None)
 

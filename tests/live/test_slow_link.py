@@ -42,7 +42,7 @@ def server():
 
 
 def cut_off(server) -> int:
-    with urllib.request.urlopen(f"{server.monitor_url}/varz", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.monitor_url}/varz", timeout=60) as answer:
         return int(json.load(answer)["slow_consumers"])
 
 

@@ -97,7 +97,7 @@ def ear(url, *subjects):
         connection = client.connection
         for subject in subjects:
             connection.subscribe(subject)
-        connection.ping(10.0)
+        connection.ping(60.0)
         yield heard
         marker = connection.subscribe("the.end")
         connection.send(b"PUB the.end 0\r\n\r\n")

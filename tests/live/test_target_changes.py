@@ -403,7 +403,7 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
     prefix = f"{silent}{int(timeout_s)}"
     listener = Client(connection_of(nats_server.url))
     listener.connection.subscribe(f"{prefix}.STREAM.INFO.{'*' if silent == 'all' else 'T'}")
-    listener.connection.ping(5)
+    listener.connection.ping(60.0)
     connection = replace(
         connection_of(nats_server.url), api_prefix=prefix, request_timeout_s=timeout_s
     )

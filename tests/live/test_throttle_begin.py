@@ -89,7 +89,7 @@ def writing(*arguments, **how):
 def listening(client, subject):
     """Somebody who subscribes and never answers."""
     client.connection.subscribe(subject)
-    client.connection.ping(5)
+    client.connection.ping(60.0)
     yield
     client.close()
 
@@ -123,12 +123,12 @@ def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, 
     connection.subscribe(f"{control}.active")
     inbox = connection.new_inbox()
     connection.subscribe(inbox)
-    connection.ping(5)
+    connection.ping(60.0)
     with writing(sink(nats_server, throttle_subject=control), [a, b], rows=40) as ended:
-        asked = connection.next_frame(time.monotonic() + 20)
+        asked = connection.next_frame(time.monotonic() + 60)
         pause = ThrottleProducer(1, QUOTA, FOR_EVER_S, a, 7).encode()
         connection.send(wire.pub(f"{control}.7", pause, inbox))
-        receipt = connection.next_frame(time.monotonic() + 20)
+        receipt = connection.next_frame(time.monotonic() + 60)
         held = js.stream_info(name).messages
         connection.send(wire.pub(f"{control}.7", Active(1).encode()))
         until(lambda: js.stream_info(name).messages >= 20)
@@ -319,7 +319,7 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
 
         def count(self):
             began.set()
-            results.append(answered.wait(20))
+            results.append(answered.wait(60))
             stop.set()
             return {}
 
@@ -341,7 +341,7 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
     try:
         connection = writer.connection
         sid = connection.subscribe(f"{subject}.7")
-        assert began.wait(20)
+        assert began.wait(60)
         said = None
         until = time.monotonic() + 20
         while not isinstance(said, Active) and time.monotonic() < until:
@@ -352,7 +352,7 @@ def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
                 said = understand(frame.data)
         answered.set()
     finally:
-        thread.join(30)
+        thread.join(60)
         client.close()
         writer.close()
 
@@ -372,13 +372,13 @@ def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, contr
     words, rows = connection.subscribe(f"{control}.active"), connection.subscribe(f"{name}.>")
     inbox = connection.new_inbox()
     answers = connection.subscribe(inbox)
-    connection.ping(5)
+    connection.ping(60.0)
     heard = []
 
     def hear(sid):
         """The next message of this subscription; all there were are kept, in order."""
         while True:
-            frame = connection.next_frame(time.monotonic() + 20)
+            frame = connection.next_frame(time.monotonic() + 60)
             assert frame is not None, heard
             heard.append(frame.sid)
             if frame.sid == sid:

@@ -57,7 +57,7 @@ def test_all_records_that_have_come_are_read_at_one_time(certificates):
     thread.start()
     ours.settimeout(30)
     with trusting.wrap_socket(ours, server_hostname="127.0.0.1") as sock:
-        thread.join(30)
+        thread.join(60)
         connection, (peer,) = Connection(sock, {}), made
         for _ in range(100):
             peer.sendall(bytes(500))

@@ -246,7 +246,7 @@ def test_the_second_info(certificates, parts, payload, left):
         port = listener.getsockname()[1]
         sock, info, leftover = shake_hands(asking(certificates, "tlsCaFile", port))
         sock.close()
-        thread.join(30)
+        thread.join(60)
 
     assert (info["max_payload"], leftover) == (payload, left)
     assert ("unheard_of" in info) == (payload == 77)

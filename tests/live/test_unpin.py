@@ -119,11 +119,11 @@ def test_the_server_tells_who_unpins(js, nats_server, new_stream, publish, unpin
     pinned_consumer(js, stream)
     listener = Client(connection_of(nats_server.url))
     listener.connection.subscribe("$JS.EVENT.ADVISORY.API")
-    listener.connection.ping(10.0)
+    listener.connection.ping(60.0)
     unpin("--stream", stream, "--consumer", "c")
     event = {"subject": ""}
     while event["subject"] != f"$JS.API.CONSUMER.UNPIN.{stream}.c":
-        frame = listener.connection.next_frame(time.monotonic() + 10)
+        frame = listener.connection.next_frame(time.monotonic() + 60)
         assert frame is not None, "no advisory"
         event = json.loads(frame.data)
     listener.close()

@@ -30,7 +30,7 @@ def test_the_log_of_a_query(
     source, target = new_stream(allow_direct=True), new_stream()
     client = Client(connection_to(nats_server))
     client.connection.send(b"PUB %b.\xff 1\r\nx\r\n" % source.encode())
-    client.connection.ping(10.0)
+    client.connection.ping(60.0)
     client.close()
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.logged_query",

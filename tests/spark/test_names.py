@@ -77,7 +77,7 @@ def test_a_write_has_the_name_of_its_query(
     connection = client.connection
     for subject in (options["metricsSubject"], f"t.{name}.active"):
         connection.subscribe(subject)
-    connection.ping(10.0)
+    connection.ping(60.0)
     write(spark, options, name, tmp_path)
     reports, words = [], []
     while not any(report.final for report in reports):

@@ -193,7 +193,7 @@ def test_pushed_filters_reach_the_server(
     from http.client import HTTPConnection
 
     def messages_out() -> int:
-        connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=5)
+        connection = HTTPConnection(server.monitor_url.removeprefix("http://"), timeout=60)
         connection.request("GET", "/varz")
         out: int = json.loads(connection.getresponse().read())["out_msgs"]
         connection.close()

@@ -264,7 +264,7 @@ def test_available_now_ends_while_a_producer_writes(
 
     assert before <= len(run.rows) < after
     assert run.sequences == list(range(1, len(run.rows) + 1))
-    assert run.sequences + rest.sequences == list(range(1, sent + 1))
+    assert run.sequences + rest.sequences == list(range(1, js.stream_info(name).last_seq + 1))
 
 
 def test_64_partitions_with_one_hot(
