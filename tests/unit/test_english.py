@@ -16,7 +16,7 @@ GUIDES = (
     "pressure", "sharing", "standby",
 )  # fmt: skip
 NOT_YET = {
-    *(f"docs/{name}.md" for name in ("bench", "design", "house", "reliability")),
+    *(f"docs/{name}.md" for name in ("bench", "design", "house")),
     "docs/guides/partitions.md",
     "docs/reference/options.md",
 }
