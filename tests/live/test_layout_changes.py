@@ -18,7 +18,6 @@ from pyspark_jetstream.operations.handover import announce, reading
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.partitioning import partition_stream
-from pyspark_jetstream.operations.partitionplan import PartitionPlan
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.partitions import layouts, stored, update, writing
@@ -409,9 +408,9 @@ def test_a_standby_was_there_before(
     check_whole(js, origin, of)
 
 
-def standing_by(query: Callable[..., Query], plan: PartitionPlan) -> tuple[Query, Query]:
+def standing_by(query: Callable[..., Query], stream: str) -> tuple[Query, Query]:
     """Two queries that follow what replaces this layout; whoever ends gives the lease back."""
-    options = {"stream": plan.layout, "partitions": "auto", "maxRecordsPerTrigger": 60}
+    options = {"stream": stream, "partitions": "auto", "maxRecordsPerTrigger": 60}
     options |= {"consumer": "sb", "standby": "true", "priorityTimeout": "1h"}
     return query(**options), query(**options)
 
@@ -436,7 +435,7 @@ def test_a_standby_takes_over_amid_a_change(
     plans = [layouts(origin, n, how) for n, how in ways]
     for plan in plans:
         partition_stream(js.client.options, plan)
-    reads, other = standing_by(query, plans[0])
+    reads, other = standing_by(query, plans[0].layout)
     eventually(reads.step)
     with writing(js, origin):
         for before, plan in itertools.pairwise(plans):
@@ -484,7 +483,7 @@ def test_one_that_waits_goes_along(
     plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
     for plan in plans:
         partition_stream(js.client.options, plan)
-    reads, waits = standing_by(query, plans[0])
+    reads, waits = standing_by(query, plans[0].layout)
     eventually(reads.step)
     waits.step()
     announce(js.client.options, plans[0].layout, plans[1])
@@ -506,3 +505,28 @@ def test_one_that_waits_goes_along(
 
     reads.rows += waits.rows
     check_whole(js, origin, reads)
+
+
+def test_who_takes_over_goes_over_at_once(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    A query that takes over where nothing is left to read goes over from where the other one stood,
+    far from where it began itself, and does not come back there.
+    """
+    origin = raw()
+    plan = layouts(origin, 3, "filtered")
+    partition_stream(js.client.options, plan)
+    reads, waits = standing_by(query, origin)
+    eventually(lambda: reads.step() is not None and len(reads.rows) == 240)
+    for each in (waits, waits, reads):
+        each.step()
+    reads.die()
+    announce(js.client.options, origin, plan)
+    eventually(lambda: has_the_lease(waits) and where(waits) == (plan.layout, 3))
+    js.publish(f"{origin}.O0.JFK", b"last", [])
+    partition_stream(js.client.options, plan)
+    eventually(lambda: waits.step() and waits.data == [b"last"])
+
+    partitions = [len(each["sequences"]) for each in waits.planned]
+    assert partitions == sorted(partitions)

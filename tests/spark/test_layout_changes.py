@@ -31,6 +31,9 @@ from ..kits.seeds import fresh
 from ..kits.sources import NewStream
 from .changing_query import ALERT_EVERY
 
+STATEFUL = Path(sys.prefix) / "stateful"
+"""Where `make install` puts what Spark needs for transformWithState."""
+
 KEYS = 12
 ROWS = 240
 """Of each turn of the query; its batches have a hundred at the most."""
@@ -139,7 +142,7 @@ class Driver:
         environment = os.environ | {
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(STATEFUL)]),
         }
         script = Path(__file__).with_name("changing_query.py")
         (self._home / "done").unlink(missing_ok=True)
