@@ -263,14 +263,15 @@ class RangeDriver(Driver):
             assert self._stayed is not None
             return self._stayed[1]
         initial = is_initial(start)
+        offset = self._offset(start) if initial else Offset.from_json(start)
+        followed = self._turn.followed(offset)
+        if followed is not None:
+            return followed.to_json()
         if not initial:
-            offset = Offset.from_json(start)
             self._take(offset)
             self._durables.expect(offset)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._laid_out(self._offset(start))
-        if not initial and not self._end.is_frozen:
-            self._changeover.follow(own, self._infos)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else offset.resumed
@@ -278,9 +279,13 @@ class RangeDriver(Driver):
         if begin is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
+        if begin.layout != own.layout:
+            return begin.to_json()
         begin = begin.bare()
         if not begin.is_at(own):  # it may be further than what was seen
             self._watched.look()
+        if not initial and not self._end.is_frozen:
+            self._changeover.follow(begin, self._infos)
         checked = self._watched.checked(begin)
         if self._changeover.change is not None and checked.streams != begin.streams:
             self._changeover.meet(begin)  # raises: the cut is none of the new stream's
