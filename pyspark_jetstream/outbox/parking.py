@@ -4,7 +4,8 @@ Rows that step aside for a pause: into a stream where they wait, or back to wher
 Rule 1: no I/O and no clock; the caller brings the function that says whether there is room.
 
 A task parks (`Parking`): a row of a subject that an operator pauses is stored in the parking
-stream, on `<stream>.<query>.<subject>`, as a dead letter is (`deadletters`), with the row's own id.
+stream, on `<stream>.<query>.<subject>`, as a dead letter is (`deadletters`). Its id there is
+`<query>.<target>.<row's id>`: rows for several streams, or of several queries, may have one id.
 What has rows there is parked for the rest of the attempt, whatever becomes of the pause, so that no
 row overtakes those before it. A row that was sent is not: it may be stored. Nor are those behind it
 while it is on its way or waits to go again, else the next attempt would park it behind them.
@@ -25,9 +26,9 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import CRLF, join, scalar
+from ..arrays import BINARY, CRLF, join, scalar
 from ..errors import RowError
-from .deadletters import BEHIND, DeadLetters
+from .deadletters import BEHIND, MAX_HEADERS, DeadLetters
 from .messages import Messages
 from .targets import Targets
 from .throttling.throttle import PausedBy, Throttle
@@ -146,15 +147,22 @@ class Parking:
         if not len(messages):
             return messages
         self.known.update(messages.subjects)
-        letters = self._letters.of(messages, _REASON)
-        targets = messages.targets
-        if targets is not None:
-            texts = [None if p is None else self._behind(p) for p in targets.to_pylist()]
-            behind = pa.array(texts, pa.binary()).take(messages.indices)
-            lines = join(letters.lines, scalar(f"{BEHIND}: "), behind, CRLF)
-            letters = replace(letters, lines=pc.coalesce(lines, letters.lines))
+        targets, ids = messages.targets, messages.ids
+        if targets is None or ids is None:  # a ledger needs both, and parking needs a ledger
+            raise RowError(messages.subjects[0], "its rows have no id; report this")
+        before = [
+            ("", "") if place is None else (self._targets[place].name, self._behind(place))
+            for place in targets.to_pylist()
+        ]
+        names, behind = (pa.array(texts, BINARY) for texts in zip(*before, strict=True))
+        own = join(
+            scalar(f"{self._letters.query_id}."), names.take(messages.indices), scalar("."), ids
+        )
+        letters = self._letters.of(replace(messages, ids=own), _REASON)
+        behind = behind.take(messages.indices)
+        lines = join(letters.lines, scalar(f"{BEHIND}: "), behind, CRLF)
         self.has_room = self._room()
-        return letters
+        return replace(letters, lines=lines)
 
     def note_wire(self, is_empty: bool) -> bool:
         """Takes whether no row is on its way; whether others, which waited for that, are parked."""
@@ -191,11 +199,14 @@ class Parking:
         """Those of the subjects that have a row that is too large."""
         limit = self._letters.max_payload
         sizes = pc.binary_length(messages.data)
+        is_large = pa.repeat(pa.scalar(False), len(messages))
         if messages.lines is not None:
-            sizes = pc.add(sizes, pc.binary_length(messages.lines))
-        if limit is None or pc.max(sizes).as_py() <= limit - _ROOM:
-            return set()
-        large = pc.unique(messages.indices.filter(pc.greater(sizes, limit - _ROOM)))
+            headers = pc.binary_length(messages.lines)
+            sizes = pc.add(sizes, headers)
+            is_large = pc.greater(headers, MAX_HEADERS - _ROOM)
+        if limit is not None:
+            is_large = pc.or_(is_large, pc.greater(sizes, limit - _ROOM))
+        large = pc.unique(messages.indices.filter(is_large))
         return codes & set(large.to_pylist())
 
 

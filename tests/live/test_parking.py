@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import os
 import pickle
@@ -97,14 +96,16 @@ class Query:
             name = TaskName(self.id, self.batch, task)
             options = replace(self.options, **changes)
             blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
-            return write_task(client, options, blocks, name, of_query(self.id, self.batch))
+            ids = of_query(self.id, self.batch)
+            return write_task(client, options, blocks, name, ids)
         finally:
             client.close()
 
-    def commit(self, tasks=1):
+    def commit(self, tasks=1, targets=()):
         """The driver's commit."""
         park = self.options.rules.park_stream or ""
-        Ledger(self.js).commit(self.id, self.batch, tasks, {}, (), park)
+        counts = {parked.PARK_BYTES: self.options.rules.park_bytes}
+        Ledger(self.js).commit(self.id, self.batch, tasks, counts, targets, park)
         self.batch += 1
 
     def drain(self, **options):
@@ -368,6 +369,9 @@ def test_parked_rows_are_counted_and_sent_by_hand(query, throttle, nats_server):
         ({"max_bytes": 1 << 20}, "max_bytes"),
         ({"retention": "workqueue"}, "workqueue retention"),
         ({"deny_purge": True}, "deny_purge"),
+        ({"no_ack": True}, "no_ack"),
+        ({"max_msg_size": 1000}, "max_msg_size"),
+        ({"max_msgs": 15, "discard": "new"}, "max_msgs"),
         ({"subjects": ["elsewhere.>"]}, "does not take"),
     ],
 )
@@ -647,8 +651,8 @@ def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
     throttle(f"{one.stream}.b")
     drained = []
 
-    def meanwhile(options, name):
-        drained.append(drain(options, name))
+    def meanwhile(options, name, **process):
+        drained.append(drain(options, name, **process))
         if len(drained) == 1:
             one.write(one.made("b"))
             one.commit()
@@ -656,9 +660,7 @@ def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
         return drained[-1]
 
     monkeypatch.setattr(drainer, "drain", meanwhile)
-    given = io.TextIOWrapper(io.BytesIO(pickle.dumps((one.options, one.id))))
-    monkeypatch.setattr(sys, "stdin", given)
-    drainer.main()
+    drainer.send_all(one.options, one.id, os.getpid(), lambda: None)
     assert drained[0] == 0
     one.check()
 
@@ -688,3 +690,81 @@ def test_the_option_is_not_taken_away_while_rows_are_parked(query, throttle, acc
     one.commit()
     one.check()
     assert Ledger(one.js).look(TaskName(one.id, one.batch, 0)).committed.parking == ""
+
+
+def test_rows_of_several_streams_and_queries_may_have_one_id(query, throttle, js, new_stream):
+    """
+    A parking stream that has rows for two streams, and those of two queries, keeps each of them,
+    though a row is copied to all of them under its own id.
+    """
+    one, two = query(throttle), query(throttle)
+    two.options = replace(two.options, rules=one.options.rules)
+    other = new_stream(allow_direct=True)
+    subjects = [f"{one.stream}.a", f"{other}.a", f"{two.stream}.a"]
+    throttle(*subjects)
+
+    def rows(*names):
+        ids = [f"SOURCE-{number}" for number in range(3)]
+        return pa.record_batch({
+            "subject": pa.array([name for name in names for _ in ids]),
+            "data": pa.array(ids * len(names)),
+            "msg_id": pa.array(ids * len(names)),
+        })  # fmt: skip
+
+    assert one.write(rows(*subjects[:2])).parked == 6
+    assert two.write(rows(subjects[2])).parked == 3
+    one.commit()
+    two.commit()
+    assert one.parked() == 9
+    throttle()
+    assert one.drain() == two.drain() == 0
+
+    expected = [b"SOURCE-0", b"SOURCE-1", b"SOURCE-2"]
+    for subject in subjects:
+        assert [data for _, data in stored(js, subject.partition(".")[0])] == expected
+
+
+def test_rows_do_not_go_to_the_parking_stream_themselves(query, throttle, js):
+    """
+    A stream that rows are for is no parking stream: what reads it would get parked rows.
+    """
+    one = query(throttle)
+    rules = replace(one.options.rules, park_stream=one.stream)
+    one.options = replace(one.options, rules=rules)
+    with pytest.raises(OptionError, match=f"rows go to stream '{one.stream}' itself"):
+        one.write(one.made("a"))
+    assert js.stream_info(one.stream).messages == 0
+
+
+def test_of_two_processes_that_drain_the_later_one_goes_on(query, throttle):
+    """
+    Spark stops the Python process that commits when it was idle for a minute, and each that follows
+    starts a process that drains: the one before ends.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a"))
+    one.commit()
+    ended: list[int] = []
+
+    def begin(number):
+        work = (one.options, one.id, os.getpid(), lambda: ended.append(number))
+        thread = Zombie(Fate(), -1, lambda: drainer.send_all(*work))
+        thread.start()
+        return thread
+
+    def holder():
+        (record,) = one.js.last_messages("KV_SPARK_LEDGER", [f"$KV.SPARK_LEDGER.{one.id}.parked"])
+        return json.loads(record.data)["process"] if record is not None else ""
+
+    first = begin(1)
+    until(holder)
+    known = holder()
+    second = begin(2)
+    until(lambda: holder() != known)
+    first.end()
+    assert one.drain() == 20
+    assert second.is_alive() and ended == [1]
+    throttle()
+    second.end()
+    one.check()
