@@ -29,6 +29,7 @@ from pyspark_jetstream.errors import (
     NotConnectedError,
     OptionError,
     ProducerThrottledError,
+    TargetChangedError,
     WriterFencedError,
 )
 from pyspark_jetstream.outbox.priority import Priority
@@ -42,15 +43,20 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.write import drainer, parked
 from pyspark_jetstream.write.attempt import TaskAttempt
+from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.parked import drain, ensure_parking
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import TaskReport, write_task
 
+from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, creation_of, rules_of, sink_of
 from ..kits.places import ROOT
+from ..kits.schemas import mistakes
 from ..kits.seeds import fresh
+from ..kits.tables import tables
+from .test_inspect_job import run as inspect
 from .test_publisher import stored
 from .test_throttle_job import start, until
 
@@ -89,7 +95,7 @@ class Query:
         names, values = zip(*data, strict=True)
         return pa.record_batch({"subject": pa.array(names), "data": pa.array(values)})
 
-    def write(self, batch, task=0, size=1000, **changes):
+    def write(self, batch, task=0, size=1000, report=None, **changes):
         """One attempt of the task."""
         client = Client(self.options.connection)
         try:
@@ -97,7 +103,7 @@ class Query:
             options = replace(self.options, **changes)
             blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
             ids = of_query(self.id, self.batch)
-            return write_task(client, options, blocks, name, ids)
+            return write_task(client, options, blocks, name, ids, report=report)
         finally:
             client.close()
 
@@ -768,3 +774,63 @@ def test_of_two_processes_that_drain_the_later_one_goes_on(query, throttle):
     throttle()
     second.end()
     one.check()
+
+
+def test_inspect_shows_what_is_parked(query, throttle, nats_server, js, tmp_path):
+    """
+    How many rows are parked, of which queries and subjects, since when, and how full the stream is;
+    with a checkpoint those of its query. The lines are no wider than the terminal.
+    """
+    one, two = query(throttle, park_bytes=2000), query(throttle)
+    two.options = replace(two.options, rules=replace(two.options.rules, park_stream=one.park))
+    throttle(*(f"{each.stream}.{name}" for each in (one, two) for name in "ab"))
+    one.write(one.made("a", "a", "b", "c", rows=40))
+    two.write(two.made("a", rows=5))
+    one.commit()
+    two.commit()
+    checkpoint = str(write_checkpoint(tmp_path, [[]], committed=0, query=one.id))
+
+    status, out, said = inspect(nats_server, "--stream", one.park)
+    narrow = inspect(nats_server, "--checkpoint", checkpoint, COLUMNS="80")
+    (of_all,), (of_one,) = (
+        json.loads(inspect(nats_server, *words, "--json")[1])["parkings"]
+        for words in (("--stream", one.park), ("--checkpoint", checkpoint))
+    )
+    shown = tables(out)
+    (stream,) = shown["Parking"]
+    a, b = ({"subject": f"{one.stream}.{name}", "query": one.id} for name in "ab")
+
+    assert (status, said) == (0, "")
+    assert (stream["stream"], stream["rows"], stream["subjects"]) == (one.park, "35", "3")
+    assert (stream["used"], stream["throttleParkBytes"]) == ("0%", "1.0 GiB")
+    assert [row["rows"] for row in shown[f"Parked in {one.park}"]] == ["20", "10", "5"]
+    assert narrow[0] == 0 and f"{one.stream}.b" in narrow[1]
+    assert two.id not in narrow[1]
+    assert max(map(len, narrow[1].partition("\nParking\n")[2].splitlines())) <= 80
+    assert (of_all["rows"], of_one["rows"], of_one["subjects"]) == (35, 30, 2)
+    assert of_one["most_bytes"] == 2000 and "is full" in of_one["notes"][0]
+    assert of_one["used"] == of_one["bytes"] / 2000 == js.stream_info(one.park).bytes / 2000
+    rows = [{name: row[name] for name in ("subject", "query", "rows")} for row in of_one["parked"]]
+    assert rows == [a | {"rows": 20}, b | {"rows": 10}]
+    assert of_one["age_s"] >= of_one["parked"][1]["age_s"] > 0
+    assert mistakes(json.loads(inspect(nats_server, "--json")[1]), "inspect") == []
+
+
+def test_inspect_says_that_a_parking_stream_is_gone(query, throttle, nats_server, tmp_path):
+    """
+    The query that parks there fails at its next batch, and what was parked is lost: a problem.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    report = TaskReport()
+    one.write(one.made("a"), report=report)
+    one.commit(targets=check_targets(one.js, report.seen))
+    one.js.delete_stream(one.park)
+    checkpoint = str(write_checkpoint(tmp_path, [[]], committed=0, query=one.id))
+    status, out, _ = inspect(nats_server, "--checkpoint", checkpoint)
+    one.js.create_stream({"name": one.park, "subjects": [f"{one.park}.>"]})
+
+    assert status == 3
+    assert f"parking stream {one.park}: is gone" in out
+    with pytest.raises(TargetChangedError, match="made anew"):
+        one.write(one.made("a"))
