@@ -14,7 +14,8 @@ A drain sends what is parked (`Staying`): a row whose subject is paused stays, a
 
 What cannot be parked waits as without: rows of a stream that replaces messages or changes their
 subjects, as nobody could tell later whether they are stored there; on a subject that is too long,
-or that are too large; and all while the stream is full.
+or that are too large; that expect another message to be the last one, which it may not be later;
+and all while the stream is full.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _ROOM: Final = 4096
 
 _LONGEST: Final = 1000
 """Bytes of the longest subject whose rows are parked."""
+
+_EXPECTED: Final = "\nNats-Expected-Last-"
+"""What a row behind its id has that expects another message to be the last one."""
 
 _REASON: Final = "Parked"
 
@@ -109,7 +113,7 @@ class Parking:
         BOOL: which of these rows are parked; None for none.
 
         Raises:
-            RowError: A row is too large, and rows before it are parked.
+            RowError: A row cannot be parked, and rows before it are.
         """
         is_active = throttle.active(now)
         if not is_active:
@@ -126,19 +130,20 @@ class Parking:
         wanted = {code for code in codes if self._wants(messages, code, throttle, now)}
         if not wanted:
             return None
-        large = self._large(messages, wanted)
-        for code in large:
+        unfit = self._unfit(messages, wanted)
+        for code in unfit:
             subject = messages.distinct[code]
             if subject in self.known:
                 raise RowError(
                     subject,
-                    "rows of it are parked (throttleParkStream), and one is too large to be parked"
-                    " behind them: it has less than 4 KiB of the server's max_payload left;"
+                    "rows of it are parked (throttleParkStream), and one cannot be parked behind"
+                    " them: it has a Nats-Expected-… header, or less than 4 KiB left of the"
+                    " server's max_payload or of the 64 KiB of a message's headers;"
                     " `pyspark-jetstream throttle parked --drain` sends those before it",
                 )
             self._never.add(subject)
         mask = pa.array(
-            [code in wanted - large for code in range(len(messages.distinct))], pa.bool_()
+            [code in wanted - unfit for code in range(len(messages.distinct))], pa.bool_()
         ).take(messages.indices)
         return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
 
@@ -195,19 +200,20 @@ class Parking:
         target = self._targets[place]
         return not (target.replaces or target.transforms)
 
-    def _large(self, messages: Messages, codes: set[int]) -> set[int]:
-        """Those of the subjects that have a row that is too large."""
+    def _unfit(self, messages: Messages, codes: set[int]) -> set[int]:
+        """Those of the subjects that have a row that is too large, or that expects what is now."""
         limit = self._letters.max_payload
         sizes = pc.binary_length(messages.data)
-        is_large = pa.repeat(pa.scalar(False), len(messages))
+        is_unfit = pa.repeat(pa.scalar(False), len(messages))
         if messages.lines is not None:
             headers = pc.binary_length(messages.lines)
             sizes = pc.add(sizes, headers)
-            is_large = pc.greater(headers, MAX_HEADERS - _ROOM)
+            expects = pc.match_substring(messages.lines, _EXPECTED)
+            is_unfit = pc.or_(expects, pc.greater(headers, MAX_HEADERS - _ROOM))
         if limit is not None:
-            is_large = pc.or_(is_large, pc.greater(sizes, limit - _ROOM))
-        large = pc.unique(messages.indices.filter(is_large))
-        return codes & set(large.to_pylist())
+            is_unfit = pc.or_(is_unfit, pc.greater(sizes, limit - _ROOM))
+        unfit = pc.unique(messages.indices.filter(is_unfit))
+        return codes & set(unfit.to_pylist())
 
 
 class Staying:
