@@ -42,8 +42,8 @@ _ROOM: Final = 4096
 _LONGEST: Final = 1000
 """Bytes of the longest subject whose rows are parked."""
 
-_EXPECTED: Final = "\nNats-Expected-Last-"
-"""What a row behind its id has that expects another message to be the last one."""
+_EXPECTED: Final = "(?m)^Nats-Expected-Last-"
+"""Finds the header of a row that expects another message to be the last one."""
 
 _REASON: Final = "Parked"
 
@@ -208,7 +208,7 @@ class Parking:
         if messages.lines is not None:
             headers = pc.binary_length(messages.lines)
             sizes = pc.add(sizes, headers)
-            expects = pc.match_substring(messages.lines, _EXPECTED)
+            expects = pc.match_substring_regex(messages.lines, _EXPECTED)
             is_unfit = pc.or_(expects, pc.greater(headers, MAX_HEADERS - _ROOM))
         if limit is not None:
             is_unfit = pc.or_(is_unfit, pc.greater(sizes, limit - _ROOM))

@@ -167,7 +167,7 @@ def test_b27_rows_whose_headers_keep_them(line):
     B27: a letter has more headers than its row, and a stream takes 64 KiB of them. What stands on a
     subject now, which a row expects, may not stand there later: it could never go out.
     """
-    lines = [b"Nats-Msg-Id: i-0\r\n" + line + b"\r\n", b"Nats-Msg-Id: i-1\r\n"]
+    lines = [line + b"\r\nNats-Msg-Id: i-0\r\n", b"Nats-Msg-Id: i-1\r\n"]
     batch = rows("a", "b", lines=pa.array(lines, pa.binary()))
     mask = parking().of(batch, throttled(("a", 5), ("b", 5)), NOW)
 
