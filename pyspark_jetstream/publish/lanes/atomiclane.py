@@ -57,7 +57,7 @@ from ...errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ...outbox.limits import Kind, pause_s
 from ...outbox.messages import Messages
 from . import window
-from .answers import Outcome, Refusal, classify, is_ordinal, parsed
+from .answers import SUBJECT_IN_PROCESS, Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
 from .lane import BROKEN, Doubted
@@ -460,6 +460,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
 def _understand(status: int, description: str, data: bytes, size: int) -> Outcome:
     """Outcome of a batch of this size, by the reply to one of its messages."""
     outcome = classify(status, description, data)
+    if outcome.err_code == SUBJECT_IN_PROCESS:
+        return outcome._replace(kind=Kind.REJECTED)
     if outcome.kind is not Kind.STORED:
         return outcome
     answer = parsed(data)
