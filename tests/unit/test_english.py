@@ -16,7 +16,7 @@ GUIDES = (
     "pressure", "sharing", "standby",
 )  # fmt: skip
 NOT_YET = {
-    *(f"docs/{name}.md" for name in ("bench", "design", "house")),
+    *(f"docs/{name}.md" for name in ("bench", "house")),
     "docs/guides/partitions.md",
     "docs/reference/options.md",
 }
