@@ -32,11 +32,11 @@ OTHERS = (
 )  # fmt: skip
 """Pages that speak of others' things by others' names."""
 
-HOUSE = ("bench", "deployments", "design", "endurance", "house", "reliability")
+HOUSE = ("bench", "house")
 """Pages for those who work on the package."""
 
 NAMES_OF_OTHERS = {
-    "topic": {"index", "troubleshooting", "runbook", "guides/throttle"},
+    "topic": {"index", "troubleshooting", "runbook", "design", "guides/throttle"},
 }
 """Where Kafka's and PIP-385's own words are meant."""
 
