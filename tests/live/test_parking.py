@@ -481,7 +481,7 @@ class Whims(threading.Thread):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", fresh(__name__, 4))
+@pytest.mark.parametrize("seed", fresh(__name__, 4), ids=["first", "second", "third", "fourth"])
 def test_any_pauses_and_kills(query, throttle, fate, seed):
     """
     Whatever is paused when, whoever is killed where, and whoever was thought dead and goes on:
