@@ -311,10 +311,11 @@ class RangeDriver(Driver):
         self._watched.check_fits(upto, self._end.offsets)
         upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
+        logged = self._first(start, end, upto), upto
         if self._layout.is_several:
             self._watched.look()
             upto = self._watched.still_there(upto)
-        offset = self._first(start, end, upto)
+        offset = logged[0] if upto == logged[1] else self._first(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
         without_rows = self._turn.warm_ups(len(self._layout)) if start != end else []
@@ -339,7 +340,7 @@ class RangeDriver(Driver):
             plan = self._replanned(offset, upto, is_past)
         self._await_parts(plan)
         self._count_batch(plan)
-        return self._tasks.of(plan, self._is_deep)
+        return self._tasks.of(plan, self._is_deep, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Settles a batch; never raises, the next commit covers it."""
@@ -560,7 +561,7 @@ class RangeDriver(Driver):
                     offset.sequences[p.index]
                     if offset.streams.get(p.stream) == upto.streams[p.stream]
                     else upto.base[p.index]
-                    for p in self._layout
+                    for p in upto.layout or self._layout
                 )
             )
         return upto.at(upto.resumed) if upto.resumed and start != end else offset

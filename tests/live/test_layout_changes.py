@@ -468,6 +468,8 @@ def test_an_origin_that_was_made_anew(
     with pytest.raises(CopyMismatchError, match="was made anew at .* stand here twice"):
         turn(of, reading(new))
         of.step()
+
+
 def standing_by(query: Callable[..., Query], stream: str) -> tuple[Query, Query]:
     """Two queries that follow what replaces this layout; whoever ends gives the lease back."""
     options = {"stream": stream, "partitions": "auto", "maxRecordsPerTrigger": 60}
