@@ -22,6 +22,7 @@ from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
+from ..kits.backups import backup, restore
 from ..kits.layouts import LAYOUTS, MODES, Place
 from ..kits.options import connection_of
 from ..kits.reading import query
@@ -101,6 +102,27 @@ def test_a_stream_that_keeps_messages_for_us_was_taken_back(store, own, query, r
     place.publish(80)
 
     with pytest.raises(DataLossError, match="older copy of it was restored.*written to since"):
+        reader.step()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_that_is_brought_back_from_a_backup(store, own, query, mode):
+    """
+    A backup that is restored while the query does not look, and has outgrown what was read when it
+    looks again, is another stream.
+    """
+    place = Place(own, "one", "A")
+    place.publish(60)
+    kept = backup(own, "A")
+    place.publish(40)
+    reader = query(store.server, readMode=mode, **place.options)
+    reader.drain()
+    time.sleep(survey._TRUSTED.total_seconds())
+    restore(own, kept)
+    place.publish(80)
+
+    assert len(reader.rows) == 100
+    with pytest.raises(DataLossError, match="made anew at|older copy of it was restored"):
         reader.step()
 
 
