@@ -499,26 +499,32 @@ def test_a_standby_takes_over_amid_a_change(
         partition_stream(js.client.options, plan)
     reads, other = standing_by(query, plans[0].layout)
     eventually(reads.step)
-    with writing(js, origin):
-        for before, plan in itertools.pairwise(plans):
-            announce(js.client.options, before.layout, plan)
-            while where(reads)[1] != plan.partitions:
-                waits = other.committed == len(other.planned) and rng.random() < 0.5
-                if waits:
-                    other.restart()
-                for _ in range(rng.randint(3, 6)):
-                    eventually(lambda of=reads: of.plan() is not None)
-                    reads.commit()
-                    assert not waits or not other.step()
-                if rng.random() < 0.5:
-                    eventually(lambda of=reads: of.plan() is not None)
-                reads.die()
-                reads, other = other, reads
-                if not waits:
-                    reads.restart()
-                eventually(lambda of=reads: has_the_lease(of))
-                turns += 1
-                assert turns < 60
+    numbers = itertools.count()
+
+    def plan_one(of: Query) -> None:
+        for n in itertools.islice(numbers, 20):  # fewer than a batch has
+            js.publish(f"{origin}.O{n % 12}.JFK", b"w%d" % n, [])
+        eventually(lambda: of.plan() is not None)
+
+    for before, plan in itertools.pairwise(plans):
+        announce(js.client.options, before.layout, plan)
+        while where(reads)[1] != plan.partitions:
+            waits = other.committed == len(other.planned) and rng.random() < 0.5
+            if waits:
+                other.restart()
+            for _ in range(rng.randint(3, 6)):
+                plan_one(reads)
+                reads.commit()
+                assert not waits or not other.step()
+            if rng.random() < 0.5:
+                plan_one(reads)
+            reads.die()
+            reads, other = other, reads
+            if not waits:
+                reads.restart()
+            eventually(lambda of=reads: has_the_lease(of))
+            turns += 1
+            assert turns < 60
     partition_stream(js.client.options, plans[-1])
     wanted = {(subject, each) for subject, all_ in stored(js, origin).items() for each in all_}
     reads.restart(maxRecordsPerTrigger=10_000)

@@ -49,7 +49,7 @@ Of a kill: at the start of a turn; from its first batch on; from the first one o
 which layout the query goes over, or in which it is there.
 """
 
-PATIENCE_S = 400
+PATIENCE_S = 900
 """For one turn of the query; it takes ten seconds on a machine that has nothing else to do."""
 
 
