@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 STARTS := $(VENV)/.starts
 LOWEST := $(CURDIR)/.venv-lowest
 EXAMPLES := $(CURDIR)/.venv-examples
-WORKERS ?= 4
+WORKERS ?= 6
 
 # Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
 export PYSPARK_PYTHON := $(BIN)/python
@@ -49,11 +49,12 @@ lint: $(INSTALLED)  ## Check style and formatting
 types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
-# Several processes: most tests wait for a server, a trigger or a JVM more than they compute.
-XDIST := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Several processes: most tests wait for a server or a trigger more than they compute; two of the
+# six run Spark, which computes (tests/kits/scheduling.py).
+XDIST := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=4 processes)
+test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=6 processes)
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 .PHONY: soak

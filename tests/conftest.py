@@ -42,8 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    What stands in tests/live or tests/spark carries that mark; a file's tests run in one process
-    (pytest-xdist, `kits/scheduling.py`), unless they name a group of their own.
+    What stands in tests/live or tests/spark carries that mark. Spark's come first, then live ones.
     """
     soak.note(config, items)
     for item in items:
@@ -51,8 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in ("live", "spark"):
             if mark in place.parts:
                 item.add_marker(mark)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(place)))
     order = {"spark": 0, "live": 1}
     items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
     if config.getoption("--soak-only") or not config.getoption("--soak"):
@@ -65,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Of a run of several processes: which takes which files (`make test`)."""
-    if config.getvalue("dist") != "loadgroup":
+    if config.getvalue("dist") != "loadfile":
         return None
     from .kits.scheduling import Scheduling
 

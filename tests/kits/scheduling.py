@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from xdist.scheduler import LoadGroupScheduling
-from xdist.workermanage import WorkerController
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 __all__ = ["Scheduling"]
 
 
-class Scheduling(LoadGroupScheduling):
+class Scheduling(LoadFileScheduling):
     """
-    A third of the processes take the files of Spark first, the others those of servers.
+    A file's tests run in one process, which starts its servers and clusters once. A third of the
+    processes take the files of Spark first, the others those of servers.
 
     Tests with Spark compute, and tests with servers wait: together they use a machine that each
     would overload or leave idle. A process that takes no file of Spark starts no JVM.
@@ -19,7 +24,7 @@ class Scheduling(LoadGroupScheduling):
     def _assign_work_unit(self, node: WorkerController) -> None:
         with_spark = self.nodes.index(node) < max(1, self.numnodes // 3)
         for scope in self.workqueue:
-            if scope.startswith("spark/") == with_spark:
+            if scope.startswith("tests/spark/") == with_spark:
                 self.workqueue.move_to_end(scope, last=False)
                 break
         super()._assign_work_unit(node)

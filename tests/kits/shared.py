@@ -37,7 +37,7 @@ def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
         each.reader.stop()
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """Waits until `condition` holds, and returns what it gave."""
     deadline = time.monotonic() + timeout_s
     while True:

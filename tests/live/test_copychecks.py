@@ -39,7 +39,7 @@ def sequences(js: JetStream, stream: str, subject: str) -> list[int]:
 
 def until(done: Callable[[], bool]) -> None:
     """Waits for what the server does by itself."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -141,7 +141,7 @@ def test_headers_arrive_with_the_messages(
     subject = f"{origin}.1.O3"
     publish([(subject, b"a", [("Nats-Msg-Id", "1"), ("A", "b")])])
     publish([(subject, b"b", [("Nats-Expected-Stream", origin), ("C", "")])])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(sequences(js, origin, subject)) < 13:
         assert time.monotonic() < deadline
         publish([(subject, b"c", [("Nats-Msg-Id", "1")])])

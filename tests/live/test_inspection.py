@@ -81,7 +81,7 @@ def pull(js: JetStream, stream: str, name: str, batch: int = 1) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

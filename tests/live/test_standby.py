@@ -62,7 +62,7 @@ def recorded(js, stream) -> dict:
     return json.loads(record.data)
 
 
-def until_it_reads(query, timeout_s=40.0) -> list[int]:
+def until_it_reads(query, timeout_s=60.0) -> list[int]:
     """Batches until one has rows; these."""
     deadline = time.monotonic() + timeout_s
     while not (found := query.batch()):

@@ -70,7 +70,7 @@ def rows_of(out: str) -> list[dict[str, str]]:
     return [row for rows in tables(out).values() for row in rows]
 
 
-def until(what: Callable[[], object], seconds: float = 20.0) -> None:
+def until(what: Callable[[], object], seconds: float = 60.0) -> None:
     """Waits for it."""
     end = time.monotonic() + seconds
     while not what():

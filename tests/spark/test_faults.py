@@ -81,7 +81,7 @@ def deliveries(home: Path) -> dict[int, list[list[Any]]]:
 @pytest.mark.parametrize(
     ("retention", "points"),
     [
-        ("limits", [POINTS[1], POINTS[4], POINTS[6]]),
+        ("limits", [POINTS[6]]),
         ("limits", POINTS),
         ("workqueue", POINTS[4:8:2]),
         ("interest", POINTS[6:8]),
