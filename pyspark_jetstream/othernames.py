@@ -91,7 +91,8 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      "it is 'startingOffsets' here, by partition: {\"0\": 42}"),
     (_READS, "startingOffsetsByTimestamp startingOffsetsByTimestampStrategy optStartTime startTime"
      " startTimestamp",
-     "it is 'startingTimestamp' here, one for all partitions: RFC 3339, or -10m"),
+     "it is 'startingTimestamp' here: RFC 3339, or -10m, for all partitions or of several streams"
+     " by stream"),
     ("range", "endingOffsetsByTimestamp endTime endTimestamp",
      "it is 'endingTimestamp' here, one for all partitions: RFC 3339, or -10m"),
     (_READS, "ackPolicy enable.auto.commit autoCommit",

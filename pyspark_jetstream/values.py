@@ -39,6 +39,7 @@ __all__ = [
     "inline_or_file",
     "interval",
     "moment",
+    "moments",
     "offsets",
     "one_filter",
     "partition_subject",
@@ -59,6 +60,7 @@ __all__ = [
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+_KAFKAS: Final = {-1: LATEST, -2: EARLIEST}
 
 _GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
 """Names that the server takes as a priority group (consumer.go, validGroupName)."""
@@ -155,8 +157,8 @@ class Starting:
     word: str = EARLIEST
     sequences: Mapping[int, int | str] = field(default_factory=dict)
     moment: Moment | None = None
-    streams: Mapping[str, Mapping[int, int | str]] = field(default_factory=dict)
-    """`sequences` of each stream, where a read has several."""
+    streams: Mapping[str, Mapping[int, int | str | Moment]] = field(default_factory=dict)
+    """`sequences` of each stream, or moments, where a read has several."""
 
 
 def text(value: str) -> str:
@@ -475,9 +477,28 @@ def moment(value: str) -> Moment:
     )
 
 
+def moments(value: str) -> Starting:
+    """A moment for all partitions, or of several streams by stream and partition."""
+    text = value.strip()
+    if not text.startswith("{"):
+        return Starting(moment=moment(text))
+    expected = f'expected a moment, or JSON such as {{"ORDERS": {{"0": "-10m"}}}}, got \'{value}\''
+
+    def read(where: Any) -> Moment:
+        if not isinstance(where, str):
+            raise ValueError(expected)
+        return moment(where)
+
+    found = _by_place(text, expected, read)
+    if not all(isinstance(of, dict) for of in found.values()):
+        raise ValueError(expected)
+    return Starting(streams=found)
+
+
 def offsets(value: str) -> Starting:
     """
-    `earliest`, `latest`, or sequences by partition, of several streams by stream and partition.
+    `earliest`, `latest`, or sequences by partition, of several streams by stream and partition;
+    also -2 and -1 for the words, as Kafka's source has them.
     """
     text = value.strip()
     if text.lower() in (EARLIEST, LATEST):
@@ -487,25 +508,41 @@ def offsets(value: str) -> Starting:
         f' such as {{"0": 42, "1": "earliest"}}, of several streams such as'
         f' {{"ORDERS": {{"0": 42}}}}, got \'{value}\''
     )
+
+    def read(where: Any) -> Any:
+        word: Any = where.lower() if isinstance(where, str) else where
+        is_number = isinstance(word, int) and not isinstance(word, bool)
+        if is_number:
+            word = _KAFKAS.get(word, word)
+        if word not in (EARLIEST, LATEST) and not (is_number and word >= 0):
+            raise ValueError(expected)
+        return word
+
+    found = _by_place(text, expected, read)
+    if all(isinstance(of, dict) for of in found.values()):
+        return Starting(EARLIEST, streams=found)
+    return Starting(EARLIEST, found)
+
+
+def _by_place(text: str, expected: str, read: Callable[[Any], Any]) -> dict[Any, Any]:
+    """
+    What JSON has by partition, or by stream and partition.
+
+    Raises:
+        ValueError: It is neither (`expected`), or `read` takes a value of it for none.
+    """
     try:
         parsed = read_json(text)
     except ValueError:
         raise ValueError(expected) from None
     if not isinstance(parsed, dict) or not parsed:
         raise ValueError(expected)
-    if not all(isinstance(where, dict) and where for where in parsed.values()):
-        return Starting(EARLIEST, _sequences(parsed, expected))
-    streams = {stream: _sequences(of, expected) for stream, of in parsed.items()}
-    return Starting(EARLIEST, streams=streams)
 
-
-def _sequences(parsed: Mapping[str, Any], expected: str) -> dict[int, int | str]:
-    sequences: dict[int, int | str] = {}
-    for key, where in parsed.items():
-        word = where.lower() if isinstance(where, str) else where
-        sequence = isinstance(word, int) and not isinstance(word, bool) and word >= 0
-        known = sequence or word in (EARLIEST, LATEST)
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key) or not known:
+    def of(partitions: Mapping[str, Any]) -> dict[int, Any]:
+        if not all(re.fullmatch(r"0|[1-9][0-9]{0,8}", key) for key in partitions):
             raise ValueError(expected)
-        sequences[int(key)] = word
-    return sequences
+        return {int(key): read(where) for key, where in partitions.items()}
+
+    if all(isinstance(where, dict) and where for where in parsed.values()):
+        return {stream: of(partitions) for stream, partitions in parsed.items()}
+    return of(parsed)

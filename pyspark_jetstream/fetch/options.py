@@ -65,8 +65,9 @@ READ_OPTIONS: Final = table(
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "`earliest`, `latest`, or JSON of partition to the first sequence to read; of several"
         " streams by stream."),
-    Option("startingTimestamp", "start_time", value_of.moment, "",
-        "Start at the first message not before it: RFC 3339, or `-10m`."),
+    Option("startingTimestamp", "", value_of.moments, "",
+        "Start at the first message not before it: RFC 3339, or `-10m`; of several streams also"
+        " JSON by stream."),
     Option("endingOffsets", "ending", value_of.offsets, "latest",
         "`latest`, or JSON of partition to the last sequence to read; of several streams by"
         " stream."),
@@ -191,8 +192,9 @@ def stream_values(values: Values) -> dict[str, Any]:
     starting, partitions = values["startingOffsets"], values.given("partitions")
     known = len(values["subject"]) or partitions or None
     if "startingTimestamp" in values:
-        starting = Starting(moment=values["startingTimestamp"])
-    parsed("startingOffsets", _inside(known, several), starting)
+        starting = values["startingTimestamp"]
+    option = "startingTimestamp" if "startingTimestamp" in values else "startingOffsets"
+    parsed(option, _inside(known, several), starting)
     connection = connection_options(values)
     common = {"connection": connection, "stream": stream, "several": several}
     common |= {"extent": values.fill(RowExtent)}
@@ -227,7 +229,7 @@ def one_stream(values: Values, what: str) -> None:
 def _inside(partitions: int | None, several: Several | None) -> Callable[[Starting], Starting]:
     def check(starting: Starting) -> Starting:
         if several is None and starting.streams:
-            raise ValueError("expected sequences by partition, as one stream is read")
+            raise ValueError("expected no name of a stream, as one stream is read")
         if several is not None and starting.sequences:
             raise ValueError('expected sequences by stream, such as {"ORDERS": {"0": 42}}')
         for stream, of in starting.streams.items():

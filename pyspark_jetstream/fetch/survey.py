@@ -401,17 +401,16 @@ class Survey:
         Raises:
             OptionError: A sequence lies beyond the end of its stream.
         """
-        moment = where.moment
         by_time: dict[str, int] = {}
         positions = []
         layout = of if of is not None else self.layout
         for partition in layout:
             info = infos[partition.stream]
-            word: int | str = where.sequences.get(partition.index, where.word)
-            word = where.streams.get(partition.stream, {}).get(0, word)
-            if moment is not None:
+            word: int | str | Moment = where.sequences.get(partition.index, where.word)
+            word = where.moment or where.streams.get(partition.stream, {}).get(0, word)
+            if isinstance(word, Moment):
                 if partition.stream not in by_time:
-                    text = moment.rfc3339(info.now)
+                    text = word.rfc3339(info.now)
                     by_time[partition.stream] = self._before(partition.stream, info, text)
                 positions.append(by_time[partition.stream])
             elif word == EARLIEST:

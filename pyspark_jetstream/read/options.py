@@ -179,7 +179,7 @@ def _call(values: Values) -> CallOptions:
         )
     common = stream_values(values)
     parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
-    return values.fill(CallOptions, **common)
+    return values.fill(CallOptions, **common, start_time=common["starting"].moment)
 
 
 @dataclass(frozen=True, slots=True)

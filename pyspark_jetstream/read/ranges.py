@@ -67,7 +67,7 @@ class JetStreamRangeReader(NarrowedReader):
             starts = survey.positions(options.starting, infos, "startingOffsets")
             ends: Sequence[int]
             ends = survey.positions(options.ending, infos, "endingOffsets", ending=True)
-            self._check_order(starts, ends)
+            self._check_order(survey.layout, starts, ends)
             starts = tuple(self._first(survey.layout, infos, starts))
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
@@ -82,16 +82,20 @@ class JetStreamRangeReader(NarrowedReader):
             with borrow(partition.connection) as client:
                 History(JetStream(client), partition.work).end()
 
-    def _check_order(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+    def _check_order(self, layout: Layout, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options
         given = [
-            bool(bound.sequences or bound.moment) for bound in (options.starting, options.ending)
+            bool(bound.sequences or bound.moment or bound.streams)
+            for bound in (options.starting, options.ending)
         ]
-        for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        for partition, start, end in zip(layout, starts, ends, strict=True):
             if all(given) and start > end:
+                number = layout.within(partition.index)[1]
+                of = f" of stream '{partition.stream}'" if layout.is_several else ""
                 raise OptionError(
                     "endingOffsets",
-                    f"partition {index} ends at sequence {end}, before it starts at {start + 1}",
+                    f"partition {number}{of} ends at sequence {end}, before it starts at"
+                    f" {start + 1}",
                 )
 
     def _tasks(

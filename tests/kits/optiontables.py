@@ -62,6 +62,7 @@ TYPES = {
     "_max_wait": "duration or 0",
     "size": "size",
     "moment": "time",
+    "moments": "time",
     "offsets": "offsets",
     "servers": "URLs",
     "domain": "name",

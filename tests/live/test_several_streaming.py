@@ -99,6 +99,29 @@ def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
     assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=3)) - skipped)
 
 
+def test_moments_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
+    """
+    `startingTimestamp` by stream says from when on a stream is read, also one that comes later.
+    """
+    tenants.make("a", "b", "d")
+    tenants.fill("a", "b", "d")
+    moment = tenants.js.stream_info(tenants.name("a")).now.isoformat()
+    tenants.remove("d")
+    starts = {tenants.name("a"): {"0": moment}, tenants.name("c"): {"0": "2100-01-01T00:00:00Z"}}
+    starts[tenants.name("d")] = {"0": moment}
+    several = query(streamPattern=f"{tenants.prefix}-*", startingTimestamp=json.dumps(starts))
+    tenants.fill("a", "b", count=1)
+    drain(several)
+    tenants.make("c", "d")
+    tenants.fill("c", "d")
+    drain(several)
+    tenants.fill("c", count=2)
+    drain(several)
+
+    skipped = {(tenants.name(name), 0, sequence) for name in "ac" for sequence in (1, 2, 3)}
+    assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=5, d=3)) - skipped)
+
+
 def test_a_start_that_a_new_stream_does_not_reach_yet(
     tenants: Tenants, query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ) -> None:

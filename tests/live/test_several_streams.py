@@ -68,6 +68,41 @@ def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) 
     ) == [(a, 0, 5), (a, 0, 6), (b, 0, 1), (b, 0, 3)]
 
 
+def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    `startingTimestamp` says by stream from when on it is read; one that is left out is read from
+    its first message.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b", "c")
+    moment = tenants.js.stream_info(tenants.name("a")).now.isoformat()
+    tenants.fill("a", "b", "c", count=1)
+    a, b, c = (tenants.name(name) for name in "abc")
+    starts = {a: {"0": moment}, b: {"0": "-1h"}}
+
+    assert read(streamPattern=f"{tenants.prefix}-*", startingTimestamp=json.dumps(starts)) == [
+        (a, 0, 4), *[(stream, 0, sequence) for stream in (b, c) for sequence in (1, 2, 3, 4)],
+    ]  # fmt: skip
+
+
+def test_an_end_before_its_start_names_the_stream(
+    tenants: Tenants, read: Callable[..., Any]
+) -> None:
+    """
+    Bounds of a stream that contradict each other are an error that names it, and no empty read.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b", count=6)
+    b = tenants.name("b")
+
+    with pytest.raises(OptionError, match=f"partition 0 of stream '{b}' ends at sequence 2"):
+        read(
+            streamPattern=f"{tenants.prefix}-*",
+            startingOffsets=json.dumps({b: {"0": 5}}),
+            endingOffsets=json.dumps({b: {"0": 2}}),
+        )
+
+
 def test_tasks_of_one_backlog_keep_their_stream(tenants: Tenants, read: Callable[..., Any]) -> None:
     """
     Cut by sequence, each task's rows still have their stream.

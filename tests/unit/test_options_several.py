@@ -67,6 +67,13 @@ def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
         (LIST | {"startingOffsets": '{"OTHERS": {"0": 3}}'}, "'OTHERS' is none of ORDERS,RETURNS"),
         (LIST | {"startingOffsets": '{"ORDERS": {"0": -3}}'}, "expected earliest, latest, or JSON"),
         (LIST | {"startingOffsets": '{"ORDERS": 3}'}, "expected earliest, latest, or JSON"),
+        (
+            LIST | {"startingTimestamp": '{"OTHERS": {"0": "-10m"}}'},
+            "startingTimestamp.*is none of",
+        ),
+        (LIST | {"startingTimestamp": '{"ORDERS": {"1": "-10m"}}'}, "partition 0 of 'ORDERS'"),
+        ({"stream": "A", "startingTimestamp": '{"A": {"0": "-10m"}}'}, "as one stream is read"),
+        (LIST | {"endingOffsets": '{"ORDERS": {"0": -2}}'}, "sequences or latest"),
         (LIST | {"endingOffsets": '{"ORDERS": {"0": "earliest"}}'}, "sequences or latest"),
         ({"stream": "A", "startingOffsets": '{"A": {"0": 3}}'}, "as one stream is read"),
         (LIST | {"multiLast": ">", "upToSequence": "3"}, "names a sequence of one stream"),
@@ -95,6 +102,15 @@ def test_where_each_stream_begins():
     assert parsed.starting.streams == {"ORDERS": {0: 7}, "RETURNS": {0: "latest"}}
     assert parsed.ending.streams == parsed.starting.streams
     assert (parsed.starting.word, parsed.ending.word) == ("earliest", "latest")
+
+
+def test_the_numbers_of_kafka_are_words():
+    """
+    -2 and -1 are the first and the next message, as in Kafka's source.
+    """
+    parsed = parse_read(LIST | {"startingOffsets": '{"ORDERS": {"0": -2}, "RETURNS": {"0": -1}}'})
+
+    assert parsed.starting.streams == {"ORDERS": {0: "earliest"}, "RETURNS": {0: "latest"}}
 
 
 def test_each_stream_is_partition_0_of_itself():
