@@ -31,29 +31,38 @@ _PICTURES: Final = "_static/bench"
 _HEAD: Final = """\
 # Measured
 
-This page is made by the benchmarks (`make bench bench-report`) from their results; each section
-says when they were taken, of which commit, and on which machine. Server, Spark, workers and
-references share its cores. Ratios are of one run, whose parts took turns; absolute figures move by
-a quarter between runs on a shared machine. Run it on yours:
+This page shows how fast reads and writes are, and what limits them. In short:
+
+- The columns *ratio* compare with the reference to their left: 1.00 is as fast as the reference.
+- The lines *What bounds them* say whether cores, the server or round trips limit a case.
+- *CPU-s/1M* are seconds of a core for a million rows, by process.
+- Ratios are of one run whose parts took turns. Absolute figures move by a quarter between runs on a
+  shared machine.
+
+`make bench bench-report` makes the page from the results of the benchmarks. Each section says when
+they were taken, of which commit, and on which machine. Server, Spark, workers and references share
+its cores. Run it on yours:
 
 <!-- not run: minutes -->
 ```bash
 make bench ARGS="--only write --repeat 3"
 ```
 
-*Raw* is what bare sockets reach that decode nothing and, for writes, send bytes made beforehand:
-the limit. *nats-py* is what one would write by hand. *Spark alone* is, for
-writes, the same DataFrame into a Python sink that drops every batch; for reads a Python source
-that makes as many rows of as many bytes out of memory, in as many tasks: what any source in Python
-pays.
+| reference | meaning |
+|---|---|
+| *Raw* | bare sockets that decode nothing and, for writes, send bytes made beforehand: the limit |
+| *nats-py* | a program by hand with the official client |
+| *Spark alone*, writes | the same DataFrame into a Python sink that drops every batch |
+| *Spark alone*, reads | a Python source of as many rows and bytes from memory, in as many tasks |
 
-With `ARGS="--with kafka"` it measures beside Spark's own Kafka source and sink, too: Spark fetches
-the connector and a broker from Maven Central.
+*Spark alone* is the cost of any source or sink in Python. With `ARGS="--with kafka"` the benchmarks
+also measure Spark's own Kafka source and sink. Spark fetches the connector and a broker from Maven
+Central.
 
-Where a section names `conf/spark-defaults.conf`, its advice was followed whole: PySpark compiled by
-`conf/compile_pyspark.py`, and the line about `spark.hadoop.fs.file.impl` that is off in that file
-on, as checkpoints were on a local disk. Spark's session is warm: what is measured has run for some
-seconds before.
+If a section names `conf/spark-defaults.conf`, all its advice was followed: PySpark was compiled by
+`conf/compile_pyspark.py`, and the line about `spark.hadoop.fs.file.impl`, which is off in that
+file, was on, because checkpoints were on a local disk. Spark's session is warm: it has run for some
+seconds before it is measured.
 """
 
 _SECTIONS: Final = {

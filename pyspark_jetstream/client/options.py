@@ -28,49 +28,53 @@ __all__ = [
 CONNECTION_OPTIONS: Final = table(
     "stream range sink",
     Option("servers", "servers", value_of.servers, "nats://127.0.0.1:4222",
-        "Servers to try, a comma list."),
-    Option("credentialsFile", "", value_of.secret_file, "", "A `.creds` file; read on the driver."),
+        "Comma list of the servers to try."),
+    Option("credentialsFile", "", value_of.secret_file, "",
+        "Path of a `.creds` file. The driver reads it."),
     Option("credentials", "", value_of.secret, "", "The content of a `.creds` file.", secret=True),
     Option("nkeySeedFile", "nkey_seed", value_of.secret_file, "",
-        "A file with an nkey seed; read on the driver."),
+        "Path of a file with an nkey seed. The driver reads it."),
     Option("user", "user", value_of.text, "", "User name."),
     Option("password", "password", value_of.secret, "", "Password of `user`.", secret=True),
     Option("token", "token", value_of.secret, "", "Token.", secret=True),
     Option("tlsCaFile", "ca_file", value_of.existing_file, "",
-        "CA certificates (PEM), at the same path on every host."),
+        "CA certificates (PEM). The file is at the same path on every host."),
     Option("tlsCertFile", "cert_file", value_of.existing_file, "",
-        "Client certificate (PEM), likewise."),
+        "Client certificate (PEM). The file is at the same path on every host."),
     Option("tlsKeyFile", "key_file", value_of.existing_file, "",
-        "Key of the client certificate (PEM), likewise."),
+        "Key of the client certificate (PEM). The file is at the same path on every host."),
     Option("tlsHandshakeFirst", "handshake_first", value_of.boolean, "false",
-        "TLS at once, before the server's INFO: for servers with `handshake_first`."),
+        "Begin with the TLS handshake, before the server's INFO. Servers with `handshake_first`"
+        " need it."),
     Option("jsDomain", "", value_of.domain, "", "JetStream domain."),
     Option("jsApiPrefix", "api_prefix", value_of.api_prefix, "$JS.API",
         "JetStream API prefix, instead of a domain."),
     Option("inboxPrefix", "inbox_prefix", value_of.inbox_prefix, "_INBOX",
-        "Replies come on subjects below it; where users have one each, none hears another's."),
+        "Prefix of the subjects for replies. If each user has its own prefix, no user can read"
+        " another's replies."),
     Option("connectTimeout", "connect_timeout_s", value_of.duration, "5s",
-        "How long one server may take to connect; a read that reaches none at its start fails"
-        " after it."),
+        "Longest time to connect to one server. If a read reaches no server at its start, it"
+        " fails after this time."),
     Option("requestTimeout", "request_timeout_s", value_of.duration, "30s",
-        "How long a request or a read may make no progress, reconnects included, before it fails."),
+        "If a request or a read makes no progress for this time, it fails. Reconnects count as"
+        " part of it."),
     Option("logLevel", "log_level", value_of.choice(*LEVELS), "",
-        "Least level of what is logged, on the driver and in tasks: `debug`, `info` (a line of"
-        " counts a batch), `warning`, `error`; without it, what Python's logging says: `warning`."),
+        "Lowest level that the driver and the tasks log. Without this option Python's own logging"
+        " decides; its default is `warning`."),
 )  # fmt: skip
 """The options of every read and write."""
 
 METRICS_OPTIONS: Final = table(
     "stream sink",
     Option("queryName", "query_name", str.strip, "",
-        "What metrics, operators and the log call the query or write. A streaming write takes it"
-        " from `writeStream.queryName`; a read needs it here, as Spark tells a source no name."
-        " Default of reads: their consumer's name."),
+        "Name of the query or write in metrics, in the log and for operators. A streaming write"
+        " takes the name from `writeStream.queryName`. A read needs this option, because Spark"
+        " tells a source no name. If a read has no name, its consumer's name is used."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-        "Subject to which a streaming query or a write reports its counters (`pyspark-jetstream"
-        " metrics`); without it there are no reports."),
+        "Subject to which a streaming query or a write reports its counters. `pyspark-jetstream"
+        " metrics` reads it. Without this option there are no reports."),
     Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
-        "Time between two reports, `100ms` at least."),
+        "Time between two reports, at least `100ms`."),
 )  # fmt: skip
 """The options of streaming reads, and of writes."""
 

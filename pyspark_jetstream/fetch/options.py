@@ -28,49 +28,57 @@ __all__ = [
 READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",
-        "Stream name; with `{partition}` in it, one stream a partition; or several, a comma list."),
+        "Name of the stream. With `{partition}` in the name, each partition has a stream of its"
+        " own. A comma list names several streams."),
     Option("streamPattern", "", value_of.stream_pattern, "",
-        "Read all streams of such a name, `*` for any characters; new ones join."),
+        "Read every stream whose name matches; `*` stands for any characters. A stream that is"
+        " made later is read from then on."),
     Option("subject", "subjects", value_of.disjoint_filters, "",
-        "Read only subjects that match; of a comma list or JSON list, each is a partition.",
+        "Read only messages whose subject matches. Each filter of a comma list or JSON list is a"
+        " partition.",
         absent=()),
     Option("partitions", "", value_of.partition_count, "1",
-        "Number N of subject partitions; `auto`: as many as the stream says, and a streaming query"
-        " goes over to the layout that replaces it."),
+        "Number N of subject partitions. With `auto` the stream says the number. If another"
+        " layout replaces the stream's, a streaming query with `auto` changes to it."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
-        "Filter of one partition with `{partition}` as a token, such as `flights.{partition}.>`."),
+        "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`."),
     Option("bucket", "bucket", value_of.bucket_name, "",
-        "A Key-Value bucket: its keys with their latest values; in a stream with their changes."),
+        "Name of a Key-Value bucket. A batch read has the keys with their latest values; a"
+        " streaming read has the changes."),
     Option("keys", "keys", value_of.filters, "",
-        "Only keys of the bucket that match, such as `user.*.name`; a comma list or JSON list.",
+        "Read only the bucket's keys that match: `user.*.name`, a comma list or a JSON list.",
         absent=(">",)),
     Option("includeHeaders", "include_headers", value_of.boolean, "false",
         "Add the column `headers`."),
     Option("includeData", "include_data", value_of.boolean, "true",
-        "Whether rows have the column `data`; `false` for subjects, times and headers alone."),
+        "Whether rows have the column `data`. Without it rows have subjects, times and headers"
+        " alone."),
     Option("includeCount", "include_count", value_of.boolean, "false",
-        "Add the column `count`: the sum of the subject's counter, null where there is none."),
+        "Add the column `count`, the sum of the subject's counter. The column is null if the"
+        " message has no counter."),
     Option("headerFilter", "header_filter", value_of.header_value, "",
-        "Only messages that have this header with this value: `<name>=<value>`. Others come to the"
-        " worker, which drops them."),
+        "Return only messages whose header has this value: `<name>=<value>`. The other messages"
+        " are sent to the worker as well, and the worker drops them."),
     Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
-        "Fail when messages are gone before they were read."),
+        "Fail if messages have left the stream before they were read."),
     Option("onInvalidSubject", "on_invalid_subject", value_of.choice("fail", "replace", "drop"),
         "fail",
-        "A message whose subject is no UTF-8: fail, `replace` such bytes by U+FFFD, or `drop` it."),
+        "Action for a message whose subject is not UTF-8."),
     Option("minPartitions", "min_partitions", value_of.positive, "",
-        "Cut a backlog, or a direct read, by sequence into at least so many tasks."),
+        "Least number of tasks. A backlog or a direct read is cut by sequence into at least this"
+        " many."),
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
-        "Cut a backlog, or a direct read, by sequence so that no task exceeds it."),
+        "Most messages of a task. A backlog or a direct read is cut by sequence so that no task"
+        " has more."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
-        "`earliest`, `latest`, or JSON of partition to the first sequence to read; of several"
-        " streams by stream."),
+        "Position of the first message: a word, or JSON of partition to sequence. If several"
+        " streams are read, the JSON is by stream."),
     Option("startingTimestamp", "", value_of.moments, "",
-        "Start at the first message not before it: RFC 3339, or `-10m`; of several streams also"
-        " JSON by stream."),
+        "Start at the first message at or after this time: RFC 3339, or `-10m`. If several streams"
+        " are read, JSON by stream is taken as well."),
     Option("endingOffsets", "ending", value_of.offsets, "latest",
-        "`latest`, or JSON of partition to the last sequence to read; of several streams by"
-        " stream."),
+        "Position of the last message: a word, or JSON of partition to sequence. If several"
+        " streams are read, the JSON is by stream."),
 )  # fmt: skip
 """The options of streaming and batch reads."""
 

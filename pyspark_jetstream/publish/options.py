@@ -72,13 +72,17 @@ def _stream_config(value: str) -> dict[str, Any]:
 CREATION_OPTIONS: Final = table(
     "sink",
     Option("stream", "stream", value_of.text, "",
-        "Name of the stream to create; with `{partition}` in it, one stream a partition."),
+        "Name of the stream to create. With `{partition}` in the name, each partition has a"
+        " stream of its own."),
     Option("streamSubjects", "stream_subjects", value_of.stream_subjects, "",
-        "Its subjects, a comma list; `{partition}` is the token of the partition."),
-    Option("partitions", "partitions", value_of.positive, "1", "Number of partitions."),
+        "Subjects of the stream to create, a comma list. `{partition}` is the token of the"
+        " partition."),
+    Option("partitions", "partitions", value_of.positive, "1",
+        "Number of partitions of the streams to create."),
     Option("streamConfig", "config", _stream_config, "",
-        "All else of its configuration, in the server's JSON, or a file of it as `nats stream add"
-        " --config` takes: `{\"max_age\": 86400000000000, \"num_replicas\": 3}`.",
+        'Other settings of the stream to create, as JSON of the server: `{"max_age":'
+        ' 86400000000000, "num_replicas": 3}`. The path of a file for `nats stream add --config`'
+        ' is taken as well.',
         absent={}),
 )  # fmt: skip
 """The options of a write that describe the stream to create."""
@@ -86,41 +90,42 @@ CREATION_OPTIONS: Final = table(
 _OWN: Final = table(
     "sink",
     Option("subject", "subject", value_of.publish_subject, "",
-        "Subject of every row, instead of a `subject` column."),
+        "Subject of every row. Without this option the column `subject` says it."),
     Option("bucket", "bucket", value_of.bucket_name, "",
-        "Write the keys of a Key-Value bucket: columns `key`, `value`, `operation`, `revision`,"
-        " `ttl`."),
+        "Write keys of this Key-Value bucket. The columns are `key`, `value`, `operation`,"
+        " `revision` and `ttl`."),
     Option("subjectMapping", "mapping", _mapping, "",
-        "Rules that map each subject before it is published: JSON, or a file with a nats-server's"
-        " `mappings` block."),
+        "Rules that change each subject before it is published. They are JSON, or the path of a"
+        " file with a nats-server's `mappings` block."),
     Option("mappingKey", "mapping_key", value_of.text, "",
-        "What decides among weighted destinations instead of the message id: `subject`, or a"
-        " header's name."),
+        "Choose among weighted destinations by `subject` or by the header of this name, instead"
+        " of by message id."),
     Option("allowRollup", "allow_rollup", value_of.boolean, "false",
-        "Whether the header `Nats-Rollup: sub` of a row goes out, which purges what its stream has"
-        " of its subject."),
+        "Whether the header `Nats-Rollup: sub` of a row is sent. This header makes the stream"
+        " purge the earlier messages of the row's subject."),
     Option("publishMode", "publish_mode",
         value_of.choice("auto", "async", "fast", "atomic"), "auto",
-        "How messages go out: each with its PubAck, as a fast-ingest batch, as atomic batches."),
+        "The way in which messages are sent."),
     Option("exactlyOnce", "", value_of.boolean, "",
-        "Keep a ledger of what is written; default for `writeStream`. `false`: no message ids"
-        " either."),
+        "Whether a ledger of what is written is kept, so that each row is stored once."
+        " `writeStream` has it by default."),
     Option("requireStream", "require_stream", value_of.boolean, "true",
-        "Send no row that no stream of this account is known to take. `false`, with"
-        " `exactlyOnce=false`, is for subjects that the server maps, or of another account."),
+        "Send a row only if a stream of this account is known to take its subject. Set `false`,"
+        " with `exactlyOnce=false`, for subjects that the server maps or that are of another"
+        " account."),
     Option("createStream", "", value_of.boolean, "false",
-        "Create the target stream if it is missing; never changes one that is there."),
+        "Create the target stream if it is missing. A stream that is there is never changed."),
     Option("maxInFlight", "max_in_flight", value_of.positive, "4096",
-        "Most publishes of a task without a PubAck; round trips and refusals set the window below"
-        " it. Unless it is given, twice as many where a round trip to the server takes 10 ms or"
-        " more."),
+        "Most publishes of a task that have no PubAck yet. Round trips and refusals may set a"
+        " smaller window. Without this option the window is twice as large if a round trip takes"
+        " 10 ms or more."),
     Option("bufferMemory", "", value_of.size, "128MiB",
-        "Bytes of rows that a task holds: a quarter on the wire, a quarter in the queue, half of"
-        " paused subjects."),
+        "Most bytes of rows that a task holds. A quarter is on the wire, a quarter is in the"
+        " queue, and half is for rows of paused subjects."),
     Option("ackTimeout", "ack_timeout_s", value_of.duration, "5s",
-        "Publish again when no PubAck came within it."),
+        "If no PubAck came within this time, the message is sent again."),
     Option("publishTimeout", "publish_timeout_s", value_of.duration, "2m",
-        "Fail when a message is not stored after it, retries included."),
+        "If a message is not stored within this time, the task fails. Retries are included."),
 )  # fmt: skip
 
 _BUCKET: Final = {

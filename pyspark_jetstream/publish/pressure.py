@@ -69,51 +69,58 @@ def _resolver(value: str) -> str:
 PRESSURE_OPTIONS: Final = table(
     "sink",
     Option("throttleSubject", "throttle_subject", _throttle_subject, THROTTLE_SUBJECT,
-        "Subject on which operators pause subjects (`pyspark-jetstream throttle`); who may publish"
-        " there can stop the write. `none`: nobody can."),
+        "Subject on which operators pause subjects (`pyspark-jetstream throttle`). Every user who"
+        " may publish there can stop the write. With `none` nobody can."),
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
-        "How long a paused row waits. `0`: its pause counts against `publishTimeout`, and it fails"
-        " at once where the pause is longer."),
+        "Longest time that a paused row waits. With `0` the pause counts against"
+        " `publishTimeout`; a row fails at once if its pause is longer."),
     Option("throttleParkStream", "park_stream", value_of.stream_name, "",
-        "Stream in which rows of paused subjects wait, so that the batch ends and others go on;"
-        " `createStream` makes it, with the subjects `<name>.>`. For `writeStream` with"
+        "Stream in which rows of paused subjects wait, so that the batch ends and other rows go"
+        " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"
         " `exactlyOnce`."),
     Option("throttleParkBytes", "park_bytes", value_of.size, "1GiB",
-        "Size of that stream from which on rows of paused subjects wait as without it."),
+        "Most bytes of the parking stream. When it is full, rows of paused subjects wait in their"
+        " task."),
     Option("throttleReroute", "reroutes_weights", value_of.boolean, "false",
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
-        "What keeps its order: rows of a subject that wait; also those in flight; or none."),
+        "The order that rows keep."),
     Option("queueSize", "queue_size", _queue_size, "auto",
-        "Rows that wait for the window: a number, `auto` (10,000), or `sqrt` of the window."),
+        "Most rows that wait for the window: a number or a word."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
-        "A row that waits longer is shed, or fails the task; without it rows wait.",
+        "If a row waits in the queue for longer, it is shed, or its task fails. Without this"
+        " option rows wait.",
         absent=math.inf),
     Option("prioritySubjects", "subjects", subject_rules, "",
-        "By subject, the first that matches: `orders.>=critical, metrics.*=non-critical`.",
+        "Priorities by subject. The first filter that matches counts: `orders.>=critical,"
+        " metrics.*=non-critical`.",
         absent=()),
     Option("priorityHeader", "header", value_of.text, "",
-        "A header that names the priority of its row."),
+        "Name of a header that has the row's priority."),
     Option("priorityClaim", "claim", value_of.text, "",
-        "A key of the column `claims`, else a header, whose value decides."),
+        "Key of the column `claims` whose value decides the priority. If there is no such column,"
+        " it names a header."),
     Option("priorityClaimValues", "claim_values", claim_values, "",
-        "What its values mean: `acme=critical, free=non-critical`.", absent=()),
+        "Priority of each value of `priorityClaim`: `acme=critical, free=non-critical`.",
+        absent=()),
     Option("priorityResolver", "priority_resolver", _resolver, "",
-        "`package.module:function` of a `Publish`, for rows without a `priority`."),
+        "Function of a `Publish` that returns the priority, for rows without one:"
+        " `package.module:function`."),
     Option("priorityStrategies", "strategies", strategies, ", ".join(STRATEGIES),
-        "Which of these are asked, in order, after `prioritySubjects`."),
+        "Ways to find a priority after `prioritySubjects`, in the order in which they are asked."),
     Option("overloadPolicy", "", value_of.choice("block", "dead-letter", "drop"), "block",
-        "What becomes of rows the server has no room for: they wait, go elsewhere, or are gone."),
+        "Action for rows for which the server has no room."),
     Option("shedPriorities", "", _shed, "non-critical",
-        "Of which priorities, if not `block`; never `critical`."),
+        "Priorities of rows that may be shed. The option needs another `overloadPolicy` than"
+        " `block`, and never contains `critical`."),
     Option("onReject", "", value_of.choice("fail", "dead-letter"), "fail",
-        "What becomes of a row that can be no message, or that the server will never store: the"
-        " task fails, or it goes elsewhere."),
+        "Action for a row that cannot be a message, or that the server will never store."),
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
-        "Where they go; `{subject}` stands for their own."),
+        "Subject for rows that are shed or rejected. `{subject}` stands for the row's own"
+        " subject."),
     Option("maxCpuPercent", "max_cpu_percent", value_of.positive, "",
-        "Of a core: the window of a worker that uses more does not grow, and rows may be shed as"
-        " if the server had pushed back."),
+        "Percent of a core that a worker may use. While it uses more, its window does not grow,"
+        " and rows may be shed as if the server had pushed back."),
 )  # fmt: skip
 """In the order of docs/reference/options.md."""
 

@@ -42,28 +42,32 @@ _CALLS: Final = ("sequence", "lastBySubject", "nextBySubject", "batch")
 BATCH_OPTIONS: Final = table(
     "range",
     Option("endingTimestamp", "", value_of.moment, "",
-        "End before this moment: RFC 3339, or `-10m`."),
+        "End before this time: RFC 3339, or `-10m`."),
     Option("multiLast", "multi_last", value_of.filters, "",
-        "A snapshot: the last message of every subject that matches; a comma list or JSON list.",
+        "Take a snapshot: the last message of every subject that matches. The filters are a comma"
+        " list or a JSON list.",
         absent=()),
     Option("upToSequence", "up_to_sequence", value_of.positive, "",
-        "A snapshot or a bucket as it was at this sequence."),
+        "Take the snapshot, or the bucket, as it was at this sequence."),
     Option("upToTime", "up_to_time", value_of.moment, "",
-        "As it was just before this moment: RFC 3339, or `-10m`."),
+        "Take the snapshot, or the bucket, as it was just before this time: RFC 3339, or `-10m`."),
     Option("sequence", "sequence", value_of.positive, "",
-        "One message by its sequence; where a `batch` or `nextBySubject` begins."),
+        "Read the message with this sequence. With `batch` or `nextBySubject` the read begins"
+        " there."),
     Option("lastBySubject", "last_by_subject", value_of.one_filter, "",
-        "The last message of a subject or filter."),
+        "Read the last message of a subject or filter."),
     Option("nextBySubject", "next_by_subject", value_of.one_filter, "",
-        "The first message of a subject or filter, from `sequence` or `startingTimestamp` on."),
+        "Read the first message of a subject or filter, from `sequence` or `startingTimestamp`"
+        " on."),
     Option("batch", "batch", value_of.positive, "",
-        "Up to so many messages of one direct get, instead of one."),
+        "Most messages of one direct get. Without this option it reads one message."),
     Option("maxBytes", "max_bytes", value_of.size, "",
-        "End a `batch` at the message that reaches so many bytes."),
+        "End a `batch` at the message with which it reaches this size."),
     Option("history", "history", value_of.boolean, "false",
-        "Every revision the bucket holds, instead of each key's latest."),
+        "Read every revision that the bucket holds, instead of the latest value of each key."),
     Option("dropMarkers", "drop_markers", value_of.boolean, "",
-        "Leave delete and TTL markers out; `true` by default only for a bucket's latest values.",
+        "Leave out the markers of deletes and expired keys. The default is `true` only for the"
+        " latest values of a bucket.",
         absent=False),
 )  # fmt: skip
 """The options of batch reads alone."""

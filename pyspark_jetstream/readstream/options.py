@@ -50,52 +50,62 @@ def _priority(value: str) -> int:
 SHARING_OPTIONS: Final = table(
     "stream",
     Option("minPending", "min_pending", value_of.positive, "",
-        "`overflow`: served only while so many messages of a partition wait, in each for itself, or"
-        " `minAckPending` holds."),
+        "For `overflow`: the query gets messages of a partition only while this many wait in it,"
+        " or while `minAckPending` holds."),
     Option("minAckPending", "min_ack_pending", value_of.positive, "",
-        "`overflow`: served only while so many of a partition are claimed and not acknowledged."),
-    Option("priority", "priority", _priority, "0", "`prioritized`: 0 is served first, 9 last."),
+        "For `overflow`: the query gets messages of a partition only while this many are claimed"
+        " and not acknowledged, or while `minPending` holds."),
+    Option("priority", "priority", _priority, "0",
+        "For `prioritized`: the query's priority. The server serves 0 first and 9 last."),
     Option("ackWait", "ack_wait_s", value_of.duration, "2m",
-        "Claims of a reader that is gone return to the others after it (shared consumers)."),
+        "If a reader of a shared consumer is gone for this time, its claims return to the other"
+        " readers."),
     Option("nakDelay", "nak_delay_s", value_of.duration, "",
-        "Claims that this query gives back (NAK) are dealt out again after it; without, at once.",
+        "If this query gives claims back (NAK), the server deals them out again after this time."
+        " Without this option it does so at once.",
         absent=0.0),
     Option("maxAckPending", "max_ack_pending", value_of.positive, "500000",
-        "Claims of all readers of a shared consumer together."),
+        "Most claims that all readers of a shared consumer hold together."),
     Option("maxDeliver", "max_deliver", value_of.positive, "",
-        "A message claimed more often goes to `deadLetterSubject`, and is terminated."),
+        "If a message is claimed more often than this, it goes to `deadLetterSubject` and is"
+        " terminated."),
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
-        "Where it goes; `{subject}` stands for its own."),
+        "Subject for messages that are beyond `maxDeliver`. `{subject}` stands for the subject of"
+        " the message."),
     Option("claimsLedger", "claims_ledger", value_of.choice("auto", "true", "false"), "auto",
-        "Queries that share note their open batches in the bucket `SPARK_CLAIMS`, so that no batch"
-        " is read twice; `auto`: where the bucket can be used."),
+        "Whether queries that share a consumer note their open batches in the bucket"
+        " `SPARK_CLAIMS`. With these notes no batch is read twice."),
     Option("abandonAfter", "abandon_after_s", value_of.duration, "1h",
-        "A query that is away for longer loses the batch that it had recorded to the others."),
+        "If a query is away for longer than this, the other queries get the batch that it had"
+        " recorded."),
 )  # fmt: skip
 
 _OWN: Final = table(
     "stream",
     Option("consumer", "consumer", value_of.consumer_name, "",
-        "Prefix of the durable consumers; default: made once, kept in the checkpoint."),
+        "Prefix of the names of the durable consumers. Without this option a name is made once"
+        " and kept in the checkpoint."),
     Option("priorityPolicy", "policy", value_of.choice("pinned_client", *POLICIES), "pinned_client",
-        "`pinned_client`: a consumer of our own; `overflow`, `prioritized`: shared with others."),
+        "Whether the query's consumers are its own or shared with other queries."),
     Option("priorityGroup", "priority_group", value_of.priority_group, "spark",
         "Name of the consumers' priority group."),
     Option("priorityTimeout", "priority_timeout_s", value_of.duration, "",
-        "The server unpins a silent client after it, `6s` at least; default: the server's 2m."),
+        "If the pinned client is silent for this time, the server unpins it. The least is `6s`;"
+        " without this option the server waits 2 minutes."),
     Option("standby", "standby", value_of.boolean, "false",
-        "Wait while an identical query with the same `consumer` and another checkpoint reads, and"
-        " take its place when it dies."),
+        "Wait while an identical query reads. That query has the same `consumer` and another"
+        " checkpoint. If it dies, this query takes its place."),
     Option("readMode", "read_mode", value_of.choice("auto", "consumer", "direct"), "auto",
-        "`consumer` (pinned), `direct`, or per batch what costs the server least."),
+        "The way in which messages are read."),
     Option("maxRecordsPerTrigger", "max_records", value_of.positive, "",
-        "At most so many messages a batch."),
+        "Most messages of a batch."),
     Option("maxBytesPerTrigger", "max_bytes", value_of.size, "",
-        "About so many bytes a batch, by the stream's average message."),
+        "Approximate most bytes of a batch. They are computed from the average message of the"
+        " stream."),
     Option("minRecordsPerTrigger", "min_records", value_of.positive, "",
-        "Wait for so many messages before a batch."),
+        "A batch begins only when this many messages wait, or after `maxTriggerDelay`."),
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",
-        "But no longer than this."),
+        "Longest time to wait for `minRecordsPerTrigger`."),
 )  # fmt: skip
 
 STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)

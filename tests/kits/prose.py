@@ -27,8 +27,8 @@ _RULES: Final = (
 
 def pieces(page: str) -> Iterator[str]:
     """
-    Paragraphs, items and cells as text on one line, without headings. Code is the word `x`, a link
-    its text, an image nothing.
+    Paragraphs, items and lines of cells as text on one line, without headings. Code is the word
+    `x`, a link its text, an image nothing.
     """
     text = _UNREAD.sub("\n\n", page)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
@@ -38,7 +38,8 @@ def pieces(page: str) -> Iterator[str]:
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)|\n(?=[|#])", text):
         line = " ".join(block.split())
         if line.startswith("|"):
-            yield from (cell.strip() for cell in line.strip("|").split("|") if cell.strip(" -:"))
+            cells = re.split(r"\||<br>", line.strip("|"))
+            yield from (cell.strip() for cell in cells if cell.strip(" -:"))
         elif line and not line.startswith("#"):
             yield re.sub(r"^([-*]|\d+\.) ", "", line)
 

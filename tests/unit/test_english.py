@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from pyspark_jetstream.operations.console import program
+from pyspark_jetstream.operations.console.commands import COMMANDS
 
 from ..kits.places import ROOT
 from ..kits.prose import LONGEST, faults, pieces
@@ -20,7 +24,6 @@ NOT_YET = {
     "docs/bench.md",
     "docs/guides/partitions.md",
     "docs/house.md",
-    "docs/reference/options.md",
 }
 """Pages that were not rewritten by the rule; the list shrinks."""
 
@@ -66,6 +69,20 @@ def pages() -> dict[str, Path]:
 def test_nothing_has_to_be_read_twice(page):
     """No sentence is long, begins with a clause, or has a rule in its brackets."""
     assert faults(read(page)) == []
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_is_understood_at_once(name):
+    """The help of each program, of its commands and of each flag, is held like a page."""
+    parser = program.Parser(prog=name)
+    module = import_module(f".{COMMANDS[name].module}", program.__package__)
+    module.arguments(parser)
+    parsers = [parser, *parser.commands().values()]
+    said = [COMMANDS[name].does, re.sub(r"(?m)^ {4}.*$", "", module.__doc__ or "")]
+    said += [text for each in parsers for text in (each.description, each.epilog) if text]
+    said += [action.help for each in parsers for _, action in each.flags() if action.help]
+
+    assert faults("\n\n".join(said).replace("%(default)s", "x").replace("%(choices)s", "x")) == []
 
 
 @pytest.mark.parametrize("name", GUIDES)

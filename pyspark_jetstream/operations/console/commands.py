@@ -48,7 +48,8 @@ COMMANDS: Final = {
     ),
     "unpin": Command(
         "unpinning",
-        "Takes the pin from whoever holds it at consumers of a priority group, and says from whom.",
+        "Takes the pin from the client that holds it, at consumers of a priority group, and says"
+        " from whom.",
     ),
     "pause": Command(
         "pausing",
@@ -61,8 +62,8 @@ COMMANDS: Final = {
     ),
     "rewind": Command(
         "rewinding",
-        "Lets a stopped streaming query write a batch, and all behind it, again: checkpoint and"
-        " ledger.",
+        "Lets a stopped streaming query write a batch and all later ones again; changes checkpoint"
+        " and ledger.",
     ),
     "partition": Command(
         "partitions",
@@ -93,7 +94,7 @@ COMMANDS: Final = {
     ),
     "replay": Command(
         "backfills.replay",
-        "Publishes dead letters as the rows they were, on their original subjects.",
+        "Publishes dead letters again as rows, on their original subjects.",
     ),
 }
 

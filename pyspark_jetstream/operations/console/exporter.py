@@ -7,7 +7,7 @@ Serves the metrics that reads and writes publish (option metricsSubject) to Prom
 One exporter sums up all executors and queries that publish on the subject. A second one that
 listens to the same subject has the same figures; let Prometheus scrape one of them.
 
-Exit status 1: no connection or no port, why in one line; 2: wrong arguments; 130: interrupted.
+Exit status 1: no connection or no port, one line says why; 2: wrong arguments; 130: interrupted.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
 Needs prometheus-client: pip install prometheus-client
@@ -51,11 +51,12 @@ def arguments(parser: Parser) -> None:
     """The program's arguments."""
     add = parser.add_argument
     add("--metrics-subject", type=checked(check_filter), metavar="SUBJECT",
-        default="spark.jetstream.metrics", help="%(default)s")  # fmt: skip
+        default="spark.jetstream.metrics",
+        help="subject of the reports (%(default)s)")  # fmt: skip
     add("--listen", type=argument(address), metavar="HOST:PORT", default="127.0.0.1:9464",
-        help="%(default)s")  # fmt: skip
+        help="address for Prometheus (%(default)s)")  # fmt: skip
     add("--silent", type=seconds, default=30.0, metavar="TIME",
-        help="gauges of whoever says nothing for so long do not count (30s)")  # fmt: skip
+        help="drop the gauges of a query or write that is silent for so long (30s)")  # fmt: skip
     parser.add_connection()
 
 

@@ -9,14 +9,14 @@ checkpoint beside what the server holds.
     pyspark-jetstream inspect --checkpoint hdfs://name/checkpoints/alerts
     pyspark-jetstream inspect --stream FLIGHTS --consumer spark-6544945683 --json
 
-Nothing is changed: it reads the checkpoint's files and asks the server. Without arguments it shows
-all that is Spark's on the server. Without --consumer it shows the consumers of the checkpoint's
-queries, else all that have a priority group. With --watch it looks again every two seconds, or so
-many, and adds rates, until Ctrl-C. A checkpoint that is not on this machine is read by Spark's JVM,
-as Spark is configured.
+The command changes nothing: it reads the checkpoint's files and asks the server. Without arguments
+it shows everything of Spark on the server. Without --consumer it shows the consumers of the
+checkpoint's queries; without a checkpoint, all consumers with a priority group. With --watch it
+looks again every two seconds, or after the time given, and adds rates, until Ctrl-C. If a
+checkpoint is not on this machine, Spark's JVM reads it, as Spark is configured.
 
-Exit status 0: all well, or Ctrl-C; 1: failed, why in one line; 2: wrong arguments; 3: some problem,
-it is shown.
+Exit status 0: all well, or Ctrl-C; 1: failed, one line says why; 2: wrong arguments; 3: there is a
+problem, the output says which.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
 """
@@ -57,11 +57,11 @@ def arguments(parser: Parser) -> None:
     """The program's arguments."""
     add_consumers(parser)
     add = parser.add_argument
-    add("--subject", metavar="FILTER", help="as the query's option subject")
+    add("--subject", metavar="FILTER", help="the value of the query's option subject")
     add("--partition-subject", dest="partitionSubject", metavar="SUBJECT",
         help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
     add("--watch", nargs="?", const=2.0, type=seconds, metavar="SECONDS",
-        help="look again every so many seconds (2)")  # fmt: skip
+        help="look again after this time (2)")  # fmt: skip
     parser.add_json("one JSON document, with --watch one a line")
     parser.add_connection()
 
@@ -83,14 +83,14 @@ def add_consumers(parser: Parser) -> None:
     """Arguments that select consumers: by their names, or by a query's checkpoint."""
     add = parser.add_argument
     add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
-    add("--partitions", metavar="N", help="how many there are")
+    add("--partitions", metavar="N", help="number of partitions")
     add("--consumer", type=argument(consumer_name), metavar="NAME",
         help="one consumer, or the prefix of a query's; default: the checkpoint's")  # fmt: skip
     add("--checkpoint", metavar="DIR",
         help="a query's checkpointLocation: a path, or a URI that Spark reaches (needs Java)",
     )  # fmt: skip
     add("--checkpoint-timeout", type=argument(duration), default=60.0, metavar="TIME",
-        help="for each answer of another file system than this machine's (60s)",
+        help="longest wait for an answer of a remote file system (60s)",
     )  # fmt: skip
 
 

@@ -7,23 +7,24 @@ Makes N partitions of a stream that exists, on the server itself, and compares t
     pyspark-jetstream partition --layout filtered --stream RAW --partitions 4 \\
         --subject 'raw.*.*' --tokens 1
 
-The streams layout is one stream a partition, RAW-0, RAW-1 …; where the origin's subjects carry no
-number, a numbered stream, RAW-all, stands in between. That one alone is the filtered layout. The
-origin is left as it is, and the server goes on copying. Run again, it goes on and compares anew.
+The streams layout has one stream for each partition: RAW-0, RAW-1 and so on. If the origin's
+subjects carry no number, a numbered stream, RAW-all, copies the origin first. The filtered layout
+is this numbered stream alone. The origin is not changed, and the server goes on copying. If you run
+the command again, it goes on where it was and compares again.
 
-With another N, beside the old layout, which queries may go on reading:
+A layout with another N stands beside the old one, which queries may go on reading:
 
     pyspark-jetstream partition --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
-Queries go over to it under their checkpoints. For one that shall begin a new checkpoint,
---hand-over prints, as JSON, the options for the end of the old layout and the beginning of the new
-one, once the query is stopped. All steps are in the guide about partitions.
+Queries change to it with their checkpoints. If a query must begin a new checkpoint, stop it and
+use --hand-over. This prints, as JSON, the options for the end of the old layout and for the
+beginning of the new one. The guide about partitions has all steps.
 
---undo, with the arguments the streams were made with, removes them.
+--undo removes the streams. Give it the arguments with which they were made.
 
-Exit status 0: done, and every copy is what it should be; 1: failed, why in one line; 2: wrong
-arguments; 3: a copy is not what it should be, which one in one line; 130: interrupted.
+Exit status 0: done, and every copy is right; 1: failed, one line says why; 2: wrong arguments;
+3: a copy is wrong, one line says which; 130: interrupted.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
 """
@@ -56,30 +57,28 @@ def arguments(parser: Parser) -> None:
     """The program's arguments."""
     parser.when_interrupted = ": the server goes on copying; run this again to check"
     add = parser.add_argument
-    add("--stream", metavar="NAME", required=True, help="the stream to partition; left as it is")
-    add("--partitions", type=int, required=True, metavar="N")
+    add("--stream", metavar="NAME", required=True, help="the stream to partition; not changed")
+    add("--partitions", type=int, required=True, metavar="N", help="number of partitions")
     add("--layout", choices=("streams", "filtered"), help="default: streams")
     add("--streams", metavar="NAME-{partition}", help="names of the partitions' streams")
     add("--numbered", metavar="NAME", help="name of the numbered stream")
     add("--partition-subject", help="where the number stands: 'flights.{partition}.>'")
-    add("--subject", help="or, where there is none, the subjects to number: 'flights.*.*'")
-    add("--tokens", type=int, nargs="+", default=(), help="the '*' to hash, counted from 1")
+    add("--subject", help="without --partition-subject, the subjects to number: 'flights.*.*'")
+    add("--tokens", type=int, nargs="+", default=(), help="numbers of the '*' to hash, from 1")
     add("--destination", help="the transform that numbers; default: after the literal beginning")
     add("--verify", choices=("counts", "order", "content"), default="order", help=_VERIFY)
     add("--stall-timeout", type=seconds, default=60.0, metavar="TIME",
-        help="how long nothing may be copied (60s)")  # fmt: skip
-    add(
-        "--replaces", metavar="LAYOUT", help="the layout read so far: a stream, or NAME-{partition}"
-    )
-    add("--replaces-partitions", type=int, metavar="N", help="how many, where it does not tell")
+        help="fail if nothing is copied for this time (60s)")  # fmt: skip
+    add("--replaces", metavar="LAYOUT", help="the layout read now: a stream, or NAME-{partition}")
+    add("--replaces-partitions", type=int, metavar="N", help="its number, if it does not say so")
     act = parser.add_mutually_exclusive_group()
-    act.add_argument("--hand-over", action="store_true", help="print where to leave it, and begin")
+    act.add_argument("--hand-over", action="store_true", help="print where to leave the old one")
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")
-    add("--force", action="store_true", help="undo although something is lost")
+    add("--force", action="store_true", help="undo even if messages are lost")
     add(
         "--dry-run",
         action="store_true",
-        help="only say what would be made and cost, or removed and lost",
+        help="only say what would be made and its cost, or removed and lost",
     )
     parser.add_json("one JSON document instead of text; --hand-over always prints one")
     parser.add_connection()

@@ -7,14 +7,15 @@ Pauses all consumers of a query for a time: the query waits.
 
 `resume`: Ends a pause before its time: the query goes on.
 
---consumer names one consumer, or by their prefix those of all partitions of a query; a checkpoint
-names its query's. The query waits, says until when, reads nothing around the pause, and goes on by
-itself. It looks once a second, before a batch: tasks that read without the consumer by then come to
-their end. With readMode=direct there is no consumer. On a `limits` stream the server forgets a
-consumer, and its pause, that no client asks for a day. A later pause takes the place of this one.
+--consumer names one consumer, or a query's consumers by the prefix of their names. A checkpoint
+names the consumers of its query. While the pause lasts, the query waits and logs its end. It reads
+nothing in another way, and goes on by itself. The query looks for a pause once a second, before a
+batch. Tasks that read without the consumer at that time finish first. With readMode=direct there is
+no consumer. On a `limits` stream the server forgets a consumer, and its pause, if no client asks
+for it for a day. A later pause replaces an earlier one.
 
-Exit status 0: all are paused, or none is any more; 1: failed, why in one line; 2: wrong arguments;
-3: one or more were not paused that were to go on, which is shown.
+Exit status 0: all are paused, or all go on; 1: failed, one line says why; 2: wrong arguments;
+3: a consumer to resume was not paused, the output says which.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
 """
@@ -38,8 +39,9 @@ NOT_PAUSED: Final = 3
 def arguments(parser: Parser) -> None:
     """The program's arguments."""
     add_consumers(parser)
-    parser.add_argument("--for", dest="for_s", type=seconds, metavar="TIME", help="such as 10m")
-    parser.add_argument("--resume", action="store_true", help="end a pause, as `resume` does")
+    parser.add_argument("--for", dest="for_s", type=seconds, metavar="TIME",
+        help="length of the pause, such as 10m")  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="end the pause, as `resume` does")
     parser.add_json("one JSON document a consumer, one a line")
     parser.add_connection()
 

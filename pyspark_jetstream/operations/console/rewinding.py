@@ -1,31 +1,33 @@
 """
-Lets a stopped streaming query write a batch, and all behind it, again: checkpoint and ledger.
+Lets a stopped streaming query write a batch and all later ones again; changes checkpoint and
+ledger.
 
     pyspark-jetstream rewind --checkpoint /checkpoints/alerts --batch 41
     pyspark-jetstream rewind --checkpoint /checkpoints/alerts --accept
 
-For who has lost rows that were written: a server that loses power, or whose store is replaced by an
-older copy, takes from the end of its streams what the ledger (exactlyOnce) and Spark's checkpoint
-call committed. The query's TakenBackError names the batch. Stop the query, run this, start it.
+Use this if a server has lost rows that were written. A server that loses power, or whose store is
+replaced by an older copy, loses the end of its streams. The ledger (exactlyOnce) and Spark's
+checkpoint still call those rows committed. The query's TakenBackError names the batch. Stop the
+query, run this command, and start the query.
 
-Batch 41 is read again as it was planned, and of its rows those are left out that are still in their
-streams. What comes behind it is planned anew, with other ids: rows of later batches that are still
-in a stream, because another one has lost more, are there twice then. It is refused while a stream
-still knows message ids of the last duplicate window: rows that are gone would be dropped as stored.
-Sources must still have the messages. Spark keeps the last 100 batches
+Batch 41 is read again as it was planned. Its rows that are still in their streams are left out.
+Later batches are planned again, with other ids. If one stream has lost more than another, rows of
+later batches may still be in the other one. These rows are then stored twice. The command refuses
+while a stream still knows message ids of the last duplicate window, because the server would drop
+the lost rows as stored. The source must still have the messages. Spark keeps the last 100 batches
 (spark.sql.streaming.minBatchesToRetain).
 
-With --accept nothing is written again: the query goes on behind the last batch that the checkpoint
-or the ledger has committed, with what is there.
+With --accept nothing is written again. The query goes on after the last batch that the checkpoint
+or the ledger has committed, with the rows that are stored.
 
-A query that writes meanwhile is refused. One that runs and has nothing to write cannot be seen from
-outside: its next batch fails with a TakenBackError that says so. So look first that it has stopped.
+The command refuses if the query writes meanwhile. It cannot see a query that runs and has nothing
+to write: the query's next batch fails with a TakenBackError. So stop the query first.
 
-Nothing is deleted of the checkpoint: the files of later batches are moved to rewound-1 in it, or
-rewound-2 and so on. Killed, it is run again. With the option standby, `nats kv del SPARK_STANDBY
-<stream>.<consumer>` as well, or the query goes on where it was.
+No file of the checkpoint is deleted. The files of later batches are moved to rewound-1 in it, or
+rewound-2 and so on. If the command is killed, run it again. With the option standby, run
+`nats kv del SPARK_STANDBY <stream>.<consumer>` as well, or the query goes on where it was.
 
-Exit status 0: done; 1: failed, why in one line; 2: wrong arguments.
+Exit status 0: done; 1: failed, one line says why; 2: wrong arguments.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
 """
@@ -61,8 +63,8 @@ def arguments(parser: Parser) -> None:
         help="the query's checkpointLocation: a local path, or file://")  # fmt: skip
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--batch", metavar="N", type=int, help="the first batch to write again")
-    which.add_argument("--accept", action="store_true", help="go on with what is there")
-    add("--force", action="store_true", help="though others have just written to the streams")
+    which.add_argument("--accept", action="store_true", help="go on with the rows that are stored")
+    add("--force", action="store_true", help="go on although others have just written")
     parser.add_json()
     parser.add_connection()
 

@@ -12,17 +12,19 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
     pyspark-jetstream throttle parked --stream ORDERS_PARKED
     pyspark-jetstream throttle parked --stream ORDERS_PARKED --drain
 
-A pause is issued again each second, told to who comes meanwhile before its first row, and lifted at
-the end; Ctrl-C and SIGTERM are an early end. Who does not acknowledge is asked to pause its whole
-connection; who does not acknowledge that either is named. Nothing is enforced; what was stored
-meanwhile is counted. `producers` shows what is paused, too, why, by whom and until when. `quota`
-gives each writer its share of the limit, and shows what it publishes of it; producers that keep no
-rate are paused, a second at a time, while there is too much. `parked` counts the rows that wait in
-a parking stream (option throttleParkStream), by query and subject; --drain sends those that may go,
-of queries that do not run, too, and counts what is left.
+`pause` sends the pause again each second and lifts it at the end. Ctrl-C and SIGTERM end it early.
+A writer that starts meanwhile hears of the pause before its first row. If a writer does not
+acknowledge, it is asked to pause its whole connection. If it does not acknowledge that, it is
+listed. A pause is not enforced, so the messages that were stored meanwhile are counted.
+`producers` shows the writers and the pauses: why, by whom and until when.
+`quota` gives each writer its share of the limit, and shows how much of it the writer publishes. A
+producer that keeps no rate is paused, a second at a time, while there is too much.
+`parked` counts the rows that wait in a parking stream (option throttleParkStream), by query and
+subject. With --drain it sends the rows whose pause is over, also those of queries that do not run,
+and counts the rest.
 
-Exit status 0: all who were expected to have acknowledged; 1: failed; 2: wrong arguments; 3: some
-have not, they are listed, or rows are parked still; 4: nobody is there who could be told.
+Exit status 0: all expected writers have acknowledged; 1: failed; 2: wrong arguments; 3: some have
+not and are listed, or rows are still parked; 4: there is no writer.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 """
@@ -97,22 +99,22 @@ def arguments(parser: Parser) -> None:
     _subject(one)
     _wait(one, 1.0)
     one.add_argument("--reason", choices=Reason.__members__, metavar="REASON",
-        help="the reason of the pause; without it both quota reasons")  # fmt: skip
+        help="the reason of the pause; without it both quota reasons are lifted")  # fmt: skip
     _common(one)
     one = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
     add = one.add_argument
     add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
-        help="a topic's: 'orders.>=1000/s', 'orders.>=1MiB/s', 'orders.>=1000/s and 1MiB/s',"
+        help="rate of a topic: 'orders.>=1000/s', 'orders.>=1MiB/s', 'orders.>=1000/s and 1MiB/s',"
         " 'orders.>=600/m,burst=5000'")  # fmt: skip
     add("--group", dest="groups", action="append", default=[], metavar="FILTERS=RATE",
-        help="a resource group's: 'orders.>, metrics.>=5MiB/s'")  # fmt: skip
-    add("--broker", metavar="RATE", help="the broker's, of all streams: it pauses whole writers")
+        help="rate of a resource group: 'orders.>, metrics.>=5MiB/s'")  # fmt: skip
+    add("--broker", metavar="RATE", help="rate of all streams together; it pauses whole writers")
     add("--config", metavar="FILE",
         help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
     _common(one)
     one = command("parked", parked, "Counts rows that wait in a parking stream; sends them.")
-    one.add_argument("--stream", metavar="NAME", required=True, help="as in throttleParkStream")
-    one.add_argument("--drain", action="store_true", help="send those whose pause is over")
+    one.add_argument("--stream", metavar="NAME", required=True, help="as option throttleParkStream")
+    one.add_argument("--drain", action="store_true", help="send the rows whose pause is over")
     _common(one)
 
 
@@ -125,9 +127,9 @@ def run(given: argparse.Namespace) -> int:
 def _common(parser: Parser) -> None:
     """Arguments of all commands."""
     parser.add_argument("--throttle-subject", type=checked(check_subject), metavar="SUBJECT",
-        default=THROTTLE_SUBJECT, help="where the writers listen (%(default)s)")  # fmt: skip
+        default=THROTTLE_SUBJECT, help="subject that writers hear (%(default)s)")  # fmt: skip
     parser.add_argument("--receipt-wait", type=argument(receipt_wait), default=0.1,
-        metavar="DURATION", help="how long a receipt may take, at most 400ms (100ms)")  # fmt: skip
+        metavar="DURATION", help="longest wait for receipts, at most 400ms (100ms)")  # fmt: skip
     parser.add_json("one JSON document at the end instead of the table")
     parser.add_connection()
 
@@ -460,12 +462,12 @@ def _shown(text: str) -> str:
 
 def _wait(parser: Parser, seconds: float) -> None:
     parser.add_argument("--wait", type=argument(duration), default=seconds, metavar="DURATION",
-        help=f"for producers, and their answers ({seconds:.0f}s)")  # fmt: skip
+        help=f"longest wait for producers and their answers ({seconds:.0f}s)")  # fmt: skip
 
 
 def _subject(parser: Parser) -> None:
     parser.add_argument("--subject", type=checked(check_filter), required=True, metavar="FILTER",
-        help="of destination subjects: 'orders.*'")  # fmt: skip
+        help="filter of destination subjects: 'orders.*'")  # fmt: skip
 
 
 def receipt_wait(text: str) -> float:

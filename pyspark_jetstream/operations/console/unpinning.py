@@ -1,17 +1,17 @@
 """
-Takes the pin from whoever holds it at consumers of a priority group, and says from whom.
+Takes the pin from the client that holds it, at consumers of a priority group, and says from whom.
 
     pyspark-jetstream unpin --stream FLIGHTS --consumer spark-6544945683
     pyspark-jetstream unpin --stream FLIGHTS --consumer spark-6544945683-3
     pyspark-jetstream unpin --checkpoint /checkpoints/alerts
 
---consumer names one consumer, or by their prefix those of all partitions of a query; a checkpoint
-names its query's. No message is lost: a query takes the pin again for its next batch, and a task
-that is under way is run again. The next client whose pull is served is pinned then, which may be
-the same one. `pyspark-jetstream inspect` shows who is pinned.
+--consumer names one consumer, or a query's consumers by the prefix of their names. A checkpoint
+names the consumers of its query. No message is lost: a query takes the pin again for its next
+batch, and a task that runs now is run again. The server then pins the next client whose pull it
+serves. This may be the same client. `pyspark-jetstream inspect` shows who is pinned.
 
-Exit status 0: nobody holds a pin any more that was held before; 1: failed, why in one line; 2:
-wrong arguments; 3: nobody was pinned at one or more of them, which is shown.
+Exit status 0: every client that was pinned has lost its pin; 1: failed, one line says why; 2: wrong
+arguments; 3: a consumer had no pinned client, the output says which.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS.
 """

@@ -76,9 +76,9 @@ def chunk_arguments(parser: Parser, chunk_messages: int) -> None:
         help="directories by day (UTC), token:N (of the subject, from 1), partition or"
         " stream")  # fmt: skip
     add("--chunk-messages", type=positive, default=chunk_messages, metavar="N",
-        help="about so many messages are read, written and recorded at a time"
+        help="about this many messages are read, written and recorded at a time"
         " (%(default)s)")  # fmt: skip
-    add("--verify", action="store_true", help="at the end, read it all again and compare")
+    add("--verify", action="store_true", help="at the end, read everything again and compare")
 
 
 def concluded(

@@ -1,5 +1,6 @@
 """
-Copies a range of a stream into Parquet files, or into another stream. Killed, it is run again.
+Copies a range of a stream into Parquet files, or into another stream. If it is killed, run it
+again.
 
     pyspark-jetstream backfill range --stream FLIGHTS --output /data/flights --partition-by day
     pyspark-jetstream backfill range --stream FLIGHTS --from 2026-01-01T00:00:00Z --to -10m \\
@@ -8,8 +9,8 @@ Copies a range of a stream into Parquet files, or into another stream. Killed, i
     pyspark-jetstream backfill range --stream FLIGHTS --from 1000 --to 500000 --into COPY \\
         --manifest hdfs:///backfills/copy --target-option 'subjectMapping={"flights.>": "copy.>"}'
 
-The range is resolved to sequences once. A run that is killed is taken up by the same command:
-nothing is repeated and nothing left out.
+The range is resolved to sequences once. If a run is killed, the same command goes on with it:
+nothing is repeated and nothing is left out.
 On a cluster: spark-submit --master spark://host:7077 jobs/range_backfill.py, with the same
 arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
 
@@ -49,9 +50,11 @@ def arguments(parser: Parser) -> None:
     add("--output", metavar="DIRECTORY", help="where the Parquet files go")
     add("--into", metavar="STREAM", help="or the stream to copy into")
     add("--manifest", metavar="DIRECTORY", help="with --into: where progress and manifest are kept")
-    add("--writers", type=positive, default=1, metavar="N", help="with --into: tasks that publish")
-    parser.add_options("--target-option", help="with --into: an option of the write; default: as"
-        " read")  # fmt: skip
+    add(
+        "--writers", type=positive, default=1, metavar="N", help="with --into: tasks to publish (1)"
+    )
+    parser.add_options("--target-option", help="with --into: an option of the write; default:"
+        " that of the read")  # fmt: skip
     backfilling.chunk_arguments(parser, 500_000)
 
 

@@ -1,5 +1,5 @@
 """
-Publishes dead letters as the rows they were, on their original subjects. Killed, it is run again.
+Publishes dead letters again as rows, on their original subjects. If it is killed, run it again.
 
     pyspark-jetstream replay --stream DEAD --into FLIGHTS --manifest /data/replays/1
     pyspark-jetstream replay --stream DEAD --into FLIGHTS --manifest /data/replays/2 \\
@@ -8,18 +8,18 @@ Publishes dead letters as the rows they were, on their original subjects. Killed
         --manifest hdfs:///replays/3 \\
         --servers nats://n1:4222 --credentials-file /etc/nats/spark.creds
 
-A replay is the dead letters between two sequences, found once, whose subjects belong to the stream
---into. A run that is killed is taken up by the same command: each row is published with the id it
-had, and what the target has stored since the replay began is left out. With --delete (in the same
-command, or in one more when all is done) what was replayed is removed from the dead letters, by
-sequence, when every row has its PubAck; else they stay, and the next replay begins with the --since
-that is printed at the end.
+A replay takes the dead letters between two sequences whose subjects belong to the stream --into.
+The sequences are found once. If a run is killed, the same command goes on with it. Each row is sent
+with the id that it had. Rows that the target has stored since the replay began are left out.
+With --delete the replayed dead letters are removed, by sequence, when every row has its PubAck. You
+can also give --delete in one more run when all rows are stored. Without it they stay, and the next
+replay begins with the --since that is printed at the end.
 
-While the pressure lasts that made dead letters of them, it waits, as every write does: a subject
-that is paused, or refused for a limit, fails it after publishTimeout; run it again then. Rows keep
-the order of their dead letters, but come behind what was published on their subject meanwhile. A
-row that another attempt of its task has stored as well is stored once more if that was before the
-target's duplicate window. Nats-Expected-* headers are restored, and the target may refuse them.
+While the server still pushes back, the replay waits, as every write does. If a subject is paused,
+or refused for a limit, the replay fails after publishTimeout; then run it again. Rows keep the
+order of their dead letters, but come after rows that were published on their subject meanwhile. If
+another attempt of its task has stored a row before the target's duplicate window, the row is stored
+twice. Nats-Expected-* headers are restored, and the target may refuse them.
 
 On a cluster: spark-submit --master spark://host:7077 jobs/replay_dead_letters.py, with the same
 arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
@@ -68,22 +68,23 @@ def arguments(parser: Parser) -> None:
     backfilling.arguments(parser)
     add = parser.add_setting
     add("--stream", metavar="NAME", help="the stream of dead letters")
-    add("--subject", metavar="FILTER", help="only those on these subjects of that stream (all)")
-    add("--into", metavar="STREAM", help="the stream that rows were meant for")
+    add("--subject", metavar="FILTER", help="only dead letters on these subjects (all)")
+    add("--into", metavar="STREAM", help="the stream to which the rows were sent first")
     add("--manifest", metavar="DIRECTORY", help="where progress and manifest are kept")
     add("--since", ("startingOffsets", "startingTimestamp"), metavar="WHERE",
         help="a sequence of the dead letters, or a time (earliest)")  # fmt: skip
     add("--until", ("endingOffsets", "endingTimestamp"), metavar="WHERE",
         help="the same; a sequence is included (latest)")  # fmt: skip
-    add("--reason", nargs="+", default=[], metavar="WORD", help="only what was shed for this (all)")
+    add("--reason", nargs="+", default=[], metavar="WORD",
+        help="only rows that were shed for one of these reasons (all)")  # fmt: skip
     add(
         "--priority", nargs="+", default=[], metavar="WORD", help=f"only {', '.join(_LABELS)} (all)"
     )
-    add("--delete", action="store_true", help="remove what was replayed when all is stored")
+    add("--delete", action="store_true", help="remove the dead letters when all rows are stored")
     add("--writers", type=positive, default=1, metavar="N", help="tasks that publish (1)")
-    parser.add_options("--target-option", help="an option of the write; default: as read")
+    parser.add_options("--target-option", help="an option of the write; default: that of the read")
     add("--chunk-messages", type=positive, default=100_000, metavar="N",
-        help="about so many are read, published and recorded at a time (%(default)s)")  # fmt: skip
+        help="about this many are read, sent and recorded at a time (%(default)s)")  # fmt: skip
 
 
 def run(given: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """
 Copies a snapshot into Parquet files: the last message of every subject, or the latest value of
-every key of a bucket, all as of one sequence. Killed, it is run again.
+every key of a bucket, all as of one sequence. If it is killed, run it again.
 
     pyspark-jetstream backfill snapshot --stream FLIGHTS --output /data/latest \\
         --partition-by token:2
@@ -9,9 +9,8 @@ every key of a bucket, all as of one sequence. Killed, it is run again.
     pyspark-jetstream backfill snapshot --bucket USERS --as-of 120000 \\
         --output hdfs:///backfills/users --servers nats://n1:4222
 
-Which messages these are is found once and kept beside the output. A run that is killed is taken
-up by the same command: the same messages as of the same sequence, nothing repeated and nothing
-left out.
+The messages are found once, and their list is kept beside the output. If a run is killed, the same
+command goes on with the same messages: nothing is repeated and nothing is left out.
 On a cluster: spark-submit --master spark://host:7077 jobs/snapshot_backfill.py, with the same
 arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
 
@@ -44,7 +43,7 @@ def arguments(parser: Parser) -> None:
     add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
     add("--bucket", metavar="NAME", help="or the Key-Value bucket")
     add("--subjects", ("multiLast", "keys"), metavar="FILTERS",
-        help="only these; of a bucket, these keys (all)")  # fmt: skip
+        help="only these subjects, or keys of the bucket (all)")  # fmt: skip
     add("--as-of", ("upToSequence", "upToTime"), metavar="WHEN",
         help="a sequence (a bucket's revision) or a time (now)")  # fmt: skip
     add("--output", metavar="DIRECTORY", help="where the Parquet files go")
