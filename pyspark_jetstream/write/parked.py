@@ -46,7 +46,7 @@ from ..sanitize import get_logger
 from .creation import create_streams
 from .exactlyonce.changes import FoundStream
 from .exactlyonce.committed import Committed
-from .exactlyonce.ledger import Ledger
+from .exactlyonce.ledger import Ledger, parked_of
 from .exactlyonce.records import TaskRecord
 from .rows import MessageBuilder
 from .streams import Streams
@@ -144,13 +144,9 @@ def check_parked(js: JetStream, options: SinkOptions, query: str, committed: Com
         OptionError: There are, and rows of this batch would overtake them.
     """
     name = committed.parking
-    if name in ("", options.rules.park_stream):
+    if name == options.rules.park_stream:
         return
-    try:
-        rows = sum(js.subject_counts(name, [f"{parking_prefix(name, query)}>"])[1].values())
-    except StreamNotFoundError:
-        return
-    if rows:
+    if rows := parked_of(js, committed, query):
         raise OptionError(
             "throttleParkStream",
             f"{rows} rows of the query are parked in stream '{name}', and later ones would overtake"

@@ -26,6 +26,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
+    LedgerError,
     NotConnectedError,
     OptionError,
     ProducerThrottledError,
@@ -696,6 +697,23 @@ def test_the_option_is_not_taken_away_while_rows_are_parked(query, throttle, acc
     one.commit()
     one.check()
     assert Ledger(one.js).look(TaskName(one.id, one.batch, 0)).committed.parking == ""
+
+
+def test_a_query_is_not_set_back_while_rows_are_parked(query, throttle):
+    """
+    Parked rows of batches that are written again would go out beside the same rows under other ids:
+    they are sent first.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a", "b"))
+    one.commit()
+    with pytest.raises(LedgerError, match=f"10 of its rows are parked .* {one.park} --drain"):
+        Ledger(one.js).rewind(one.id, one.batch - 1, force=True)
+
+    throttle()
+    assert drain(one.options, one.id) == 0
+    assert Ledger(one.js).rewind(one.id, one.batch - 1, force=True)
 
 
 def test_rows_of_several_streams_and_queries_may_have_one_id(query, throttle, js, new_stream):

@@ -57,6 +57,7 @@ from ...errors import (
     StreamNotFoundError,
     WriterFencedError,
 )
+from ...outbox.parking import parking_prefix
 from ...outbox.targets import Target
 from ...sanitize import get_logger
 from .changes import SETTLES_S, Before, FoundStream
@@ -76,7 +77,7 @@ from .records import (
     streams_of,
 )
 
-__all__ = ["BUCKET", "Ledger"]
+__all__ = ["BUCKET", "Ledger", "parked_of"]
 
 logger = get_logger(__name__)
 
@@ -532,8 +533,8 @@ class Ledger:
             Whether the ledger knew of the query.
 
         Raises:
-            LedgerError: Batches before this one are missing in the ledger, too; or a stream was
-                written to within its duplicate window.
+            LedgerError: Batches before this one are missing in the ledger, too; rows of the query
+                are parked; or a stream was written to within its duplicate window.
             ApiError: It cannot be told now how a stream is.
             WriterFencedError: The query runs.
         """
@@ -547,6 +548,14 @@ class Ledger:
                 write,
                 f"the ledger ends with batch {committed.batch}: write again from batch"
                 f" {committed.batch + 1} on",
+            )
+        if rows := parked_of(self._js, committed, write):
+            raise LedgerError(
+                write,
+                f"{rows} of its rows are parked in stream '{committed.parking}', and would go out"
+                " beside the same rows of batches that are written again: end the pause and send"
+                f" them first (`pyspark-jetstream throttle parked --stream {committed.parking}"
+                " --drain`)",
             )
         there = [info for name in committed.streams if (info := self._there(name)) is not None]
         if not force:
@@ -629,6 +638,17 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
         " be stored where this one would not look. Give the options as they were until the batch is"
         f" committed; `nats kv del {BUCKET} {name}` lets the task write all of its rows anew",
     )
+
+
+def parked_of(js: JetStream, committed: Committed, query: str) -> int:
+    """How many rows of a query are parked, by what its last commit says of where."""
+    name = committed.parking
+    if not name:
+        return 0
+    try:
+        return sum(js.subject_counts(name, [f"{parking_prefix(name, query)}>"])[1].values())
+    except StreamNotFoundError:
+        return 0
 
 
 def _check_forgotten(write: str, stream: StreamInfo) -> None:
