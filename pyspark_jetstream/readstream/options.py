@@ -298,11 +298,11 @@ def _check_several(values: Values, several: Several) -> None:
             "readMode", f"{what} is read without consumers: leave it out, or make it direct"
         )
     for name, why in (
+        ("standby", "has no consumer whose name says who stands by"),
+        ("priorityPolicy", "is read without consumers, so there is none to share"),
         ("consumer", "is read without consumers"),
-        ("priorityPolicy", "is read without consumers"),
         ("priorityGroup", "is read without consumers"),
         ("priorityTimeout", "is read without consumers"),
-        ("standby", "has no consumer whose name says who stands by"),
         ("endingOffsets", "has an end in batch reads alone"),
         ("metricsSubject", "may have new partitions, whose metrics nobody would know"),
     ):

@@ -7,7 +7,7 @@ import pytest
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.fetch.options import Several
-from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.options import parse_read, parse_stream
 
 LIST, PATTERN = {"stream": "ORDERS, RETURNS"}, {"streamPattern": "tenant-*"}
 
@@ -102,6 +102,23 @@ def test_where_each_stream_begins():
     assert parsed.starting.streams == {"ORDERS": {0: 7}, "RETURNS": {0: "latest"}}
     assert parsed.ending.streams == parsed.starting.streams
     assert (parsed.starting.word, parsed.ending.word) == ("earliest", "latest")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"standby": "true", "consumer": "c"}, "standby': .* has no consumer whose name says"),
+        ({"priorityPolicy": "overflow", "consumer": "c"}, "priorityPolicy': .* none to share"),
+        ({"consumer": "c"}, "consumer': .* is read without consumers"),
+    ],
+    ids=str,
+)
+def test_what_needs_a_consumer_is_refused_by_its_own_name(options, told):
+    """
+    Standby and sharing need `consumer`, too: the error is of what was meant, and says why.
+    """
+    with pytest.raises(OptionError, match=told):
+        parse_stream(PATTERN | options)
 
 
 def test_the_numbers_of_kafka_are_words():
