@@ -155,8 +155,8 @@ class OwnRead(Own):
             return
         except ConsumerRefusedError as error:
             logger.warning(
-                "stream=%s: from sequence %d on read in another way, as no consumer of the"
-                " attempt's own is to be had: %s",
+                "stream=%s: from sequence %d on the task reads in another way, because it can make"
+                " no consumer of its own. The rows are the same: %s",
                 self.stream, attempt.last + 1, error,
             )  # fmt: skip
         left = None if self.expected is None else max(0, self.expected - attempt.rows)

@@ -377,7 +377,8 @@ class JetStream:
         for message in messages:
             if message is not None and lines_of(message.stored) is None:
                 logger.warning(
-                    "stream=%s sequence=%d: what it was stored with are no headers, left out",
+                    "stream=%s sequence=%d: the headers of this message are malformed, and are"
+                    " left out",
                     stream, message.sequence,
                 )  # fmt: skip
         return messages

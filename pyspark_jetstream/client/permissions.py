@@ -60,7 +60,11 @@ class Permissions:
         if is_inbox(subject, self._inbox_prefix):
             return True
         if not self._answers_refused:
-            logger.warning("not answered, and no other such will be: %r is no inbox", subject)
+            logger.warning(
+                "no answer is sent to %r, because it is no inbox. Later requests of this kind get"
+                " no answer either, and no further warning",
+                subject,
+            )
         self._answers_refused = True
         return False
 
@@ -74,7 +78,11 @@ class Permissions:
             forgiven = subject in self._unneeded
         elif (told := self._told_of(subject)) in self._told:
             if self._told[told]:
-                logger.warning("nothing is published there any more: %s", text)
+                logger.warning(
+                    "this user may not publish on a subject: %s. This process sends nothing there"
+                    " any more; the query goes on",
+                    text,
+                )
             self._told[told] = False
             return True
         elif subject in self._asked:

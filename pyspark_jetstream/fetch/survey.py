@@ -604,8 +604,8 @@ class Survey:
                 beyond[subject] = count
             elif place in self._strays:
                 logger.warning(
-                    "stream=%s: '%s' has no partition's number in its place; no partition reads it,"
-                    " nor what else is on '%s'",
+                    "stream=%s: subject '%s' has no partition's number in its place. No partition"
+                    " reads its messages, nor other messages on '%s'",
                     stream, subject, place,
                 )  # fmt: skip
         if not beyond:

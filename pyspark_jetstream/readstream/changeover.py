@@ -80,9 +80,17 @@ class Changeover:
         """Whether all streams of this layout are there, and have an origin with the other's."""
         names = ", ".join(layout.streams)
         if None in self._js.stream_infos_there(list(layout.streams)):
-            logger.warning("not followed, as not all streams are there: %s", names)
+            logger.warning(
+                "the query does not change to the new layout yet, because not all of its streams"
+                " exist: %s",
+                names,
+            )
         elif not self._is_related(layout):
-            logger.warning("not followed, as they are copies of another stream: %s", names)
+            logger.warning(
+                "the query does not change to the new layout, because its streams are copies of"
+                " another stream: %s",
+                names,
+            )
         else:
             return True
         return False
@@ -111,7 +119,9 @@ class Changeover:
                 self._known.append(layout)
         except (JetStreamError, ValueError) as error:
             self._retry_at = time.monotonic() + _RETRY_S
-            logger.warning("the query stays in its layout: %s", error)
+            logger.warning(
+                "the query does not change to the new layout, and tries again later: %s", error
+            )
 
     def meet(self, offset: Offset) -> None:
         """

@@ -360,7 +360,11 @@ class RangeDriver(Driver):
             }
             self._durables.settle(offset, self._infos, without, self._is_deep)
         except JetStreamError as error:
-            logger.warning("settling failed, the next commit will cover it: %s", error)
+            logger.warning(
+                "the batch is committed, and its messages are not acknowledged yet. The next"
+                " commit acknowledges them: %s",
+                error,
+            )
 
     def _rests(self, start: Mapping[str, Any]) -> bool:
         """

@@ -148,7 +148,8 @@ class Reporting:
                     logger.info("the metrics do not show where the query stands: %s", error)
                 except Exception as error:  # the others are worth having
                     logger.warning(
-                        "this report of metrics lacks some, the next may have them: %r",
+                        "this report lacks some metrics; the next report may have them. The query"
+                        " goes on: %r",
                         error, exc_info=True,
                     )  # fmt: skip
                 self._tell()

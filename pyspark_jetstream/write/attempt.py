@@ -347,7 +347,8 @@ class TaskAttempt:
                 asked = str(getattr(error, "subject", "")).rpartition(".")[2]
                 silent = names.index(asked) if asked in names else 0
                 logger.warning(
-                    "task=%s: rows that may be stored wait until stream=%s can be looked at: %s",
+                    "task=%s: rows without a PubAck wait until stream=%s answers whether it has"
+                    " them: %s",
                     self._task.name, names[silent], error,
                 )  # fmt: skip
                 return [None if i == silent else target for i, target in enumerate(known)]
@@ -386,8 +387,8 @@ class TaskAttempt:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:
                 logger.warning(
-                    "task=%s: stream %s, into which an earlier attempt wrote, is gone; rows that it"
-                    " had are written again, into the stream that takes them now",
+                    "task=%s: stream %s, into which an earlier attempt wrote, is gone. Its rows"
+                    " are written again, into the stream that takes their subjects now",
                     self._task.name, name,
                 )  # fmt: skip
         name, prefix = str(self._task.name), self._task.id_prefix

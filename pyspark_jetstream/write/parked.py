@@ -197,7 +197,7 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
         if name not in _SAID:
             _SAID.add(name)
             logger.warning(
-                "stream=%s has %d bytes, as many as it may (throttleParkBytes): rows of paused"
+                "stream=%s has %d bytes, and throttleParkBytes allows no more: rows of paused"
                 " subjects wait in their batches, which do not end meanwhile", name, info.bytes,
             )  # fmt: skip
         return False
@@ -409,8 +409,8 @@ class _Drain:
         count = len(may) if count < 0 else count
         if count < len(may) and not known[count].as_py():
             logger.warning(
-                "stream=%s sequence=%d is no parked row, and holds those behind it; look at it, and"
-                " remove it (`nats stream rmm %s %d`)",
+                "stream=%s sequence=%d is no parked row, and the rows after it wait. Look at it,"
+                " and remove it (`nats stream rmm %s %d`)",
                 self._stream, sequences[count], self._stream, sequences[count],
             )  # fmt: skip
         for text in behind.slice(0, count).to_pylist():

@@ -354,7 +354,7 @@ def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
             continue
         _WARNED.update({key} if once else ())
         logger.warning(
-            "write=%s: the header %s of %d rows did not go out: %s",
+            "write=%s: the header %s of %d rows was not sent: %s",
             tasks[0].write, name, rows, left_out_because(name),
         )  # fmt: skip
 
@@ -389,8 +389,8 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         """Says what stays: nothing that a stream has stored can be taken back."""
         self._log_for()
         logger.warning(
-            "write=%s was aborted by Spark, whose error says why; %d rows of it stay in their"
-            " streams, and would be there twice if it is run again",
+            "write=%s was aborted by Spark, whose error says why. %d rows of it stay in their"
+            " streams. If the write is run again, they are stored twice",
             self.write_id, _left(messages),
         )  # fmt: skip
         self._forget()

@@ -133,7 +133,7 @@ class Streams:
             (found,) = JetStream(self.hasty).messages(target.name, [query])
         except JetStreamError as error:
             logger.warning(
-                "stream=%s: whether a row that was sent again is stored cannot be looked at: %s",
+                "stream=%s: it cannot be checked whether a row that was sent again is stored: %s",
                 target.name, error,
             )  # fmt: skip
             return None
@@ -173,8 +173,8 @@ class Streams:
                 now = FoundStream(name, "", first, "", keeps=True)  # the commit looks again
             except JetStreamError as error:
                 logger.warning(
-                    "stream=%s: whether it still has the rows of this task was not looked at, and"
-                    " the commit goes on without: %s", name, error,
+                    "stream=%s: the commit goes on without the check whether the stream still has"
+                    " the rows of this task: %s", name, error,
                 )  # fmt: skip
                 continue
             end = max(first, now.end)

@@ -215,8 +215,8 @@ def _agreed(
         ) from None
     if mapping != own:
         logger.warning(
-            "task=%s: rows go by the subjectMapping that the batch was begun with; another one"
-            " holds from the next batch on", name,
+            "task=%s: subjectMapping has changed since the batch began. This batch keeps the old"
+            " one; the new one holds from the next batch on", name,
         )  # fmt: skip
     return mapping, note
 

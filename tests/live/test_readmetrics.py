@@ -270,7 +270,7 @@ def test_who_may_not_report_reads(
         js.client.close()
 
     assert one.sequences == list(range(1, total + 1))
-    warnings = [r for r in caplog.records if "nothing is published there any more" in r.message]
+    warnings = [r for r in caplog.records if "sends nothing there any more" in r.message]
     assert 1 <= len(warnings) <= 2
 
 

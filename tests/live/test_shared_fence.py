@@ -189,7 +189,7 @@ def test_a_query_that_is_away_for_too_long(js, new_stream, publish, query, monke
     assert [type(task.work) for task in tasks] == [WarmUp] * planned == [WarmUp] * 2
     assert sorted(two.sequences + one.sequences) == list(range(1, 31))
     assert "is away for longer than abandonAfter" in caplog.text
-    assert "batch 0 of 10 messages was given up while this query was away" in caplog.text
+    assert "batch 0 of 10 messages was given up, because this query was away" in caplog.text
     assert ack_pending(js, name) == 0
 
 

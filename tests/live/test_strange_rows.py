@@ -386,7 +386,7 @@ def test_the_driver_warns_once_a_run_and_header(caplog):
         return [each.message for each in caplog.records if each.levelname == "WARNING"]
 
     said = commit(0, "r", {"Nats-Schedule": 3}, {}, {"Nats-Schedule": 1, "Nats-Rollup": 2})
-    assert [each.partition(" did not go out: ")[0] for each in said] == [
+    assert [each.partition(" was not sent: ")[0] for each in said] == [
         "write=q: the header Nats-Rollup of 2 rows",
         "write=q: the header Nats-Schedule of 4 rows",
     ]

@@ -417,7 +417,7 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
 
     which = ["S", "T"].index("S" if silent == "all" else "T")
     assert [target is None for target in found] == [which == 0, which == 1]
-    assert f"wait until stream={'ST'[which]} can be looked at" in caplog.text
+    assert f"wait until stream={'ST'[which]} answers" in caplog.text
     assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text
 
 

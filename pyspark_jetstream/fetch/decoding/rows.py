@@ -375,8 +375,8 @@ class RowBuilder:
             return
         self.odd += count
         logger.warning(
-            "stream=%s: what %d messages were stored with are no headers, or not all of it; that"
-            " is left out: sequences=%s%s, %d so far",
+            "stream=%s: the headers of %d messages are malformed, wholly or in part, and these"
+            " parts are left out: sequences=%s%s, %d so far",
             self.stream, count, ",".join(map(str, sequences[:_NAMED].to_pylist())),
             ",…" if count > _NAMED else "", self.odd,
         )  # fmt: skip

@@ -207,7 +207,8 @@ class Throttle:
             self.invalid += 1
             if not self._told:
                 logger.warning(
-                    "no receipt for the pause of '%s', and of no further such a word: %s",
+                    "the pause of '%s' is refused and gets no receipt. Further ones are refused"
+                    " without a warning: %s",
                     error.filter, error,
                 )  # fmt: skip
             self._told = True

@@ -471,7 +471,11 @@ class Durables:
         try:
             self._js.resets(at)
         except JetStreamError as error:
-            logger.warning("consumers are not moved along, the next batch will: %s", error)
+            logger.warning(
+                "the positions of consumers were not moved; the next batch moves them. No row is"
+                " lost: %s",
+                error,
+            )
 
     def remove(self, offset: Offset) -> None:
         """
@@ -485,7 +489,11 @@ class Durables:
                 if owner is not None and owner.query == offset.query:
                     self._js.delete_consumer(stream, name)
         except JetStreamError as error:
-            logger.warning("consumers of partitions that are left stay: %s", error)
+            logger.warning(
+                "the consumers of the old layout were not deleted, and stay on the server; nobody"
+                " reads by them: %s",
+                error,
+            )
 
     def _made(self, reads: Sequence[ConsumerRead]) -> list[ConsumerInfo]:
         """These consumers, made in one round trip; one by one where one is refused, to say why."""

@@ -79,7 +79,10 @@ class Neighbours:
             names = [(read.stream, read.consumer, read.partition) for read in reads]
             self.watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
             if not self.watch.wait(connection.connect_timeout_s):
-                logger.warning("nobody listens for pins yet; the query goes on")
+                logger.warning(
+                    "the driver does not hear of pins yet, and goes on trying. The query goes on;"
+                    " until then its driver asks for consumers' states instead"
+                )
 
     def begin_run(self) -> None:
         """Notes that this run has taken the consumers over."""

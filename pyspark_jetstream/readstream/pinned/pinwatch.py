@@ -121,7 +121,12 @@ class PinWatch:
                     if isinstance(error, JetStreamError):
                         logger.info("not listening for pins: %s", error)
                     else:
-                        logger.warning("not listening for pins: %r", error, exc_info=True)
+                        logger.warning(
+                            "the driver does not hear of pins, and connects again. The query goes"
+                            " on: %r",
+                            error,
+                            exc_info=True,
+                        )
                     self._client.drop()
                     self._arrivals.set_listening(False)
                     with self._lock:

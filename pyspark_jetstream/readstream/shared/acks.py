@@ -86,8 +86,9 @@ def ack(
             if info.stream_seq < chunk[-1]:
                 known = bisect_right(left, info.stream_seq)
                 logger.warning(
-                    "stream=%s consumer=%s: the server has forgotten %d deliveries beyond sequence"
-                    " %d, as one that was killed may; they come again. Replicas would keep them",
+                    "stream=%s consumer=%s: the server has forgotten %d deliveries after sequence"
+                    " %d, as a server may that was killed. These messages are delivered again. A"
+                    " stream with replicas keeps deliveries",
                     consumer.stream, consumer.name, len(left) - known, info.stream_seq,
                 )  # fmt: skip
                 left = left[:known]
@@ -284,7 +285,8 @@ class Heartbeats:
             except Exception as error:  # whatever it is: without this thread all claims expire
                 failed = True
                 logger.warning(
-                    "heartbeats of claims of consumer %s failed, tried again: %r",
+                    "heartbeats for claims of consumer %s failed, and are tried again. After"
+                    " ackWait without one, others may read these messages: %r",
                     consumer.name, error, exc_info=not isinstance(error, JetStreamError),
                 )  # fmt: skip
         if failed:
@@ -299,6 +301,10 @@ class Heartbeats:
             if self._alive is not None:
                 self._alive.beat(self._client)
         except Exception as error:  # as above: the thread has to go on
-            logger.warning("it is not said that the query is there, tried again: %r", error)
+            logger.warning(
+                "the query could not tell the others that it runs, and tries again. After ackWait"
+                " others may read its messages: %r",
+                error,
+            )
             return False
         return True

@@ -277,8 +277,8 @@ class GroupMember:
         late_s = self.heartbeats.overdue_s
         if late_s > self._claimant.ack_wait_s and self.batches is None:
             logger.warning(
-                "consumer=%s: no heartbeat arrived for %.0f s, longer than its ack wait of %.0f s;"
-                " what was claimed may have been given to other readers as well",
+                "consumer=%s: no heartbeat arrived for %.0f s, longer than its ack wait of %.0f"
+                " s; the server may have given the claimed messages to other readers as well",
                 self._options.consumer, late_s, self._claimant.ack_wait_s,
             )  # fmt: skip
         if offset.serial == self._settled:

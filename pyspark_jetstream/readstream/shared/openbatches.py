@@ -150,8 +150,8 @@ class OpenBatches:
         if offset.claims and not self._fence.has(self.query, offset.serial):
             logger.warning(
                 "consumer=%s: batch %d of this query is not in bucket=%s: the record was deleted,"
-                " or the batch was planned with claimsLedger=false. Messages of it that were dealt"
-                " to other queries since come twice", self._key, offset.serial, BUCKET,
+                " or the batch was planned with claimsLedger=false. If messages of it were dealt"
+                " to other queries since, they are read twice", self._key, offset.serial, BUCKET,
             )  # fmt: skip
             held = {p: self._held(offset, p) for p in offset.claims}
             self._change(lambda fence: fence.restored(self.query, offset.serial, held))
@@ -233,9 +233,9 @@ class OpenBatches:
             if silent_s is None or silent_s > self._abandon_s:
                 away.append(name)
                 logger.warning(
-                    "consumer=%s: query %s is away for longer than abandonAfter (%s of %gs); the"
-                    " batch that it had recorded is dealt to others, and runs without rows if it"
-                    " comes back", self._key, name,
+                    "consumer=%s: query %s is away for longer than abandonAfter (%s of %gs)."
+                    " Others get the batch that it had recorded. If the query comes back, it runs"
+                    " this batch without rows", self._key, name,
                     "its key was deleted" if silent_s is None else f"{silent_s:.0f}s",
                     self._abandon_s,
                 )  # fmt: skip
@@ -250,9 +250,9 @@ class OpenBatches:
             self._fence = Fence.from_bytes(message.data)
         elif self._fence.open:
             logger.warning(
-                "consumer=%s: the record of open batches was %s (bucket=%s). It is made anew of"
-                " what this query knows; messages that another query has planned since come twice"
-                " if they are dealt to this one", self._key,
+                "consumer=%s: the record of open batches was %s (bucket=%s). This query writes it"
+                " again with its own batches. If messages that another query has planned are dealt"
+                " to this one, they are read twice", self._key,
                 "taken back to an older one" if message and message.data else "deleted", BUCKET,
             )  # fmt: skip
 
@@ -301,8 +301,9 @@ def entered(batches: OpenBatches, must: bool) -> OpenBatches | None:
         if must or not unusable:
             raise
         logger.warning(
-            "consumer=%s: queries that share it do not see each other's open batches (%s); one that"
-            " is away for longer than ackWait has its last batch twice, as others read it too",
+            "consumer=%s: queries that share it do not see each other's open batches (%s). If one"
+            " of them is away for longer than ackWait, its last batch is read twice, because"
+            " others read it as well",
             batches.alive.key, error,
         )  # fmt: skip
         return None

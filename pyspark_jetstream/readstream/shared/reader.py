@@ -223,9 +223,9 @@ class ClaimDriver(Driver):
         tasks = self._tasks(upto, replayed)
         if is_lost:
             logger.warning(
-                "consumer=%s: batch %d of %d messages was given up while this query was away for"
-                " longer than abandonAfter, and is run without rows: others read them. What the"
-                " sink had of it before is there twice",
+                "consumer=%s: batch %d of %d messages was given up, because this query was away"
+                " for longer than abandonAfter. It is run without rows, and others read the"
+                " messages. Rows that the sink had stored before are there twice",
                 upto.consumer, upto.serial, sum(map(upto.count, upto.claims)),
             )  # fmt: skip
             # As many as there were: a sink's own records are of each task.

@@ -203,8 +203,8 @@ def check_targets(js: JetStream, seen: Iterable[FoundStream], rows: int = 0) -> 
             )
         if count:
             logger.warning(
-                "stream=%s: %d messages that were stored while rows were written were removed;"
-                " nobody can tell whether rows are among them", name, count,
+                "stream=%s: %d messages that were stored while rows were written were removed. It"
+                " cannot be found out whether rows are among them", name, count,
             )  # fmt: skip
     return [FoundStream.of(infos[name]) for name in targets]
 
@@ -224,8 +224,8 @@ def _look(js: JetStream, by_name: Mapping[str, list[FoundStream]]) -> dict[str, 
             raise
         except JetStreamError as error:
             logger.warning(
-                "stream=%s: whether it still has the rows of this batch was not looked at, and the"
-                " commit goes on without: %s", name, error,
+                "stream=%s: the commit goes on without the check whether the stream still has the"
+                " rows of this batch: %s", name, error,
             )  # fmt: skip
     return infos
 
@@ -247,16 +247,17 @@ def _removed(js: JetStream, info: StreamInfo, seen: list[FoundStream]) -> int:
     ahead = max(0, info.first_seq - 1 - end)
     if info.num_deleted > _LISTED:
         logger.warning(
-            "stream=%s: %d messages were removed, too many to look whether rows of this batch are"
-            " among them; the commit goes on without", info.name, info.num_deleted,
+            "stream=%s: %d messages were removed. They are too many to check whether rows of this"
+            " batch are among them. The commit goes on without this check",
+            info.name, info.num_deleted,
         )  # fmt: skip
         return ahead
     try:
         return ahead + sum(sequence > end for sequence in js.deleted(info.name))
     except JetStreamError as error:
         logger.warning(
-            "stream=%s: whether rows of this batch were removed was not looked at, and the commit"
-            " goes on without: %s", info.name, error,
+            "stream=%s: the commit goes on without the check whether rows of this batch were"
+            " removed: %s", info.name, error,
         )  # fmt: skip
         return ahead
 

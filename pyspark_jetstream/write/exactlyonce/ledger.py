@@ -255,9 +255,9 @@ class Ledger:
                 )
             if done < 0 and name.batch > 0:
                 logger.warning(
-                    "task=%s: the ledger knows of no batch of this query before, though there were"
-                    " some: bucket %s is new, or exactlyOnce was false. What an earlier attempt of"
-                    " this batch has stored is not known; from the next batch on it is",
+                    "task=%s: the ledger has no earlier batch of this query: bucket %s is new, or"
+                    " exactlyOnce was false. If an earlier attempt of this batch has stored rows,"
+                    " they may be stored twice. From the next batch on the ledger is complete",
                     name, BUCKET,
                 )  # fmt: skip
             begun = begun_of(last)
@@ -418,8 +418,8 @@ class Ledger:
         names.pop(MAPPING, None)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
             logger.warning(
-                "the key %r in bucket %s is none of this package's, and is left alone; find out who"
-                " writes there", names.pop(name), BUCKET,
+                "the key %r in bucket %s was not written by this package. It is not changed; find"
+                " out which client writes there", names.pop(name), BUCKET,
             )  # fmt: skip
         beyond = self._noted(key for task, key in names.items() if int(task) >= tasks)
         if beyond:
@@ -489,8 +489,8 @@ class Ledger:
                 (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
             except PermissionsError as error:
                 logger.warning(
-                    "stream=%s: whether it was taken back to an older copy is not looked at, as"
-                    " long as the user may not read it: %s", target.name, error,
+                    "stream=%s: it is not checked whether the stream was taken back to an older"
+                    " copy, because the user may not read it: %s", target.name, error,
                 )  # fmt: skip
                 continue
             if message is not None and message.time != noted.time:

@@ -52,7 +52,7 @@ def test_i7_shapes_of_filters_are_bounded(caplog):
     assert all(alike) and literal
     assert throttle.invalid == 8
     (told,) = [record.getMessage() for record in caplog.records]
-    assert f"no receipt for the pause of '{shaped(33)}'" in told
+    assert f"the pause of '{shaped(33)}' is refused" in told
     assert "in 32 different ways, and 32 may be. Pause one wider filter instead ('>'" in told
 
 
