@@ -43,6 +43,24 @@ def reduced(whole: DataFrame, up_to: int) -> DataFrame:
     )
 
 
+def test_a_snapshot_of_several_streams(
+    push_down: bool, range_df: Frame, new_stream: NewStream, publish: Publish
+) -> None:
+    """
+    The rows of each stream have its name, and partition 0 is all of them, with push-down and
+    without.
+    """
+    first = new_stream()
+    names = [first, new_stream(f"{first}-b")]
+    publish([(f"{name}.{i % 2}", b"x") for name in names for i in range(5)])
+
+    found = range_df(streamPattern=f"{first}*", multiLast=">").where("partition = 0")
+
+    assert sorted((row.stream, row.sequence) for row in found.collect()) == [
+        (name, sequence) for name in names for sequence in (4, 5)
+    ]
+
+
 def test_a_snapshot_is_the_reduction_of_the_range(
     range_df: Frame, js: JetStream, new_stream: NewStream, publish: Publish
 ) -> None:
