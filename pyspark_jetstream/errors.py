@@ -332,8 +332,10 @@ class StreamNotFoundError(ApiError):
 
     @property
     def stream(self) -> str:
-        """The name that was asked for."""
-        return self.subject.rsplit(".", 1)[-1]
+        """The name that was asked for; a request about a consumer names that one last."""
+        *_, before, last = self.subject.split(".")
+        is_listed = ".CONSUMER.LIST." in self.subject
+        return before if ".CONSUMER." in self.subject and not is_listed else last
 
     def near(self, names: Iterable[str]) -> StreamNotFoundError:
         """The same, with that of these names which is spelled most alike, if one is."""

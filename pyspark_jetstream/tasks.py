@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -209,6 +209,7 @@ def direct_tasks(
     The reads as tasks over contiguous ranges of sequences, each with what it must find.
 
     Args:
+        infos: the streams; of several those that are gone are none of them.
         wanted: into how many tasks all reads are cut, by their sequences.
         most: of sequences a task.
         may_own: whether consumers of the tasks' own take their place where these cost less.
@@ -220,11 +221,12 @@ def direct_tasks(
         ranges = planning.split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
         counts = [read.expected]
-        if len(ranges) > 1:
+        if read.stream not in infos:
+            counts = [None] * len(ranges)
+        elif len(ranges) > 1:
             counts = survey.sums(read.stream, filters, ranges, infos)
         for piece in pieces(read, ranges, counts):
-            info = infos[read.stream]
-            is_own = may_own and _own_is_cheaper(survey, info, piece)
+            is_own = may_own and _own_is_cheaper(survey, infos[read.stream], piece)
             work = by_own_consumer(piece, piece.layout, None) if is_own else piece
             tasks.append(ReadTask(connection, work))
     return tasks
@@ -257,11 +259,13 @@ def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
     )
 
 
-def of_many(tasks: Sequence[ReadTask], most: int, longest: int | None = None) -> list[ReadTask]:
+def of_many(
+    tasks: Sequence[ReadTask], most: int, there: Collection[str], longest: int | None = None
+) -> list[ReadTask]:
     """
     Direct reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
     their order, and no more sequences than make one worth its start, nor than `longest` where that
-    is given.
+    is given. Of the streams nothing is read that are not `there`.
     """
     enough = min(longest or _TASK_SEQUENCES, _TASK_SEQUENCES)
     groups: list[list[RangeRead]] = []
@@ -277,7 +281,8 @@ def of_many(tasks: Sequence[ReadTask], most: int, longest: int | None = None) ->
         groups[-1].append(read)
     if connection is None:
         return []
-    return [ReadTask(connection, ManyReads(tuple(group))) for group in groups]
+    found = [tuple(read for read in group if read.stream in there) for group in groups]
+    return [ReadTask(connection, ManyReads(reads)) for reads in found]
 
 
 def asked_for(

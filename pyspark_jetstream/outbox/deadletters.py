@@ -59,6 +59,7 @@ from .priority import Priority
 __all__ = [
     "BEHIND",
     "DeadLetters",
+    "MAX_HEADERS",
     "SUBJECT",
     "SUFFIX",
     "dead_letter_subject",
@@ -94,7 +95,7 @@ _ADDED: Final = (
 BEHIND: Final = f"{_OURS}Behind"
 """Header of a row that is parked: where its stream ended before any attempt of its task."""
 
-_MAX_HEADERS: Final = (1 << 16) - 1
+MAX_HEADERS: Final = (1 << 16) - 1
 """Bytes of a message's headers that a stream takes."""
 
 _LONGEST: Final = 1000
@@ -199,7 +200,7 @@ class DeadLetters:
             pa.array(sound, pa.bool_()).take(messages.indices), messages.subject, _NO_TEXT
         )
         lines = self._lines(messages, reason, subject)
-        large = pc.greater(pc.add(pc.binary_length(lines), FRAMING_BYTES), _MAX_HEADERS)
+        large = pc.greater(pc.add(pc.binary_length(lines), FRAMING_BYTES), MAX_HEADERS)
         if self.max_payload is not None:
             large = pc.or_(large, pc.greater(_sizes(lines, messages.data), self.max_payload))
         if not pc.any(large).as_py():

@@ -4,7 +4,8 @@ Rows that step aside for a pause: into a stream where they wait, or back to wher
 Rule 1: no I/O and no clock; the caller brings the function that says whether there is room.
 
 A task parks (`Parking`): a row of a subject that an operator pauses is stored in the parking
-stream, on `<stream>.<query>.<subject>`, as a dead letter is (`deadletters`), with the row's own id.
+stream, on `<stream>.<query>.<subject>`, as a dead letter is (`deadletters`). Its id there is
+`<query>.<target>.<row's id>`: rows for several streams, or of several queries, may have one id.
 What has rows there is parked for the rest of the attempt, whatever becomes of the pause, so that no
 row overtakes those before it. A row that was sent is not: it may be stored. Nor are those behind it
 while it is on its way or waits to go again, else the next attempt would park it behind them.
@@ -13,7 +14,8 @@ A drain sends what is parked (`Staying`): a row whose subject is paused stays, a
 
 What cannot be parked waits as without: rows of a stream that replaces messages or changes their
 subjects, as nobody could tell later whether they are stored there; on a subject that is too long,
-or that are too large; and all while the stream is full.
+or that are too large; that expect another message to be the last one, which it may not be later;
+and all while the stream is full.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import CRLF, join, scalar
+from ..arrays import BINARY, CRLF, join, scalar
 from ..errors import RowError
-from .deadletters import BEHIND, DeadLetters
+from .deadletters import BEHIND, MAX_HEADERS, DeadLetters
 from .messages import Messages
 from .targets import Targets
 from .throttling.throttle import PausedBy, Throttle
@@ -39,6 +41,9 @@ _ROOM: Final = 4096
 
 _LONGEST: Final = 1000
 """Bytes of the longest subject whose rows are parked."""
+
+_EXPECTED: Final = "(?m)^Nats-Expected-Last-"
+"""Finds the header of a row that expects another message to be the last one."""
 
 _REASON: Final = "Parked"
 
@@ -108,7 +113,7 @@ class Parking:
         BOOL: which of these rows are parked; None for none.
 
         Raises:
-            RowError: A row is too large, and rows before it are parked.
+            RowError: A row cannot be parked, and rows before it are.
         """
         is_active = throttle.active(now)
         if not is_active:
@@ -125,19 +130,20 @@ class Parking:
         wanted = {code for code in codes if self._wants(messages, code, throttle, now)}
         if not wanted:
             return None
-        large = self._large(messages, wanted)
-        for code in large:
+        unfit = self._unfit(messages, wanted)
+        for code in unfit:
             subject = messages.distinct[code]
             if subject in self.known:
                 raise RowError(
                     subject,
-                    "rows of it are parked (throttleParkStream), and one is too large to be parked"
-                    " behind them: it has less than 4 KiB of the server's max_payload left;"
+                    "rows of it are parked (throttleParkStream), and one cannot be parked behind"
+                    " them: it has a Nats-Expected-… header, or less than 4 KiB left of the"
+                    " server's max_payload or of the 64 KiB of a message's headers;"
                     " `pyspark-jetstream throttle parked --drain` sends those before it",
                 )
             self._never.add(subject)
         mask = pa.array(
-            [code in wanted - large for code in range(len(messages.distinct))], pa.bool_()
+            [code in wanted - unfit for code in range(len(messages.distinct))], pa.bool_()
         ).take(messages.indices)
         return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
 
@@ -146,15 +152,22 @@ class Parking:
         if not len(messages):
             return messages
         self.known.update(messages.subjects)
-        letters = self._letters.of(messages, _REASON)
-        targets = messages.targets
-        if targets is not None:
-            texts = [None if p is None else self._behind(p) for p in targets.to_pylist()]
-            behind = pa.array(texts, pa.binary()).take(messages.indices)
-            lines = join(letters.lines, scalar(f"{BEHIND}: "), behind, CRLF)
-            letters = replace(letters, lines=pc.coalesce(lines, letters.lines))
+        targets, ids = messages.targets, messages.ids
+        if targets is None or ids is None:  # a ledger needs both, and parking needs a ledger
+            raise RowError(messages.subjects[0], "its rows have no id; report this")
+        before = [
+            ("", "") if place is None else (self._targets[place].name, self._behind(place))
+            for place in targets.to_pylist()
+        ]
+        names, behind = (pa.array(texts, BINARY) for texts in zip(*before, strict=True))
+        own = join(
+            scalar(f"{self._letters.query_id}."), names.take(messages.indices), scalar("."), ids
+        )
+        letters = self._letters.of(replace(messages, ids=own), _REASON)
+        behind = behind.take(messages.indices)
+        lines = join(letters.lines, scalar(f"{BEHIND}: "), behind, CRLF)
         self.has_room = self._room()
-        return letters
+        return replace(letters, lines=lines)
 
     def note_wire(self, is_empty: bool) -> bool:
         """Takes whether no row is on its way; whether others, which waited for that, are parked."""
@@ -187,16 +200,20 @@ class Parking:
         target = self._targets[place]
         return not (target.replaces or target.transforms)
 
-    def _large(self, messages: Messages, codes: set[int]) -> set[int]:
-        """Those of the subjects that have a row that is too large."""
+    def _unfit(self, messages: Messages, codes: set[int]) -> set[int]:
+        """Those of the subjects that have a row that is too large, or that expects what is now."""
         limit = self._letters.max_payload
         sizes = pc.binary_length(messages.data)
+        is_unfit = pa.repeat(pa.scalar(False), len(messages))
         if messages.lines is not None:
-            sizes = pc.add(sizes, pc.binary_length(messages.lines))
-        if limit is None or pc.max(sizes).as_py() <= limit - _ROOM:
-            return set()
-        large = pc.unique(messages.indices.filter(pc.greater(sizes, limit - _ROOM)))
-        return codes & set(large.to_pylist())
+            headers = pc.binary_length(messages.lines)
+            sizes = pc.add(sizes, headers)
+            expects = pc.match_substring_regex(messages.lines, _EXPECTED)
+            is_unfit = pc.or_(expects, pc.greater(headers, MAX_HEADERS - _ROOM))
+        if limit is not None:
+            is_unfit = pc.or_(is_unfit, pc.greater(sizes, limit - _ROOM))
+        unfit = pc.unique(messages.indices.filter(is_unfit))
+        return codes & set(unfit.to_pylist())
 
 
 class Staying:

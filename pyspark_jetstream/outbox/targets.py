@@ -189,10 +189,10 @@ class Targets:
             [None] * len(known)
         )
         """Gives streams as they are now; None for one of which nobody can say it."""
-        self.last_id: Callable[[Target, str], bytes | None] = lambda target, subject: None
+        self.id_behind: Callable[[Target, str, int], bytes | None] = lambda *_: None
         """
-        Gives the message id of the last message that a stream has of a subject; None where it has
-        none, or nobody can say it.
+        Gives the message id of the first message of a subject that a stream has behind a sequence;
+        None where it has none, or nobody can say it.
         """
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""

@@ -351,18 +351,15 @@ class Publisher:
     def _take_doubted(self) -> None:
         """
         Rows that were sent again and are refused, as their subject has another message than they
-        expected: that one may be theirs.
+        expected: that one may be theirs. It is the first one behind what they expected then.
         """
         targets = self._context.targets
         for lane in self.lanes.main:
             for doubted in lane.doubted:
-                is_stored, message = False, doubted.message
-                if targets is not None and message.targets is not None and message.ids is not None:
-                    (place,) = message.targets.take(message.indices).to_pylist()
-                    (own,) = message.ids.to_pylist()
-                    if place is not None and own is not None:
-                        found = targets.last_id(targets[place], message.subjects[0])
-                        is_stored = found == own
+                is_stored = targets is not None and any(
+                    targets.id_behind(targets[place], subject, expected) == own
+                    for place, subject, expected, own in doubted.places()
+                )
                 lane.settle(doubted, is_stored, self._now())
             lane.doubted.clear()
 

@@ -141,9 +141,9 @@ def _refuse(values: Values, what: str, *names: str) -> None:
 
 def _snapshot(values: Values) -> SnapshotOptions:
     _refuse(values, "multiLast", "subject", "startingTimestamp", *_RANGE)
-    one_stream(values, "a snapshot")
     common = stream_values(values)
-    if "upToSequence" in values and "{partition}" in values["stream"]:
+    many = common["several"] is not None or "{partition}" in common["stream"]
+    if many and "upToSequence" in values:
         raise OptionError("upToSequence", "names a sequence of one stream; use upToTime")
     return values.fill(SnapshotOptions, **common, filters=values["multiLast"])
 

@@ -54,14 +54,14 @@ class JetStreamSnapshotReader(NarrowedReader):
             if len(infos) == 1:
                 check_subjects(info, "multiLast", options.filters)
             tasks: list[ReadTask] = []
-            streams = {} if layout.partition_subject else {p.stream: p.index for p in layout}
+            at = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
-                partition = streams.get(stream)
-                if partition is None or partition in self.narrowing.partitions:
+                part, number = layout.within(at[stream]) if stream in at else (layout, None)
+                if number is None or number in self.narrowing.partitions:
                     snapshot = take(client, stream, options, self.narrowing)
                     tasks += [
                         ReadTask(options.connection, read)
-                        for read in picks(options, snapshot, layout, partition, self.narrowing)
+                        for read in picks(options, snapshot, part, number, self.narrowing)
                     ]
             return tasks
 

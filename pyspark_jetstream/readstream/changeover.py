@@ -53,6 +53,8 @@ class Changeover:
         self._js = js
         self._options = options
         self._wanted = wanted
+        self._known = [wanted]
+        """The options' layout, what replaces that, and so on, as this run began."""
         self._retry_at = 0.0
         """When it is tried again to go over to what replaces the query's layout."""
 
@@ -61,7 +63,6 @@ class Changeover:
 
     def begin(self) -> Layout:
         """The layout to begin in: the options', or what replaces that (`partitions=auto`)."""
-        known = [self._wanted]
         while self._options.follows:
             first = self._js.stream_infos_there([self._wanted.streams[0]])[0]
             try:
@@ -69,9 +70,9 @@ class Changeover:
             except ValueError as error:
                 logger.warning("%s", error)
                 break
-            if layout is None or layout in known or not self._may_go(layout):
+            if layout is None or layout in self._known or not self._may_go(layout):
                 break
-            known.append(layout)
+            self._known.append(layout)
             self._wanted = layout
         return self._wanted
 
@@ -84,7 +85,7 @@ class Changeover:
                 " exist: %s",
                 names,
             )
-        elif Copies(self._js).origin_of([*self._wanted.streams, *layout.streams]) is None:
+        elif not self._is_related(layout):
             logger.warning(
                 "the query does not change to the new layout, because its streams are copies of"
                 " another stream: %s",
@@ -93,6 +94,10 @@ class Changeover:
         else:
             return True
         return False
+
+    def _is_related(self, layout: Layout) -> bool:
+        """Whether one stream feeds this layout and that of the options."""
+        return Copies(self._js).origin_of([*self._wanted.streams, *layout.streams]) is not None
 
     def follow(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> None:
         """
@@ -111,6 +116,7 @@ class Changeover:
             if layout is not None and layout != offset.layout:
                 self.change = begin_change(self._js, offset, layout)
                 self._wanted = layout
+                self._known.append(layout)
         except (JetStreamError, ValueError) as error:
             self._retry_at = time.monotonic() + _RETRY_S
             logger.warning(
@@ -128,7 +134,13 @@ class Changeover:
         self.change = None
         if offset.layout == self._wanted:
             return
-        options = self._options
+        options, layout = self._options, offset.layout
+        follows = options.follows and (options.standby or layout not in self._known)
+        if follows and layout is not None and self._is_related(layout):
+            # The streams that led to it may be gone. What replaces it is found by `follow`, of a
+            # standby when it is known where the query goes on.
+            self._wanted = layout
+            return
         given = {"standby": options.standby, "endingOffsets": bool(options.ending.sequences)}
         for name in (name for name, is_given in given.items() if is_given):
             raise OptionError(

@@ -40,7 +40,7 @@ from ..sanitize import get_logger
 from ..tasks import ReadTask, WarmUp
 from .offsets import Offset, is_initial
 from .options import SourceOptions
-from .standby import LEASE_S, LeaseRecord, LeaseView, Waiting, begin
+from .standby import LEASE_S, LeaseRecord, LeaseView, Waiting, begin, followed
 
 __all__ = ["BUCKET", "Alone", "BatchStart", "Lease", "Standby"]
 
@@ -302,6 +302,10 @@ class Alone:
     may_skip_looks = True
     """Whether a batch may be planned by what was seen for the one before."""
 
+    def followed(self, own: Offset) -> Offset | None:
+        """Where a query that has other partitions by now stands: nobody else is there."""
+        return None
+
     def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """Where the next batch begins: at `own`, the checkpoint's."""
         return own
@@ -387,10 +391,22 @@ class Standby:
         """Whether this query reads, for all it knows without asking."""
         return self._lease is not None and self._lease.holds
 
+    def followed(self, own: Offset) -> Offset | None:
+        """
+        The end of a batch without rows, where the query that reads has gone over to other
+        partitions (`partitions=auto`): one that waits goes along, as the old ones may be removed.
+        """
+        if not self._options.follows:
+            return None  # `begin` says that it has other options than the query that reads
+        found = followed(own, self._lease_of(own).recorded)
+        self._warmed |= found is not None
+        return found
+
     def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
-        Where the next batch begins; None while another query reads. What the query was asked to go
-        on from is committed in Spark's log by then, and is noted for whoever comes next.
+        Where the next batch begins, in other partitions where `followed` says so; None while
+        another query reads. What the query was asked to go on from is committed in Spark's log by
+        then, and is noted for whoever comes next.
 
         Raises:
             QueryFencedError: Another query took this one's place.
@@ -400,6 +416,9 @@ class Standby:
         if not lease.wait(_WAIT_S):
             self._warmed |= initial
             return None
+        gone_over = self.followed(own)  # until it gave the lease back
+        if gone_over is not None:
+            return gone_over
         offset = begin(own, initial, lease.recorded, created)
         self._note(lease, offset)
         return offset
@@ -426,9 +445,9 @@ class Standby:
 
     @staticmethod
     def _note(lease: Lease, offset: Offset) -> None:
-        """Notes where the next batch begins, unless that is noted."""
+        """Notes where the next batch begins, unless that is noted by this query."""
         there = lease.recorded
-        if there is None or not there.is_at(offset):
+        if there is None or there.query != offset.query or not there.is_at(offset):
             lease.note(offset)
 
     def may_run(self, upto: Offset, is_empty: bool) -> bool:
@@ -452,7 +471,11 @@ class Standby:
     def is_past(self, upto: Offset) -> bool:
         """Whether all up to here is committed by another query, and may have left the stream."""
         recorded = self._lease.recorded if self._lease is not None else None
-        return recorded is not None and all(
+        if recorded is None:
+            return False
+        if recorded.layout not in (None, upto.layout):
+            return True  # whoever went over to other partitions has read these
+        return all(
             theirs >= mine for theirs, mine in zip(recorded.sequences, upto.sequences, strict=True)
         )
 

@@ -272,8 +272,8 @@ def source_options(values: Values) -> SourceOptions:
             )
     if values["standby"]:
         needs(values, "standby", "consumer")
-    alone = {"standby": values["standby"], "priorityPolicy": sharing is not None}
-    for name, is_given in (alone | {"endingOffsets": "endingOffsets" in values}).items():
+    alone = {"priorityPolicy": sharing is not None, "endingOffsets": "endingOffsets" in values}
+    for name, is_given in alone.items():
         if is_given and common["partitions"] == 0:
             raise OptionError("partitions", f"auto does not go with {name}: give the number")
     timeout_s = values["priorityTimeout"]

@@ -1,18 +1,20 @@
 """
 The tasks of a planned batch: what each reads, and how. By the offsets alone, so that a replay has
-the same ones; but a stream that was deleted since, or made anew, has no part in them any more
-(`failOnDataLoss=false`).
+the same ones; but nothing is read of a stream that was deleted since, or made anew
+(`failOnDataLoss=false`): of several streams the others keep their tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, total
 from ..sanitize import get_logger
 from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, direct_tasks, of_many
+from .offsets import Offset
 from .options import SourceOptions
 from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan
@@ -49,16 +51,17 @@ class RangeTasks:
     def _layout(self) -> Layout:
         return self._survey.layout
 
-    def of(self, plan: Plan, is_deep: bool) -> list[ReadTask]:
+    def of(self, plan: Plan, is_deep: bool, logged: tuple[Offset, Offset]) -> list[ReadTask]:
         """
         The tasks of a batch.
 
         Args:
             is_deep: amid a backlog far away: see `looks_along`.
+            logged: where the batch begins and ends with the streams that are gone by now.
         """
         unseen = self.looks_along(plan, is_deep)
         if self._options.read_mode == "direct" or plan.end.split:
-            return self._direct(plan, unseen)
+            return self._direct(plan, unseen, logged)
         connection = self._options.connection
         return [ReadTask(connection, self._work(p, plan, unseen)) for p in self._busy(plan)]
 
@@ -153,7 +156,7 @@ class RangeTasks:
             layout=layout,
         )
 
-    def _direct(self, plan: Plan, unseen: bool) -> list[ReadTask]:
+    def _direct(self, plan: Plan, unseen: bool, logged: tuple[Offset, Offset]) -> list[ReadTask]:
         """Contiguous ranges; what partitions share is read once."""
         layout, options = self._layout, self._options
         shared = (
@@ -166,14 +169,31 @@ class RangeTasks:
             self._direct_read(index, plan, unseen)
             for index in ([None] if shared and busy else busy)
         ]
+        infos = self._watched.infos
+        if layout.is_several and reads:
+            infos = {read.stream: infos[read.stream] for read in reads}
+            reads = self._with_gone(reads, *logged)
         # Of many streams few have something at a time.
         wanted = max(options.min_partitions or 0, len(reads if layout.is_several else layout))
         longest = options.max_records_per_partition
         tasks = direct_tasks(
-            options.connection, self._survey, self._watched.infos, reads, wanted,
+            options.connection, self._survey, infos, reads, wanted,
             longest, options.read_mode == "auto",
         )  # fmt: skip
         if layout.is_several:
             most = max(1, len(tasks) // (options.min_partitions or 1))
-            return of_many(tasks, min(most, _STREAMS), longest)
+            return of_many(tasks, min(most, _STREAMS), infos, longest)
         return tasks
+
+    @staticmethod
+    def _with_gone(reads: Sequence[RangeRead], start: Offset, end: Offset) -> list[RangeRead]:
+        """The reads, and in their places those of streams that had messages and are gone."""
+        there = {read.stream: read for read in reads}
+        assert end.layout is not None
+        spans = zip(end.layout, start.sequences, end.sequences, strict=True)
+        return [
+            there.get(p.stream)
+            or replace(reads[0], stream=p.stream, start=first, end=last, expected=None)
+            for p, first, last in spans
+            if first < last and p.index not in end.idle
+        ]

@@ -263,14 +263,15 @@ class RangeDriver(Driver):
             assert self._stayed is not None
             return self._stayed[1]
         initial = is_initial(start)
+        offset = self._offset(start) if initial else Offset.from_json(start)
+        followed = self._turn.followed(offset)
+        if followed is not None:
+            return followed.to_json()
         if not initial:
-            offset = Offset.from_json(start)
             self._take(offset)
             self._durables.expect(offset)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._laid_out(self._offset(start))
-        if not initial and not self._end.is_frozen:
-            self._changeover.follow(own, self._infos)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else offset.resumed
@@ -278,9 +279,13 @@ class RangeDriver(Driver):
         if begin is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
+        if begin.layout != own.layout:
+            return begin.to_json()
         begin = begin.bare()
         if not begin.is_at(own):  # it may be further than what was seen
             self._watched.look()
+        if not initial and not self._end.is_frozen:
+            self._changeover.follow(begin, self._infos)
         checked = self._watched.checked(begin)
         if self._changeover.change is not None and checked.streams != begin.streams:
             self._changeover.meet(begin)  # raises: the cut is none of the new stream's
@@ -306,10 +311,11 @@ class RangeDriver(Driver):
         self._watched.check_fits(upto, self._end.offsets)
         upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
+        logged = self._first(start, end, upto), upto
         if self._layout.is_several:
             self._watched.look()
             upto = self._watched.still_there(upto)
-        offset = self._first(start, end, upto)
+        offset = logged[0] if upto == logged[1] else self._first(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
         without_rows = self._turn.warm_ups(len(self._layout)) if start != end else []
@@ -334,7 +340,7 @@ class RangeDriver(Driver):
             plan = self._replanned(offset, upto, is_past)
         self._await_parts(plan)
         self._count_batch(plan)
-        return self._tasks.of(plan, self._is_deep)
+        return self._tasks.of(plan, self._is_deep, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Settles a batch; never raises, the next commit covers it."""
@@ -559,7 +565,7 @@ class RangeDriver(Driver):
                     offset.sequences[p.index]
                     if offset.streams.get(p.stream) == upto.streams[p.stream]
                     else upto.base[p.index]
-                    for p in self._layout
+                    for p in upto.layout or self._layout
                 )
             )
         return upto.at(upto.resumed) if upto.resumed and start != end else offset

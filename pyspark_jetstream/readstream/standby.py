@@ -27,6 +27,7 @@ __all__ = [
     "Silence",
     "Waiting",
     "begin",
+    "followed",
     "left_s",
 ]
 
@@ -278,6 +279,19 @@ class LeaseView:
         return False
 
 
+def followed(own: Offset, recorded: Offset | None) -> Offset | None:
+    """
+    The end of the batch without rows in which a query goes over to the partitions that another one
+    has by now, and to where that one stands; None where it has the same ones.
+    """
+    if recorded is None or own.layout is None or recorded.layout in (None, own.layout):
+        return None
+    if recorded.query == own.query:
+        return None  # it has gone over itself since
+    here = recorded.at(recorded.sequences)
+    return replace(here, resumed=here.sequences, consumer=own.consumer, query=own.query)
+
+
 def begin(
     own: Offset, initial: bool, recorded: Offset | None, created: Mapping[str, str]
 ) -> Offset:
@@ -296,8 +310,9 @@ def begin(
     Raises:
         OffsetError: The record is of a query with other partitions or streams.
     """
-    if recorded is None:
-        return own
+    noted_itself = recorded is not None and recorded.query == own.query
+    if recorded is None or (noted_itself and recorded.layout != own.layout):
+        return own  # it has gone over to other partitions since
     count = len(own.sequences)
     if len(recorded.sequences) != count or set(recorded.streams) != set(own.streams):
         raise OffsetError(
@@ -321,4 +336,5 @@ def begin(
         resumed=(),
         marks=recorded.marks or own.marks,
         consumers=recorded.consumers or own.consumers,
+        change=own.change if noted_itself else recorded.change,
     )

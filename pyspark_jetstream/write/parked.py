@@ -53,6 +53,7 @@ from .streams import Streams
 
 __all__ = [
     "DRAIN_S",
+    "PARK_BYTES",
     "check_parked",
     "drain",
     "ensure_parking",
@@ -66,6 +67,9 @@ logger = get_logger(__name__)
 DRAIN_S: Final = 10.0
 """Time that a commit gives to rows that are parked; what is left then goes with the next one."""
 
+PARK_BYTES: Final = "throttleParkBytes"
+"""Name under which a commit notes that option."""
+
 _IDLE_S: Final = 0.25
 """A drain that has sent nothing for so long, as its rows wait for a rate, leaves them."""
 
@@ -73,8 +77,13 @@ _REFRESH: Final = 0.5
 _FENCE: Final = 0.25
 """Parts of a duplicate window after which streams, and the ledger, are looked at again."""
 
-_FULL: Final = 0.9
-"""Part of a parking stream's own max_bytes up to which it is filled: several tasks fill it."""
+_UNFIT: Final = (
+    "mirror", "sources", "subject_transform", "sealed", "deny_purge", "no_ack",
+    "allow_msg_counter",
+)  # fmt: skip
+"""Settings of a stream that can be no parking stream."""
+
+_LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 
@@ -117,13 +126,13 @@ def _fault(name: str, config: dict[str, Any]) -> str | None:
     retention = config.get("retention", "limits")
     if retention != "limits":
         return f"has {retention} retention: rows would go when somebody reads them"
-    for setting in ("mirror", "sources", "subject_transform", "sealed", "deny_purge"):
+    for setting in _UNFIT:
         if config.get(setting):
             return f"has {setting}: rows could not be kept, or not be removed; take it off"
-    full = () if config.get("discard") == "new" else ("max_msgs", "max_bytes")
-    for limit in ("max_age", "max_msgs_per_subject", *full):
+    for limit in _LIMITS:
         if int(config.get(limit) or 0) > 0:
-            return f"has a {limit}: it may drop rows; take it off (`nats stream edit {name}`)"
+            why = "it may drop rows, or refuse some that have to follow others"
+            return f"has a {limit}: {why}; take it off (`nats stream edit {name}`)"
     return None
 
 
@@ -186,9 +195,7 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
 
     def has_room() -> bool:
         info = JetStream(streams.client).stream_info(name)
-        limit = int(info.config.get("max_bytes") or 0)
-        most = min(options.rules.park_bytes, limit * _FULL if limit > 0 else math.inf)
-        if info.bytes < most:
+        if info.bytes < options.rules.park_bytes:
             _SAID.discard(name)
             return True
         if name not in _SAID:
@@ -205,28 +212,39 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
     return Parking(letters, targets, behind, known, has_room)
 
 
-def parked_rows(js: JetStream, stream: str) -> dict[str, dict[str, int]]:
+def parked_rows(js: JetStream, stream: str, of: str | None = None) -> dict[str, dict[str, int]]:
     """
     How many rows are parked: by query, by subject.
+
+    Args:
+        of: a query, None for all.
 
     Raises:
         StreamNotFoundError: There is no such stream.
     """
     found: dict[str, dict[str, int]] = {}
     prefix = parking_prefix(stream)
-    for name, rows in js.subject_counts(stream, [f"{prefix}>"])[1].items():
+    for name, rows in js.subject_counts(stream, [f"{parking_prefix(stream, of)}>"])[1].items():
         query, _, subject = name.removeprefix(prefix).partition(".")
         found.setdefault(query, {})[subject] = rows
     return found
 
 
-def drain(options: SinkOptions, query: str, for_s: float = DRAIN_S) -> int:
+def drain(
+    options: SinkOptions,
+    query: str,
+    for_s: float = DRAIN_S,
+    process: str = "",
+    is_new: bool = False,
+) -> int:
     """
     Sends the parked rows of a query whose subjects are not paused; how many are left, of those that
-    were parked when it began.
+    were parked when it began. None is where another process has begun to send them.
 
     Args:
         for_s: after which no more are sent.
+        process: name of the process that drains again and again; "" for others.
+        is_new: whether it has not drained yet.
 
     Raises:
         PublishError: A row was not stored; it and those behind it stay parked.
@@ -240,15 +258,30 @@ def drain(options: SinkOptions, query: str, for_s: float = DRAIN_S) -> int:
         end, counts = JetStream(client).subject_counts(name, [f"{prefix}>"])
         if not counts:
             return 0
+        taken = Ledger(JetStream(client)).take_drain(query, process, is_new)
+        if taken is None:
+            return 0
         with closing(Streams(client, options)) as streams:
-            one = _Drain(client, options, streams, query)
+            one = _Drain(client, options, streams, query, taken)
             return one.run({s.removeprefix(prefix): c for s, c in counts.items()}, end, for_s)
 
 
 class _Drain:
-    """One drain, which ends when nothing more may go."""
+    """
+    One drain, which ends when nothing more may go.
 
-    def __init__(self, client: Client, options: SinkOptions, streams: Streams, query: str) -> None:
+    Args:
+        taken: the last batch that is committed, and the sequence of the drain's record.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        options: SinkOptions,
+        streams: Streams,
+        query: str,
+        taken: tuple[int, int],
+    ) -> None:
         self._client = client
         # Rows that wait too long here stay parked: none is shed for it.
         rules = replace(options.rules, sheddable=frozenset(), queue_timeout_s=math.inf)
@@ -257,7 +290,7 @@ class _Drain:
         self._query = query
         self._stream = options.rules.park_stream or ""
         self._prefix = parking_prefix(self._stream, query)
-        self._batch, self._lease = Ledger(JetStream(client)).take_drain(query)
+        self._batch, self._lease = taken
         self._looked_at = time.monotonic()
         self._staying = Staying()
         self._rows: list[tuple[str, int]] = []

@@ -54,7 +54,7 @@ from .exactlyonce.changes import FoundStream, check_targets
 from .exactlyonce.ids import Ids, of_query
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskName
-from .parked import drain, ensure_parking
+from .parked import PARK_BYTES, drain, ensure_parking
 from .rows import check_names, check_schema
 from .streams import Streams, target_fault
 from .task import TaskReport, write_task
@@ -438,7 +438,10 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         if total is None:
             _ledger(self.options, lambda ledger: ledger.forget(query, batchId))
         else:
-            counts, park = total._asdict(), self.options.rules.park_stream or ""
+            counts, rules = total._asdict(), self.options.rules
+            park = rules.park_stream or ""
+            if park:  # for whoever inspects it
+                counts |= {PARK_BYTES: rules.park_bytes}
             _ledger(
                 self.options,
                 lambda ledger: ledger.commit(query, batchId, len(messages), counts, targets, park),

@@ -37,6 +37,9 @@ _LOOK_S: Final = 1.0
 
 def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     """Why rows cannot be written into this stream as the options say."""
+    if target.name == options.rules.park_stream:
+        why = f"rows go to stream '{target.name}' itself; name one that is for parked rows alone"
+        return OptionError("throttleParkStream", why)
     fault = target.mode_fault(options.publish_mode)
     if fault is not None:
         return OptionError("publishMode", fault)
@@ -83,7 +86,7 @@ class Streams:
         """Those of dead letters alone, as far as is known."""
         self.targets = Targets(self._find) if asks or options.rules.sheddable else None
         if self.targets is not None:
-            self.targets.last_id = self._last_id
+            self.targets.id_behind = self._id_behind
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -124,16 +127,17 @@ class Streams:
         targets = {name: Target.parse(info.config) for name, info in infos.items()}
         return [None if name is None else targets[name] for name in names]
 
-    def _last_id(self, target: Target, subject: str) -> bytes | None:
+    def _id_behind(self, target: Target, subject: str, sequence: int) -> bytes | None:
+        query = {"seq": sequence + 1, "next_by_subj": subject}
         try:
-            (last,) = JetStream(self.hasty).last_messages(target.name, [subject])
+            (found,) = JetStream(self.hasty).messages(target.name, [query])
         except JetStreamError as error:
             logger.warning(
                 "stream=%s: it cannot be checked whether a row that was sent again is stored: %s",
                 target.name, error,
             )  # fmt: skip
             return None
-        id = dict(last.headers).get(ID) if last is not None else None
+        id = dict(found.headers).get(ID) if found is not None else None
         return None if id is None else id.encode()
 
     def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:

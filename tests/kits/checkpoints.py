@@ -41,7 +41,11 @@ def offset(
 
 
 def write_checkpoint(
-    path: Path, batches: Sequence[Sequence[Any]], committed: int | None = None, version: int = 1
+    path: Path,
+    batches: Sequence[Sequence[Any]],
+    committed: int | None = None,
+    version: int = 1,
+    query: str = "7182ce1d-c6c1-492d-81c4-c3bb61409ac5",
 ) -> Path:
     """
     A checkpoint with these batches, each the sources' offsets; all but the last are committed, or
@@ -51,7 +55,7 @@ def write_checkpoint(
         (path / name).mkdir(parents=True, exist_ok=True)
         (path / name / ".9.tmp").write_text("half a file")
         (path / name / ".0.crc").write_bytes(b"crc\xff")
-    (path / "metadata").write_text('{"id":"7182ce1d-c6c1-492d-81c4-c3bb61409ac5"}')
+    (path / "metadata").write_text(json.dumps({"id": query}))
     for batch, sources in enumerate(batches):
         lines = ["-" if each is None else json.dumps(each) for each in sources]
         if version == 2:

@@ -127,17 +127,17 @@ LANES = [("async", {}), ("fast", {"allow_batched": True}), ("atomic", {"allow_at
 """Publish modes, and what their streams must allow."""
 
 
-def first_lost(name) -> Any:
-    """Lets the first PubAck, or refusal, of a bucket's stream reach nobody."""
+def first_lost(name, count=1) -> Any:
+    """Lets the first PubAcks, or refusals, of a bucket's stream reach nobody."""
     lost: list[bytes] = []
     answer = re.compile(rb'(MSG _INBOX[^ ]+)([^ ])( \d+ \d+\r\n\{[^\r]*"stream":"KV_%b")' % name)
 
     def rewrite(data: bytes) -> bytes:
-        found = answer.search(data)
-        if lost or found is None:
-            return data
-        lost.append(found[0])
-        return data[: found.start(2)] + b"#" + data[found.end(2) :]
+        for found in answer.finditer(data):
+            if len(lost) < count:
+                lost.append(found[0])
+                data = data[: found.start(2)] + b"#" + data[found.end(2) :]
+        return data
 
     return rewrite, lost
 
@@ -170,22 +170,88 @@ def test_a_change_by_revision_whose_puback_is_lost(
     assert entries(read(name, history="true")) == [("a", b"one", 1, "PUT")]
 
 
-def test_a_refused_change_by_revision_whose_answer_is_lost(
-    js, nats_server, ledger, options, bucket, put, read
+def test_two_changes_of_a_key_by_revision_whose_pubacks_are_lost(
+    js, nats_server, ledger, options, bucket, read
 ):
     """
-    What stands there is another's: the row fails.
+    Both are stored: that the second one stands there says nothing against the first one.
     """
-    name = bucket()
+    name = bucket(history=5)
+    rewrite, lost = first_lost(name.encode(), 2)
+    rows = pa.record_batch({"key": ["a", "a"], "value": ["one", "two"], "revision": [0, 1]})
+    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
+        options = changed(
+            options,
+            bucket=name,
+            connection=connection_of(proxy.url),
+            publish_mode="async",
+            min_in_flight=8,
+            max_in_flight=8,
+            **FAST,
+        )
+        written = write(options, TaskName(f"lost-{name}", 1, 0), [rows])
+
+    assert (len(lost), written.acked) == (2, 2)
+    assert entries(read(name, history="true")) == [
+        ("a", b"one", 1, "PUT"), ("a", b"two", 2, "PUT"),
+    ]  # fmt: skip
+
+
+def test_an_atomic_batch_by_revision_whose_puback_is_lost_for_long(
+    js, nats_server, ledger, options, bucket, read
+):
+    """
+    The bucket has forgotten the ids when the batch is sent again: it is not stored twice, and that
+    it is refused for itself is no failure.
+    """
+    name = bucket(history=5, allow_atomic=True, duplicate_window=10**8)
+    rewrite, lost = first_lost(name.encode())
+    rows = pa.record_batch(
+        {"key": ["a", "b", "c"], "value": ["x", "y", "z"], "revision": [None, 0, 0]}
+    )
+    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
+        options = changed(
+            options,
+            bucket=name,
+            connection=connection_of(proxy.url),
+            publish_mode="atomic",
+            ledger=False,
+            **FAST,
+        )
+        written = write(options, TaskName(f"lost-{name}", 1, 0), [rows])
+
+    assert (len(lost), written.acked) == (1, 3)
+    assert entries(read(name, history="true")) == [
+        ("a", b"x", 1, "PUT"), ("b", b"y", 2, "PUT"), ("c", b"z", 3, "PUT"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "config"), LANES, ids=[mode for mode, _ in LANES])
+def test_a_refused_change_by_revision_whose_answer_is_lost(
+    js, nats_server, ledger, options, bucket, put, read, mode, config
+):
+    """
+    What stands there is another's: the row fails, and with it its atomic batch.
+    """
+    name = bucket(**config)
     put(name, ("a", b"others"))
     rewrite, lost = first_lost(name.encode())
+    rows = pa.record_batch({"key": ["a", "b"], "value": ["x", "y"], "revision": [0, 0]})
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = changed(options, bucket=name, connection=connection_of(proxy.url), **FAST)
+        options = changed(
+            options,
+            bucket=name,
+            connection=connection_of(proxy.url),
+            publish_mode=mode,
+            **FAST,
+        )
         with pytest.raises(PublishRejectedError, match="wrong last sequence: 1"):
-            write(options, TaskName(f"lost-{name}", 1, 0), [row(key="a", value="x", revision=0)])
+            write(options, TaskName(f"lost-{name}", 1, 0), [rows])
 
+    found = entries(read(name))
     assert len(lost) == 1
-    assert entries(read(name)) == [("a", b"others", 1, "PUT")]
+    assert found[0] == ("a", b"others", 1, "PUT")
+    assert mode != "atomic" or len(found) == 1
 
 
 def test_a_key_that_expires(js, ledger, options, bucket, read):

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 
+import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
@@ -17,9 +18,12 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.task import write_task
 
 from ..kits.lanedriver import Driver, check_in_order, offers
-from ..kits.options import connection_of
+from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
 
@@ -228,3 +232,36 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
 
     assert driver.lane.acked == 60_000
     check_in_order(found, name, 60_000)
+
+
+def test_changes_of_a_key_by_revision_that_follow_each_other(cluster):
+    """
+    A leader refuses a change of a key while another one is on its way to the replicas, whatever
+    revision it expects: it goes again.
+    """
+    client = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
+    js = JetStream(client)
+    js.create_stream(
+        {
+            "name": "KV_CAS",
+            "subjects": ["$KV.CAS.>"],
+            "num_replicas": 3,
+            "max_msgs_per_subject": 64,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+        }
+    )
+    while not leader(js, "KV_CAS"):
+        time.sleep(0.05)
+    options = sink_of(client.options, bucket="CAS", min_in_flight=64, max_in_flight=64)
+    columns = {"key": ["a", "a"], "value": ["one", "two"], "revision": [0, 1]}
+    try:
+        name = TaskName("cas", 1, 0)
+        written = write_task(client, options, [pa.record_batch(columns)], name, Ids("cas"))
+        last = js.stream_info("KV_CAS").last_seq
+    finally:
+        js.delete_stream("KV_CAS")
+        client.close()
+
+    assert written is not None
+    assert (written.acked, last) == (2, 2)

@@ -181,6 +181,31 @@ def test_a_query_follows_while_it_runs(
     assert where(fresh_one) == (plans[0].stream_names[0], 2)
 
 
+def test_the_way_to_a_layout_is_gone(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    A query that followed to a layout stays there when it is started with the options it began with,
+    also where what led there is deleted.
+    """
+    origin = raw()
+    plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
+    for plan in plans:
+        partition_stream(js.client.options, plan)
+    announce(js.client.options, origin, plans[0])
+    of = query(stream=origin, partitions="auto", maxRecordsPerTrigger=60)
+    of.step()
+    announce(js.client.options, plans[0].layout, plans[1])
+    steps(of, random.Random(0), lambda: where(of) == (plans[1].layout, 3), kills=False)
+    for name in plans[0].stream_names:
+        js.delete_stream(name)
+    of.restart()
+    of.drain()
+
+    assert where(of) == (plans[1].layout, 3)
+    check_whole(js, origin, of)
+
+
 def test_a_replacement_that_is_none(
     js: JetStream,
     raw: Callable[..., str],
@@ -443,3 +468,127 @@ def test_an_origin_that_was_made_anew(
     with pytest.raises(CopyMismatchError, match="was made anew at .* stand here twice"):
         turn(of, reading(new))
         of.step()
+
+
+def standing_by(query: Callable[..., Query], stream: str) -> tuple[Query, Query]:
+    """Two queries that follow what replaces this layout; whoever ends gives the lease back."""
+    options = {"stream": stream, "partitions": "auto", "maxRecordsPerTrigger": 60}
+    options |= {"consumer": "sb", "standby": "true", "priorityTimeout": "1h"}
+    return query(**options), query(**options)
+
+
+def has_the_lease(of: Query) -> bool:
+    """Whether a query reads, after one more micro-batch, if there is one."""
+    of.step()
+    return of.reader.reportLatestOffset()["standby"]["active"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_standby_takes_over_amid_a_change(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query], seed: int
+) -> None:
+    """
+    Two queries take each other's place at any moment of a change, and so does one that is new: no
+    message is left out, and a take-over brings no more twice than the batch whose commit nobody has
+    noted, and the unfinished one of the query that comes back.
+    """
+    origin, rng, turns = raw(), random.Random(seed), 0
+    ways = ((2, "streams"), (3, "filtered"), (4, "streams"))
+    plans = [layouts(origin, n, how) for n, how in ways]
+    for plan in plans:
+        partition_stream(js.client.options, plan)
+    reads, other = standing_by(query, plans[0].layout)
+    eventually(reads.step)
+    with writing(js, origin):
+        for before, plan in itertools.pairwise(plans):
+            announce(js.client.options, before.layout, plan)
+            while where(reads)[1] != plan.partitions:
+                waits = other.committed == len(other.planned) and rng.random() < 0.5
+                if waits:
+                    other.restart()
+                for _ in range(rng.randint(3, 6)):
+                    eventually(lambda of=reads: of.plan() is not None)
+                    reads.commit()
+                    assert not waits or not other.step()
+                if rng.random() < 0.5:
+                    eventually(lambda of=reads: of.plan() is not None)
+                reads.die()
+                reads, other = other, reads
+                if not waits:
+                    reads.restart()
+                eventually(lambda of=reads: has_the_lease(of))
+                turns += 1
+                assert turns < 60
+    partition_stream(js.client.options, plans[-1])
+    wanted = {(subject, each) for subject, all_ in stored(js, origin).items() for each in all_}
+    reads.restart(maxRecordsPerTrigger=10_000)
+
+    def rows() -> list[tuple[str, bytes]]:
+        reads.step()
+        every = reads.rows + other.rows
+        return [(origins_subject(row["subject"], origin), row["data"]) for row in every]
+
+    eventually(lambda: set(rows()) >= wanted, 120)
+    found = rows()
+    assert set(found) == wanted
+    assert len(found) - len(wanted) <= 120 * turns
+
+
+def test_one_that_waits_goes_along(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    A query that waits has the partitions of the one that reads, so the streams that this one has
+    left may be deleted; it goes on there where the other one ended.
+    """
+    origin = raw()
+    plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
+    for plan in plans:
+        partition_stream(js.client.options, plan)
+    reads, waits = standing_by(query, plans[0].layout)
+    eventually(reads.step)
+    waits.step()
+    announce(js.client.options, plans[0].layout, plans[1])
+
+    def have_gone() -> bool:
+        reads.step()
+        assert not waits.step()
+        return where(waits) == where(reads) == (plans[1].layout, 3)
+
+    eventually(have_gone)
+    for name in plans[0].stream_names:
+        js.delete_stream(name)
+    reads.drain()
+    reads.die()
+    for p in range(20):
+        js.publish(f"{origin}.O{p % 12}.JFK", b"late %d" % p, [])
+    partition_stream(js.client.options, plans[1])
+    eventually(lambda: waits.step() and len(reads.rows + waits.rows) >= 260)
+
+    reads.rows += waits.rows
+    check_whole(js, origin, reads)
+
+
+def test_who_takes_over_goes_over_at_once(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query]
+) -> None:
+    """
+    A query that takes over where nothing is left to read goes over from where the other one stood,
+    far from where it began itself, and does not come back there.
+    """
+    origin = raw()
+    plan = layouts(origin, 3, "filtered")
+    partition_stream(js.client.options, plan)
+    reads, waits = standing_by(query, origin)
+    eventually(lambda: reads.step() is not None and len(reads.rows) == 240)
+    for each in (waits, waits, reads):
+        each.step()
+    reads.die()
+    announce(js.client.options, origin, plan)
+    eventually(lambda: has_the_lease(waits) and where(waits) == (plan.layout, 3))
+    js.publish(f"{origin}.O0.JFK", b"last", [])
+    partition_stream(js.client.options, plan)
+    eventually(lambda: waits.step() and waits.data == [b"last"])
+
+    partitions = [len(each["sequences"]) for each in waits.planned]
+    assert partitions == sorted(partitions)

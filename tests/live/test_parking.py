@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import os
 import pickle
@@ -30,6 +29,7 @@ from pyspark_jetstream.errors import (
     NotConnectedError,
     OptionError,
     ProducerThrottledError,
+    TargetChangedError,
     WriterFencedError,
 )
 from pyspark_jetstream.outbox.priority import Priority
@@ -43,15 +43,20 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.write import drainer, parked
 from pyspark_jetstream.write.attempt import TaskAttempt
+from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.parked import drain, ensure_parking
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import TaskReport, write_task
 
+from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, creation_of, rules_of, sink_of
 from ..kits.places import ROOT
+from ..kits.schemas import mistakes
 from ..kits.seeds import fresh
+from ..kits.tables import tables
+from .test_inspect_job import run as inspect
 from .test_publisher import stored
 from .test_throttle_job import start, until
 
@@ -90,21 +95,23 @@ class Query:
         names, values = zip(*data, strict=True)
         return pa.record_batch({"subject": pa.array(names), "data": pa.array(values)})
 
-    def write(self, batch, task=0, size=1000, **changes):
+    def write(self, batch, task=0, size=1000, report=None, **changes):
         """One attempt of the task."""
         client = Client(self.options.connection)
         try:
             name = TaskName(self.id, self.batch, task)
             options = replace(self.options, **changes)
             blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
-            return write_task(client, options, blocks, name, of_query(self.id, self.batch))
+            ids = of_query(self.id, self.batch)
+            return write_task(client, options, blocks, name, ids, report=report)
         finally:
             client.close()
 
-    def commit(self, tasks=1):
+    def commit(self, tasks=1, targets=()):
         """The driver's commit."""
         park = self.options.rules.park_stream or ""
-        Ledger(self.js).commit(self.id, self.batch, tasks, {}, (), park)
+        counts = {parked.PARK_BYTES: self.options.rules.park_bytes}
+        Ledger(self.js).commit(self.id, self.batch, tasks, counts, targets, park)
         self.batch += 1
 
     def drain(self, **options):
@@ -368,6 +375,9 @@ def test_parked_rows_are_counted_and_sent_by_hand(query, throttle, nats_server):
         ({"max_bytes": 1 << 20}, "max_bytes"),
         ({"retention": "workqueue"}, "workqueue retention"),
         ({"deny_purge": True}, "deny_purge"),
+        ({"no_ack": True}, "no_ack"),
+        ({"max_msg_size": 1000}, "max_msg_size"),
+        ({"max_msgs": 15, "discard": "new"}, "max_msgs"),
         ({"subjects": ["elsewhere.>"]}, "does not take"),
     ],
 )
@@ -471,7 +481,7 @@ class Whims(threading.Thread):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", fresh(__name__, 4))
+@pytest.mark.parametrize("seed", fresh(__name__, 4), ids=["first", "second", "third", "fourth"])
 def test_any_pauses_and_kills(query, throttle, fate, seed):
     """
     Whatever is paused when, whoever is killed where, and whoever was thought dead and goes on:
@@ -647,8 +657,8 @@ def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
     throttle(f"{one.stream}.b")
     drained = []
 
-    def meanwhile(options, name):
-        drained.append(drain(options, name))
+    def meanwhile(options, name, **process):
+        drained.append(drain(options, name, **process))
         if len(drained) == 1:
             one.write(one.made("b"))
             one.commit()
@@ -656,9 +666,7 @@ def test_rows_that_are_parked_amid_a_drain_are_sent_by_the_process_too(
         return drained[-1]
 
     monkeypatch.setattr(drainer, "drain", meanwhile)
-    given = io.TextIOWrapper(io.BytesIO(pickle.dumps((one.options, one.id))))
-    monkeypatch.setattr(sys, "stdin", given)
-    drainer.main()
+    drainer.send_all(one.options, one.id, os.getpid(), lambda: None)
     assert drained[0] == 0
     one.check()
 
@@ -688,3 +696,141 @@ def test_the_option_is_not_taken_away_while_rows_are_parked(query, throttle, acc
     one.commit()
     one.check()
     assert Ledger(one.js).look(TaskName(one.id, one.batch, 0)).committed.parking == ""
+
+
+def test_rows_of_several_streams_and_queries_may_have_one_id(query, throttle, js, new_stream):
+    """
+    A parking stream that has rows for two streams, and those of two queries, keeps each of them,
+    though a row is copied to all of them under its own id.
+    """
+    one, two = query(throttle), query(throttle)
+    two.options = replace(two.options, rules=one.options.rules)
+    other = new_stream(allow_direct=True)
+    subjects = [f"{one.stream}.a", f"{other}.a", f"{two.stream}.a"]
+    throttle(*subjects)
+
+    def rows(*names):
+        ids = [f"SOURCE-{number}" for number in range(3)]
+        return pa.record_batch({
+            "subject": pa.array([name for name in names for _ in ids]),
+            "data": pa.array(ids * len(names)),
+            "msg_id": pa.array(ids * len(names)),
+        })  # fmt: skip
+
+    assert one.write(rows(*subjects[:2])).parked == 6
+    assert two.write(rows(subjects[2])).parked == 3
+    one.commit()
+    two.commit()
+    assert one.parked() == 9
+    throttle()
+    assert one.drain() == two.drain() == 0
+
+    expected = [b"SOURCE-0", b"SOURCE-1", b"SOURCE-2"]
+    for subject in subjects:
+        assert [data for _, data in stored(js, subject.partition(".")[0])] == expected
+
+
+def test_rows_do_not_go_to_the_parking_stream_themselves(query, throttle, js):
+    """
+    A stream that rows are for is no parking stream: what reads it would get parked rows.
+    """
+    one = query(throttle)
+    rules = replace(one.options.rules, park_stream=one.stream)
+    one.options = replace(one.options, rules=rules)
+    with pytest.raises(OptionError, match=f"rows go to stream '{one.stream}' itself"):
+        one.write(one.made("a"))
+    assert js.stream_info(one.stream).messages == 0
+
+
+def test_of_two_processes_that_drain_the_later_one_goes_on(query, throttle):
+    """
+    Spark stops the Python process that commits when it was idle for a minute, and each that follows
+    starts a process that drains: the one before ends.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    one.write(one.made("a"))
+    one.commit()
+    ended: list[int] = []
+
+    def begin(number):
+        work = (one.options, one.id, os.getpid(), lambda: ended.append(number))
+        thread = Zombie(Fate(), -1, lambda: drainer.send_all(*work))
+        thread.start()
+        return thread
+
+    def holder():
+        (record,) = one.js.last_messages("KV_SPARK_LEDGER", [f"$KV.SPARK_LEDGER.{one.id}.parked"])
+        return json.loads(record.data)["process"] if record is not None else ""
+
+    first = begin(1)
+    until(holder)
+    known = holder()
+    second = begin(2)
+    until(lambda: holder() != known)
+    first.end()
+    assert one.drain() == 20
+    assert second.is_alive() and ended == [1]
+    throttle()
+    second.end()
+    one.check()
+
+
+def test_inspect_shows_what_is_parked(query, throttle, nats_server, js, tmp_path):
+    """
+    How many rows are parked, of which queries and subjects, since when, and how full the stream is;
+    with a checkpoint those of its query. The lines are no wider than the terminal.
+    """
+    one, two = query(throttle, park_bytes=2000), query(throttle)
+    two.options = replace(two.options, rules=replace(two.options.rules, park_stream=one.park))
+    throttle(*(f"{each.stream}.{name}" for each in (one, two) for name in "ab"))
+    one.write(one.made("a", "a", "b", "c", rows=40))
+    two.write(two.made("a", rows=5))
+    one.commit()
+    two.commit()
+    checkpoint = str(write_checkpoint(tmp_path, [[]], committed=0, query=one.id))
+
+    status, out, said = inspect(nats_server, "--stream", one.park)
+    narrow = inspect(nats_server, "--checkpoint", checkpoint, COLUMNS="80")
+    (of_all,), (of_one,) = (
+        json.loads(inspect(nats_server, *words, "--json")[1])["parkings"]
+        for words in (("--stream", one.park), ("--checkpoint", checkpoint))
+    )
+    shown = tables(out)
+    (stream,) = shown["Parking"]
+    a, b = ({"subject": f"{one.stream}.{name}", "query": one.id} for name in "ab")
+
+    assert (status, said) == (0, "")
+    assert (stream["stream"], stream["rows"], stream["subjects"]) == (one.park, "35", "3")
+    assert (stream["used"], stream["throttleParkBytes"]) == ("0%", "1.0 GiB")
+    assert [row["rows"] for row in shown[f"Parked in {one.park}"]] == ["20", "10", "5"]
+    assert narrow[0] == 0 and f"{one.stream}.b" in narrow[1]
+    assert two.id not in narrow[1]
+    assert max(map(len, narrow[1].partition("\nParking\n")[2].splitlines())) <= 80
+    assert (of_all["rows"], of_one["rows"], of_one["subjects"]) == (35, 30, 2)
+    assert of_one["most_bytes"] == 2000 and "is full" in of_one["notes"][0]
+    assert of_one["used"] == of_one["bytes"] / 2000 == js.stream_info(one.park).bytes / 2000
+    rows = [{name: row[name] for name in ("subject", "query", "rows")} for row in of_one["parked"]]
+    assert rows == [a | {"rows": 20}, b | {"rows": 10}]
+    assert of_one["age_s"] >= of_one["parked"][1]["age_s"] > 0
+    assert mistakes(json.loads(inspect(nats_server, "--json")[1]), "inspect") == []
+
+
+def test_inspect_says_that_a_parking_stream_is_gone(query, throttle, nats_server, tmp_path):
+    """
+    The query that parks there fails at its next batch, and what was parked is lost: a problem.
+    """
+    one = query(throttle)
+    throttle(f"{one.stream}.a")
+    report = TaskReport()
+    one.write(one.made("a"), report=report)
+    one.commit(targets=check_targets(one.js, report.seen))
+    one.js.delete_stream(one.park)
+    checkpoint = str(write_checkpoint(tmp_path, [[]], committed=0, query=one.id))
+    status, out, _ = inspect(nats_server, "--checkpoint", checkpoint)
+    one.js.create_stream({"name": one.park, "subjects": [f"{one.park}.>"]})
+
+    assert status == 3
+    assert f"parking stream {one.park}: is gone" in out
+    with pytest.raises(TargetChangedError, match="made anew"):
+        one.write(one.made("a"))

@@ -271,6 +271,36 @@ def test_many_streams_are_few_tasks(tenants: Tenants, query: Callable[..., Query
     assert len(split.tasks()) >= 40
 
 
+@pytest.mark.parametrize("cut", [{}, {"minPartitions": 60}, {"maxRecordsPerPartition": 7}], ids=str)
+def test_the_tasks_of_others_stay_when_streams_go(
+    tenants: Tenants, query: Callable[..., Query], cut: dict[str, int]
+) -> None:
+    """
+    A batch that runs again has the tasks it had, by their places, without what they read of streams
+    that were deleted or made anew since: rows of other tasks keep their task and their place.
+    """
+    tenants.make(*range(40))
+    tenants.fill(*range(40), count=10)
+    tenants.fill(7, count=300)
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss="false", **cut)
+    several.plan()
+
+    def reads() -> list[list[tuple[str, int, int]]]:
+        return [[(r.stream, r.start, r.end) for r in task.work.reads] for task in several.tasks()]
+
+    before = reads()
+    tenants.remove(0, 7, 20)
+    tenants.make(20)
+    tenants.fill(20, count=30)
+    several.die()
+    several.reader = several._reader()
+    gone = {tenants.name(name) for name in (0, 7, 20)}
+
+    assert reads() == [[read for read in task if read[0] not in gone] for task in before]
+    several.commit()
+    assert rows(several) == every(tenants, **{str(i): 10 for i in range(40) if i not in (0, 7, 20)})
+
+
 def test_a_run_that_ends_takes_no_streams_that_come_later(
     tenants: Tenants, query: Callable[..., Query]
 ) -> None:

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
+from pyspark_jetstream.operations.backfill.faults import UsageError
+from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
 from ..kits.tenants import Tenants, tenants
 
@@ -24,7 +28,9 @@ def read(nats_server: DevServer) -> Callable[..., list[tuple[str, int, int]]]:
 
     def rows(**options: Any) -> list[tuple[str, int, int]]:
         given = {"servers": nats_server.url} | options
-        reader = JetStreamRangeReader(parse_read({k: str(v) for k, v in given.items()}))
+        parsed = parse_read({k: str(v) for k, v in given.items()})
+        reader = JetStreamRangeReader if "multiLast" not in given else JetStreamSnapshotReader
+        reader = reader(parsed)
         batches = [batch for task in reader.partitions() for batch in reader.read(task)]
         found = [row for batch in batches for row in batch.to_pylist()]
         return sorted((row["stream"], row["partition"], row["sequence"]) for row in found)
@@ -106,3 +112,44 @@ def test_planning_asks_by_pages(nats_server: DevServer, tenants: Tenants, count:
 
     assert len(tasks) == 2
     assert asked <= 2 * pages + 2
+
+
+def test_a_snapshot_of_several(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    A snapshot has the last message of every subject of each stream, by list or by pattern; each
+    stream is partition 0 of itself.
+    """
+    tenants.make("a", "b", "c")
+    tenants.fill("a", "b")
+    tenants.fill("b", count=2)
+    of_b = [(tenants.name("b"), 0, sequence) for sequence in (3, 4, 5)]
+    every = [(tenants.name("a"), 0, sequence) for sequence in (1, 2, 3)] + of_b
+
+    assert read(streamPattern=f"{tenants.prefix}-*", multiLast=">") == every
+    assert read(stream=f"{tenants.name('b')},{tenants.name('c')}", multiLast=">") == of_b
+    assert read(streamPattern=f"{tenants.prefix}-*", multiLast="*.0") == [every[0], of_b[1]]
+
+
+def test_a_snapshot_of_several_at_a_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
+    """
+    `upToTime` is one moment for all streams, each of which has its own sequence then.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    tenants.fill("b", count=2)
+    moment = tenants.js.stream_info(tenants.name("b")).now.isoformat()
+    tenants.make("c")
+    tenants.fill("a", "b", "c", count=7)
+
+    assert read(streamPattern=f"{tenants.prefix}-*", multiLast=">", upToTime=moment) == [
+        *[(tenants.name("a"), 0, sequence) for sequence in (1, 2, 3)],
+        *[(tenants.name("b"), 0, sequence) for sequence in (3, 4, 5)],
+    ]
+
+
+def test_a_backfill_has_one_stream() -> None:
+    """
+    A backfill of a snapshot says that it has one stream, before anything is planned.
+    """
+    with pytest.raises(UsageError, match="one stream, these options several: A,B"):
+        SnapshotSource({"stream": "A,B", "multiLast": ">"}, StructType([]), 100)

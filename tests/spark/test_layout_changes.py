@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,20 +29,33 @@ from ..kits.partitions import layouts, stored
 from ..kits.places import ROOT
 from ..kits.seeds import fresh
 from ..kits.sources import NewStream
+from .changing_query import ALERT_EVERY
 
-KEYS = 24
+STATEFUL = Path(sys.prefix) / "stateful"
+"""Where `make install` puts what Spark needs for transformWithState."""
+
+KEYS = 12
+ROWS = 240
+"""Of each turn of the query; its batches have a hundred at the most."""
+
 FIRST = 1_700_000_010
 """The time of the first row; each next one is a tenth of a second later."""
 
 WINDOW = 30
 
-PATIENCE_S = 900
-"""For one life of the query; it takes ten seconds on a machine that has nothing else to do."""
+MOMENTS = ("start", "batch", "change", "switch")
+"""
+Of a kill: at the start of a turn; from its first batch on; from the first one on that knows to
+which layout the query goes over, or in which it is there.
+"""
+
+PATIENCE_S = 400
+"""For one turn of the query; it takes ten seconds on a machine that has nothing else to do."""
 
 
 class Writer:
     """
-    Publishes `<name>.<key>.x`: a number per key, and a time; as many messages as each life of the
+    Publishes `<name>.<key>.x`: a number per key, and a time; as many messages as each turn of the
     query adds, so that none has to read more because the machine is busy.
     """
 
@@ -75,103 +88,151 @@ class Writer:
         self._client.close()
 
 
-@contextmanager
-def life(
-    home: Path, source: dict[str, str], out: str, ends: bool
-) -> Iterator[subprocess.Popen[bytes]]:
-    """One life of the query; whatever is left of it is killed."""
-    environment = os.environ | {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
-    }
-    script = Path(__file__).with_name("changing_query.py")
-    words = [sys.executable, str(script), json.dumps([source, out, str(home / "query"), ends])]
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            words, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+class Driver:
+    """The process that runs the query, turn after turn; where there is none, a turn starts one."""
+
+    def __init__(self, home: Path, out: str) -> None:
+        self._home = home
+        self._out = out
+        self._process: subprocess.Popen[bytes] | None = None
+        self._turns = 0
+
+    def begin(self, source: dict[str, str], ends: bool = False) -> None:
+        """Begins a turn; the one before has ended."""
+        if self._process is None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps([source, ends]).encode() + b"\n")
+        self._process.stdin.flush()
+        self._turns += 1
+
+    def end(self, source: dict[str, str]) -> None:
+        """A whole turn, which reads what is there by now."""
+        self.begin(source, ends=True)
+        done = self._home / "done"
+        self.wait(lambda: done.exists() and done.read_text() == str(self._turns))
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Waits for that; the process must live meanwhile."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not until():
+            assert self._process is not None
+            assert self._process.poll() is None, self._log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self._log.read_text()[-3000:]
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kills the process with all that it has started, if there is one."""
+        process, self._process, self._turns = self._process, None, 0
+        if process is None:
+            return
         try:
-            yield process
-        finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait(60)
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait(60)
+        assert process.stdin is not None
+        process.stdin.close()
+
+    @property
+    def _log(self) -> Path:
+        return self._home / "log"
+
+    def _start(self) -> None:
+        environment = os.environ | {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(STATEFUL)]),
+        }
+        script = Path(__file__).with_name("changing_query.py")
+        (self._home / "done").unlink(missing_ok=True)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(script), self._out, str(self._home)],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
 
 
-def planned(home: Path) -> tuple[int, int]:
-    """The batch that was planned last, and how many partitions it has; -1 before there is one."""
+def planned(home: Path) -> tuple[int, dict[str, Any]]:
+    """The batch that was planned last, and its end; -1 before there is one."""
     if not (home / "query" / "metadata").exists():
-        return -1, 0
+        return -1, {}
     checkpoint = read_checkpoint(LocalDirectory(home / "query"))
-    offsets = checkpoint.planned_offsets.get("0", {})
-    return -1 if checkpoint.planned is None else checkpoint.planned, len(
-        offsets.get("sequences", ())
-    )
+    if checkpoint.planned is None:
+        return -1, {}
+    return checkpoint.planned, checkpoint.planned_offsets["0"]
 
 
-def wait_for_batch(process: subprocess.Popen[bytes], home: Path) -> None:
-    """Waits until a batch is planned that was not; the query must not fail meanwhile."""
-    before, deadline = planned(home)[0], time.monotonic() + PATIENCE_S
-    while planned(home)[0] == before:
-        assert process.poll() is None, (home / "log").read_text()[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def partitions(home: Path) -> int:
+    """How many partitions the query has by now."""
+    return len(planned(home)[1].get("sequences", ()))
+
+
+def is_moment(home: Path, moment: str, before: int, n: int) -> bool:
+    """Whether a moment of `MOMENTS` has come in a turn that began behind that batch."""
+    if moment == "start":
+        return True
+    batch, offset = planned(home)
+    is_there = len(offset.get("sequences", ())) == n
+    comes = {"batch": True, "change": is_there or "change" in offset, "switch": is_there}
+    return batch > before and comes[moment]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 20])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.timeout(7200))])
 def test_partitions_change_while_drivers_die(
     nats_server: DevServer, js: JetStream, new_stream: NewStream, tmp_path: Path, kills: int
 ) -> None:
     """
     From 4 to 8 to 3 partitions, and on as long as drivers are killed with SIGKILL at random moments
     around the change, while a writer goes on: each row is in its window once, in the order of
-    its subject, and each window is emitted once, under the checkpoint that the query began with.
+    its subject, each window is emitted once, and each alert falls once, on the row that makes it,
+    under the checkpoint that the query began with.
     """
     origin, out = new_stream(), new_stream()
     rng = random.Random(f"{fresh(__name__)} {kills}")
+    moments = MOMENTS if kills > 1 else ("change",)
     plans = {n: layouts(origin, n, "filtered" if n == 3 else "streams") for n in (4, 8, 3)}
-    common = {"servers": nats_server.url, "maxRecordsPerTrigger": "300"}
+    common = {"servers": nats_server.url, "maxRecordsPerTrigger": "100"}
     sources = {n: common | reading(plan) for n, plan in plans.items()}
-    writer = Writer(js, origin)
+    writer, driver = Writer(js, origin), Driver(tmp_path, out)
     try:
         for plan in plans.values():
             partition_stream(js.client.options, plan)
         for n in itertools.cycle(plans):
-            for _ in range(min(kills, rng.randint(1, 3)) if (tmp_path / "query").exists() else 0):
+            for _ in range(min(kills, rng.randint(1, 3)) if partitions(tmp_path) else 0):
                 kills -= 1
-                writer.write(700)
-                with life(tmp_path, sources[n], out, False) as process:
-                    if rng.random() < 0.8:
-                        wait_for_batch(process, tmp_path)
-                    time.sleep(rng.uniform(0, 5))
+                before, moment = planned(tmp_path)[0], rng.choice(moments)
+                writer.write(ROWS)
+                driver.begin(sources[n])
+                driver.wait(lambda at=(moment, before, n): is_moment(tmp_path, *at))
+                time.sleep(rng.uniform(0, 3))
+                driver.kill()
+            writer.write(ROWS)
+            driver.end(sources[n])
+            assert partitions(tmp_path) == n
             if n == 3 and not kills:
                 break
-            writer.write(500)
-            with life(tmp_path, sources[n], out, True) as process:
-                assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()[-3000:]
-            assert planned(tmp_path)[1] == n
+        writer.stop()
+        js.publish(f"{origin}.end.x", b"0 %d" % (FIRST + 10**6), [])
+        for plan in plans.values():
+            partition_stream(js.client.options, plan)
+        driver.end(sources[3])
     finally:
         writer.stop()
-    js.publish(f"{origin}.end.x", b"0 %d" % (FIRST + 10**6), [])
-    for plan in plans.values():
-        partition_stream(js.client.options, plan)
-    with life(tmp_path, sources[3], out, True) as process:
-        assert process.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()[-3000:]
-    assert planned(tmp_path)[1] == 3
+        driver.kill()
 
     expected: dict[tuple[str, int], list[int]] = defaultdict(list)
     for subject, messages in stored(js, origin).items():
         for n, at in (map(int, data.split()) for data in messages):
             expected[subject.split(".")[1], at // WINDOW * WINDOW].append(n)
-    emitted = [
-        (subject.split(".")[1], *map(int, data.split()))
-        for subject, messages in stored(js, out).items()
-        for data in messages
-    ]
+    emitted = []
+    for subject, messages in stored(js, out).items():
+        for data in messages:
+            window, alerts = (list(map(int, part.split())) for part in data.split(b"alerts"))
+            emitted.append((subject.split(".")[1], *window))
+            assert alerts == [n for n in window[1:] if n % ALERT_EVERY == ALERT_EVERY - 1]
     assert sorted(emitted) == sorted(
         (key, at, *numbers) for (key, at), numbers in expected.items() if key != "end"
     )

@@ -55,10 +55,9 @@ class Writer:
 
 
 def procedure() -> tuple[list[list[str]], str]:
-    """The commands of the guide's section "With a new checkpoint", and what becomes of cut.json."""
-    guide = (ROOT / "docs" / "guides" / "partitions.md").read_text()
-    section = guide.split("### With a new checkpoint")[1].split("\n## ")[0]
-    blocks = section.split("```")[1::2]
+    """The commands of the guide, and what becomes of cut.json."""
+    guide = (ROOT / "docs" / "guides" / "handing-over.md").read_text()
+    blocks = guide.split("```")[1::2]
     lines = blocks[0].removeprefix("bash\n").replace("\\\n", "").strip().splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
     return commands, blocks[1].removeprefix("python\n")

@@ -44,6 +44,11 @@ CASES = [
         " account of the credentials",
     ),
     (
+        errors.StreamNotFoundError("$JS.API.CONSUMER.MSG.NEXT.ORDERS.spark-1-0", 404, 10059, "no"),
+        "stream 'ORDERS' not found (err_code 10059); check the options stream, jsDomain and the"
+        " account of the credentials",
+    ),
+    (
         errors.StreamNotFoundError("A.orders", 404, 10059, "no").near(["X", "ORDERS"]),
         "stream 'orders' not found (err_code 10059); did you mean 'ORDERS'? If not, check the"
         " options stream, jsDomain and the account of the credentials",

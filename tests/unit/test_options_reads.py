@@ -124,7 +124,6 @@ def test_partitions_that_the_stream_says():
     assert not parse("range", {"partitions": "2", "stream": "S-{partition}"}).follows
     for more, told in (
         ({"partitionSubject": "a.{partition}.>"}, "leave partitionSubject out"),
-        ({"standby": "true", "consumer": "c"}, "auto does not go with standby"),
         ({"priorityPolicy": "overflow", "consumer": "c"}, "auto does not go with priorityPolicy"),
         ({"endingOffsets": '{"0": 7}'}, "auto does not go with endingOffsets"),
         ({"partitions": "0"}, "expected a positive integer"),

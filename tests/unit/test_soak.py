@@ -27,6 +27,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         assert any(re.match(pattern, id.removeprefix("tests/")) for id in left), pattern
     assert {id.partition("::")[2] for id in whole} == {
         "test_a13_a_full_stream_leaves_no_row_behind",
+        "test_a_backfill_may_be_overtaken_at_every_step",
         "test_a_file_system_that_does_not_answer",
         "test_a_follower_that_lags_is_not_believed",
         "test_a_handful_of_faults",
@@ -34,6 +35,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_a_killed_range_backfill_is_taken_up",
         "test_a_killed_replay_is_taken_up",
         "test_a_primary_and_an_overflow_query_killed",
+        "test_a_query_goes_on_whole",
         "test_a_server_that_restarts_in_a_claim_ahead",
         "test_a_server_that_sleeps_has_forgotten_the_batch",
         "test_a_snapshot_backfill_killed_on_a_cluster_is_taken_up",
@@ -44,9 +46,12 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_claims_that_are_let_go_count_as_no_delivery",
         "test_driver_killed_amid_consumers_of_the_attempts_own",
         "test_drivers_are_killed_amid_parking",
+        "test_heartbeats_keep_the_claims_of_a_replay",
         "test_leaders_change_again_and_again",
         "test_leaders_step_down_again_and_again",
         "test_no_fixed_window_is_as_good_on_all_servers",
+        "test_partitions_change_while_drivers_die",
+        "test_processes_and_the_server_are_killed",
         "test_py_files_with_register",
         "test_refusals_become_rare",
         "test_register_in_an_environment_that_is_not_activated",
@@ -65,5 +70,6 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_the_number_of_partitions_grows_while_a_query_runs",
         "test_the_second_takes_over_when_the_first_is_killed",
         "test_through_spark_submit",
+        "test_whoever_is_killed_each_message_arrives_once",
         "test_writes_under_pressure_are_measured",
     }

@@ -75,6 +75,8 @@ class SnapshotSource:
         parsed = parse_read(self._options)
         if not isinstance(parsed, SnapshotOptions):
             raise UsageError("these options read no snapshot; see range_backfill.py")
+        if parsed.several is not None:
+            raise UsageError(f"a backfill has one stream, these options several: {parsed.several}")
         if isinstance(parsed, BucketOptions) and parsed.history:
             raise UsageError(
                 "option 'history' reads every revision, which is no snapshot; backfill the stream"

@@ -1,6 +1,6 @@
 """
-Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, and a checkpoint beside
-what the server holds.
+Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, parked rows, and a
+checkpoint beside what the server holds.
 
     pyspark-jetstream inspect
     pyspark-jetstream inspect --stream FLIGHTS

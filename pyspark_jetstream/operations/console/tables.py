@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from pyspark_jetstream.operations.inspection.findings import (
@@ -19,6 +20,7 @@ from pyspark_jetstream.operations.inspection.findings import (
     StreamState,
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState
+from pyspark_jetstream.operations.inspection.parkings import ParkedState, ParkingState
 from pyspark_jetstream.operations.terminal import Row, console, drawn, say, size
 from pyspark_jetstream.sanitize import sanitized
 
@@ -76,6 +78,11 @@ def tables(inspection: Inspection) -> list[Table]:
         Table("Partitions", [_partition(partition) for partition in inspection.partitions]),
         Table("Consumers", [_consumer(consumer) for consumer in inspection.consumers]),
         Table("Standby", [row for lease in inspection.leases for row in _lease(lease)]),
+        Table("Parking", [_parking(parking) for parking in inspection.parkings]),
+        *(
+            Table(f"Parked in {sanitized(parking.stream)}", list(map(_parked, parking.parked)))
+            for parking in inspection.parkings
+        ),
     ]
     checkpoint = inspection.checkpoint
     if checkpoint is not None:
@@ -213,6 +220,36 @@ def _lease(lease: LeaseState) -> list[Row]:
         for each in lease.waiting
     ]
     return [place | row for row in (reads, *waits)]
+
+
+def _parking(parking: ParkingState) -> Row:
+    used, most = parking.used, parking.most_bytes
+    return {
+        "stream": parking.stream,
+        "rows": parking.rows,
+        "subjects": parking.subjects,
+        "bytes": size(parking.bytes),
+        "used": f"{100 * used:.0f}%" if used is not None else None,
+        "throttleParkBytes": size(most) if most is not None else None,
+        "oldest": _moment(parking.oldest),
+        "age": _age(parking.age_s),
+        "notes": parking.notes,
+        "problems": parking.problems,
+    }
+
+
+def _parked(parked: ParkedState) -> Row:
+    return {
+        "query": parked.query,
+        "subject": parked.subject,
+        "rows": parked.rows,
+        "oldest": _moment(parked.oldest),
+        "age": _age(parked.age_s),
+    }
+
+
+def _age(seconds: float | None) -> str | None:
+    return None if seconds is None else str(timedelta(seconds=max(0, round(seconds))))
 
 
 def _id(number: int) -> str | None:

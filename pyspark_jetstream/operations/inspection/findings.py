@@ -35,6 +35,7 @@ from ...fetch.owner import NAMES, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
+from .parkings import ParkingState
 
 _NEVER: Final = "0001-01-01T00:00:00Z"
 """The server's word for a time that has not been."""
@@ -240,6 +241,7 @@ class Inspection:
     consumers: tuple[ConsumerState, ...]
     checkpoint: CheckpointState | None
     leases: tuple[LeaseState, ...] = ()
+    parkings: tuple[ParkingState, ...] = ()
     notes: tuple[str, ...] = ()
     """Parts that could not be inspected, and changes of partitions that are under way."""
 
@@ -254,6 +256,8 @@ class Inspection:
         for lease in self.leases:
             where = f"standby {lease.stream}/{lease.consumer}"
             problems += [f"{where}: {p}" for p in lease.problems]
+        for parking in self.parkings:
+            problems += [f"parking stream {parking.stream}: {p}" for p in parking.problems]
         for source in self.checkpoint.sources if self.checkpoint else ():
             problems += [f"source {source.source}: {p}" for p in source.problems]
             places: tuple[PositionState | ClaimState, ...] = (*source.positions, *source.claims)

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from ...client.connection import Client
 from ...client.inboxes import is_inbox
-from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
+from ...client.info import ConsumerInfo, StoredMessage, StreamInfo, consumer_info_of
 from ...client.jetstream import JetStream
 from ...client.marks import replaced
 from ...client.patience import Patience
@@ -47,6 +47,7 @@ from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
 from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
+from ...outbox.parking import parking_prefix
 from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset, begins, is_initial
 from ...readstream.options import POLICIES
@@ -55,7 +56,8 @@ from ...readstream.shared.fence import Fence
 from ...readstream.shared.openbatches import BUCKET as CLAIMS
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ...write.exactlyonce.ledger import STREAM as LEDGER_STREAM
-from ...write.exactlyonce.records import committed_of
+from ...write.exactlyonce.records import committed_of, content_of
+from ...write.parked import PARK_BYTES, parked_rows
 from ..partitionplan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
@@ -66,6 +68,7 @@ from .findings import (
     PositionState,
     ServerState,
     SourceState,
+    StreamState,
     answered,
     claim_state,
     consumer_state,
@@ -76,6 +79,7 @@ from .findings import (
     stream_state,
 )
 from .leases import LeaseState, lease_states, wanted_keys
+from .parkings import ParkingState, gone, most_rows, parking_state
 
 _TRIES: Final = 3
 _ANSWERS_S: Final = 1.0
@@ -86,6 +90,8 @@ _ASKS_EVERY_S: Final = 0.3
 
 _QUERIES: Final = 1_000
 """Queries whose targets are looked up in the ledger."""
+
+_COMMITTED: Final = f"$KV.{LEDGER}.{{}}.committed"
 
 _BUCKETS: Final = (f"KV_{BUCKET}", LEDGER_STREAM)
 
@@ -154,6 +160,7 @@ class Inspector:
         of_options = self._options_streams()
         checkpoint = self._read()
         sources = _sources(checkpoint)
+        records = self._records() if self._everything else []
         for _ in range(_TRIES):
             known = [(source.streams, source.consumer) for source in sources]
             of_sources = (name for streams, _ in known for name in streams)
@@ -163,7 +170,7 @@ class Inspector:
             infos = self._infos(names, of_options)
             consumers, answered = self._consumers(infos, sources)
             if self._everything:
-                used = {consumer.stream for consumer in consumers} | self._targets(every)
+                used = {consumer.stream for consumer in consumers} | _targets(records)
                 names = [name for name, of in infos.items() if name in used or _is_sparks(of)]
             checkpoint = self._read()
             sources = _sources(checkpoint)
@@ -193,6 +200,7 @@ class Inspector:
                 others=len(checkpoint.planned_offsets) - len(sources),
             ),
             leases=leases,
+            parkings=self._parkings(records, checkpoint, streams),
             notes=(*notes, *_changes(sources)),
         )
         now = _Look(time.monotonic(), inspection)
@@ -213,20 +221,53 @@ class Inspector:
             return self._survey.layout.streams
         return (self._options.stream,)
 
-    def _targets(self, streams: Sequence[str]) -> set[str]:
-        """The streams that queries write into with `exactlyOnce`, as the ledger notes them."""
-        if LEDGER_STREAM not in streams:
-            return set()
+    def _records(self, query: str | None = None) -> list[StoredMessage]:
+        """What the ledger notes of the commits of a query, or of all."""
         try:
-            keys = self._js.subjects(LEDGER_STREAM, f"$KV.{LEDGER}.*.committed")[:_QUERIES]
+            keys = [_COMMITTED.format(query)]
+            if query is None:
+                keys = self._js.subjects(LEDGER_STREAM, _COMMITTED.format("*"))[:_QUERIES]
             records = self._js.last_messages(LEDGER_STREAM, keys) if keys else []
         except (PermissionsError, StreamNotFoundError):
-            return set()
-        targets: set[str] = set()
+            return []
+        return [record for record in records if record is not None]
+
+    def _parkings(
+        self,
+        records: Sequence[StoredMessage],
+        checkpoint: Checkpoint | None,
+        streams: Mapping[str, StreamState],
+    ) -> tuple[ParkingState, ...]:
+        """
+        The parking streams among these, and that of the checkpoint's query; with its rows.
+
+        Args:
+            records: of all queries, where all is looked at.
+        """
+        query = checkpoint.query if checkpoint is not None else None
+        may_park = any(f"{name}.>" in state.subjects for name, state in streams.items())
+        if query is not None or (may_park and not self._everything):
+            records = self._records(query)
+        most: dict[str, int | None] = {}
         for record in records:
             with suppress(LedgerError):  # a stranger's
-                targets |= committed_of(record).streams.keys()
-        return targets
+                stream, size = committed_of(record).parking, content_of(record).get(PARK_BYTES)
+                if stream and (query is not None or self._everything or stream in streams):
+                    known = [each for each in (size, most.get(stream)) if type(each) is int]
+                    most[stream] = max(known, default=None)
+        return tuple(self._parking(stream, size, query) for stream, size in sorted(most.items()))
+
+    def _parking(self, stream: str, most_bytes: int | None, query: str | None) -> ParkingState:
+        prefix = parking_prefix(stream, query)
+        try:
+            rows = parked_rows(self._js, stream, query)
+            filters = [f"{parking_prefix(stream, of)}{name}" for of, name in most_rows(rows)]
+            oldest = self._js.stored_messages(
+                stream, [{"seq": 1, "next_by_subj": each} for each in (f"{prefix}>", *filters)]
+            )
+            return parking_state(self._js.stream_info(stream), most_bytes, rows, oldest)
+        except StreamNotFoundError:
+            return gone(stream)
 
     def _layout(self, infos: Mapping[str, StreamInfo]) -> Layout | None:
         if self._options is None:
@@ -607,6 +648,15 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
         except OffsetError as error:
             sources.append(_Source(name, None, None, str(error)))
     return sources
+
+
+def _targets(records: Sequence[StoredMessage]) -> set[str]:
+    """The streams that queries write into with `exactlyOnce`, as the ledger notes them."""
+    targets: set[str] = set()
+    for record in records:
+        with suppress(LedgerError):  # a stranger's
+            targets |= committed_of(record).streams.keys()
+    return targets
 
 
 def _changes(sources: Sequence[_Source]) -> list[str]:

@@ -21,6 +21,7 @@ __all__ = [
     "Answer",
     "Outcome",
     "Refusal",
+    "SUBJECT_IN_PROCESS",
     "Says",
     "alike_pattern",
     "batch_answer_pattern",
@@ -43,8 +44,15 @@ _NO_ROOM: Final = frozenset({10077, 10002, 10023, 10028, 10047})
 _OF_SUBJECT: Final = "per subject"
 """In the server's words for 10077, where it is the limit of a subject and not of the stream."""
 
-_IN_PROCESS: Final = 10158
-"""err_code of JSStreamDuplicateMessageConflict: this id is being stored right now."""
+SUBJECT_IN_PROCESS: Final = 10164
+"""
+err_code of JSStreamWrongLastSequenceConstant: a message of the subject is on its way to the
+replicas, maybe this one, and then this one's sequence is compared (measured on nats-server 2.15.1).
+In an atomic batch it may be one of the batch itself, which makes it a refusal for good.
+"""
+
+_IN_PROCESS: Final = frozenset({10158, SUBJECT_IN_PROCESS})
+"""err_codes for what is being stored right now: this id (JSStreamDuplicateMessageConflict), too."""
 
 
 _WRONG_LAST: Final = 10071
@@ -229,7 +237,7 @@ def _error(code: int, err_code: int, description: str) -> Outcome:
         return Outcome(Kind.LIMITED, description, err_code)
     if err_code in _OVERLOADED or code in (429, 503):
         return Outcome(Kind.OVERLOADED, description, err_code)
-    if err_code == _IN_PROCESS:
+    if err_code in _IN_PROCESS:
         return Outcome(Kind.IN_PROCESS, description, err_code)
     return Outcome(Kind.REJECTED, description, err_code)
 

@@ -221,10 +221,10 @@ class AsyncLane(Window):
             self._refuse(doubted)
 
     def _refuse(self, doubted: Doubted) -> None:
-        message, outcome, ordinal = doubted
+        messages, outcome, ordinal = doubted
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
             super()._reject(ordinal, outcome)
-        self.rejected.append(Rejected(message, outcome))
+        self.rejected.append(Rejected(messages, outcome))
         self._finish([ordinal])
 
     def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:

@@ -33,6 +33,9 @@ What comes back (measured on nats-server 2.15.1), on the reply subject of a mess
   a stream without replicas may have stored some of the rows before it (by source: it looks again
   before each that it stores). Where it stores some and then meets another row than the last one, it
   answers nothing.
+- 10071: a row expected another message on its subject, or in the stream. Of a batch that may be
+  stored (its ids are forgotten by then, else it was 10201) somebody looks whether it is what stands
+  there.
 - 10210: 50 batches of the stream are open, or 1,000 of the server.
 - Open batches are forgotten after 10 s.
 
@@ -54,10 +57,10 @@ from ...errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ...outbox.limits import Kind, pause_s
 from ...outbox.messages import Messages
 from . import window
-from .answers import Outcome, Refusal, classify, is_ordinal, parsed
+from .answers import SUBJECT_IN_PROCESS, Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
-from .lane import BROKEN
+from .lane import BROKEN, Doubted
 
 __all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
 
@@ -269,18 +272,35 @@ class AtomicLane(BatchLane[AtomicBatch]):
             if batch.past.attempt == 1 and not batch.unread:
                 self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._ended(outcome, batch.size)
-            self._acked += batch.size
-            self._backlog.drop(batch.size)
-            self._rows = min(2 * self._rows, self._max_rows)
-            self._batch = None
+            self._end(batch)
         elif int(attempt) == batch.past.attempt and not batch.waiting:
             self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
+
+    def _end(self, batch: AtomicBatch) -> None:
+        """The batch is stored."""
+        self._acked += batch.size
+        self._backlog.drop(batch.size)
+        self._rows = min(2 * self._rows, self._max_rows)
+        self._batch = None
+
+    def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
+        batch = self._batch
+        if batch is None:
+            super().settle(doubted, is_stored, now)
+        elif is_stored:
+            self._end(batch)
+        else:
+            batch.past.unsure = math.inf  # it was not: what is refused stores nothing
+            self._refused(batch, None, doubted.outcome, now)
 
     def _refused(self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float) -> None:
         """
         Handles a refusal of this row, or, with None, of the batch. The rows go one by one, or
         together again, all or half of them; what never can be stored fails the write.
         """
+        if outcome.may_be_its_own and batch.past.unsure < math.inf:
+            self.doubted.append(Doubted(batch.messages, outcome))
+            return
         self._count_refusal(batch, row, outcome, now)
         code, past = outcome.err_code, batch.past
         leaves = self._rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
@@ -440,6 +460,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
 def _understand(status: int, description: str, data: bytes, size: int) -> Outcome:
     """Outcome of a batch of this size, by the reply to one of its messages."""
     outcome = classify(status, description, data)
+    if outcome.err_code == SUBJECT_IN_PROCESS:
+        return outcome._replace(kind=Kind.REJECTED)
     if outcome.kind is not Kind.STORED:
         return outcome
     answer = parsed(data)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from ...outbox.messages import Messages
@@ -12,6 +13,12 @@ from .frames import Frames
 __all__ = ["BROKEN", "Doubted", "Lane", "Rejected", "earliest"]
 
 BROKEN: Final = "the connection broke"
+
+_EXPECTED: Final = re.compile(rb"(?m)^Nats-Expected-Last-(?:Subject-)?Sequence: ?(\d{1,18})\r$")
+"""Header line that says behind which sequence a message is to be stored."""
+
+_LOOKED_AT: Final = 16
+"""Upper bound of the messages of a batch that are looked for."""
 
 
 class Rejected(NamedTuple):
@@ -23,12 +30,33 @@ class Rejected(NamedTuple):
 
 
 class Doubted(NamedTuple):
-    """A message that the server refuses for what its subject has, and may have stored before."""
+    """
+    Messages that the server refuses for what a subject has, and may have stored before: all of
+    them, or none.
+    """
 
-    message: Messages
+    messages: Messages
     outcome: Outcome
     """The server's answer."""
-    ordinal: int
+    ordinal: int = -1
+    """Of a message that was sent by itself."""
+
+    def places(self) -> Iterator[tuple[int, str, int, bytes]]:
+        """
+        Where an earlier sending would have stored some of them: the target, the subject, the
+        sequence that it expected to be the last one there, and the message's id.
+        """
+        targets, ids, lines = self.messages.targets, self.messages.ids, self.messages.lines
+        if targets is None or ids is None or lines is None:
+            return
+        found = zip(self.messages.codes, lines.to_pylist(), ids.to_pylist(), strict=True)
+        expecting = ((code, _EXPECTED.search(line or b""), id) for code, line, id in found)
+        left = _LOOKED_AT
+        for code, expected, id in expecting:
+            place = targets[code].as_py()
+            if expected is not None and place is not None and id is not None and left > 0:
+                left -= 1
+                yield place, self.messages.distinct[code], int(expected[1]), id
 
 
 class Lane(Protocol):
@@ -108,7 +136,7 @@ class Lane(Protocol):
     def doubted(self) -> list[Doubted]:
         """
         Messages that wait for somebody to look whether an earlier sending is what the server
-        refuses them for. The caller settles each, and clears the list.
+        refuses them for. The caller settles each entry, and clears the list.
         """
 
     @property
@@ -146,7 +174,7 @@ class Lane(Protocol):
         """Handles the reply with this token."""
 
     def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
-        """Counts a doubted message as stored, or as rejected."""
+        """Counts doubted messages as stored, or as rejected."""
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         """

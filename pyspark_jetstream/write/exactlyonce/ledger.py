@@ -9,7 +9,8 @@ It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `na
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …, "streams": {…}}
     <write>.ids               {"secrets": [[0, "7d…"]]}, of which ids are made (`ids`)
-    <write>.parked            {"drain": "81c0…"}, which drain of parked rows is the latest
+    <write>.parked            {"drain": "81c0…", "process": "f2…"}, which drain of parked rows is
+                              the latest, and which process that does nothing else
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
 before its first publish, and says for every stream it publishes into where that stream ended
@@ -68,6 +69,7 @@ from .records import (
     TaskRecord,
     begun_of,
     committed_of,
+    content_of,
     mapping_key,
     secrets_key,
     secrets_of,
@@ -437,19 +439,29 @@ class Ledger:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
 
-    def take_drain(self, write: str) -> tuple[int, int]:
+    def take_drain(
+        self, write: str, process: str = "", is_new: bool = False
+    ) -> tuple[int, int] | None:
         """
         Makes the caller the one that sends parked rows of a query; the last batch that is
-        committed, and the sequence of its record.
+        committed, and the sequence of its record. None where another process has begun since.
+
+        Args:
+            process: name of one that sends them for as long as there are any; "" of a commit.
+            is_new: whether this process begins with it.
 
         Raises:
-            LedgerError: Others keep doing the same.
+            LedgerError: Others keep doing the same, or the record is none.
         """
         key = f"{write}.parked"
         for _ in range(_MAX_TAKEOVERS):
             committed, last = self._last(f"{write}.committed", key)
-            data = json.dumps({"drain": os.urandom(6).hex()}).encode()
-            sequence = self._bucket.replace(key, data, last.sequence if last is not None else 0)
+            holder = content_of(last).get("process", "") if last is not None and last.data else ""
+            if process and not is_new and holder != process:
+                return None
+            content = {"drain": os.urandom(6).hex(), "process": process or holder}
+            known = last.sequence if last is not None else 0
+            sequence = self._bucket.replace(key, json.dumps(content).encode(), known)
             if sequence is not None:
                 return committed_of(committed).batch, sequence
         raise LedgerError(key, "others keep sending the parked rows of the query")

@@ -39,7 +39,12 @@ def throttled(*words):
 
 def rows(*subjects, **fields):
     made = messages(subjects)
-    return replace(made, targets=pa.array([0] * len(made.distinct), pa.int32()), **fields)
+    own = {"targets": pa.array([0] * len(made.distinct), pa.int32()), "ids": ids_of(len(made))}
+    return replace(made, **own | fields)
+
+
+def ids_of(count):
+    return pa.array([f"i-{number}" for number in range(count)], pa.binary())
 
 
 def parked(one, throttle, *subjects, **fields):
@@ -154,16 +159,32 @@ def test_b27_a_row_that_is_too_large():
         parking(["a"], max_payload=4096).of(large, throttle, NOW)
 
 
+@pytest.mark.parametrize(
+    "line", [b"X: " + b"x" * 63_000, b"Nats-Expected-Last-Subject-Sequence: 7"], ids=["large", "7"]
+)
+def test_b27_rows_whose_headers_keep_them(line):
+    """
+    B27: a letter has more headers than its row, and a stream takes 64 KiB of them. What stands on a
+    subject now, which a row expects, may not stand there later: it could never go out.
+    """
+    lines = [line + b"\r\nNats-Msg-Id: i-0\r\n", b"Nats-Msg-Id: i-1\r\n"]
+    batch = rows("a", "b", lines=pa.array(lines, pa.binary()))
+    mask = parking().of(batch, throttled(("a", 5), ("b", 5)), NOW)
+
+    assert mask.to_pylist() == [False, True]
+
+
 def test_b27_what_is_stored_of_a_row():
     """
-    B27: all that the row is, under its own id, and where its stream ended before its task.
+    B27: all that the row is, and where its stream ended before its task. Rows for several streams,
+    or of several queries, may have one id, and are each stored.
     """
     batch = replace(built([ROW]), targets=pa.array([0], pa.int32()))
     stored = parking().take(batch)
     headers = read(stored)
 
     assert stored.subject.to_pylist() == [b"P.q1.a.b"]
-    assert stored.ids.to_pylist() == [b"i-7"]
+    assert stored.ids.to_pylist() == [b"q1.S.i-7"]
     (was,) = restore(headers).to_pylist()
     assert (was["subject"], was["headers"], was["msg_id"]) == ("a.b", [("X", ["1", "2"])], "i-7")
     assert [each.to_pylist() for each in notes(headers)] == [[5], ["70 then"]]

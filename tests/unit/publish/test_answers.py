@@ -25,6 +25,7 @@ from pyspark_jetstream.publish.lanes.answers import classify, puback_pattern
         (0, b'{"error":{"code":503,"err_code":10077}}', Kind.LIMITED, 10077),
         (0, b'{"error":{"code":400,"err_code":10002}}', Kind.LIMITED, 10002),
         (0, b'{"error":{"code":409,"err_code":10158}}', Kind.IN_PROCESS, 10158),
+        (0, b'{"error":{"code":400,"err_code":10164}}', Kind.IN_PROCESS, 10164),
         (0, b'{"error":{"code":400,"err_code":10054}}', Kind.REJECTED, 10054),
         (0, b'{"error":{"code":400,"err_code":10227}}', Kind.REJECTED, 10227),
         (0, b'{"error":{"code":500,"err_code":10111}}', Kind.REJECTED, 10111),
