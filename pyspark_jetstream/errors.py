@@ -333,9 +333,9 @@ class StreamNotFoundError(ApiError):
     @property
     def stream(self) -> str:
         """The name that was asked for; a request about a consumer names that one last."""
-        *_, before, last = self.subject.split(".")
         is_listed = ".CONSUMER.LIST." in self.subject
-        return before if ".CONSUMER." in self.subject and not is_listed else last
+        is_last = is_listed or ".CONSUMER." not in self.subject
+        return self.subject.split(".")[-1 if is_last else -2]
 
     def near(self, names: Iterable[str]) -> StreamNotFoundError:
         """The same, with that of these names which is spelled most alike, if one is."""

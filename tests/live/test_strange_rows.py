@@ -397,7 +397,7 @@ def test_the_driver_warns_once_a_run_and_header(caplog):
     batch = JetStreamBatchWriter(options, SCHEMA)
     caplog.clear()
     batch.commit([Published(0, "w", done, left_out={"Nats-Schedule": 3})])
-    assert "the header Nats-Schedule of 3 rows did not go out" in caplog.text
+    assert "the header Nats-Schedule of 3 rows was not sent" in caplog.text
 
 
 def test_a_counter_is_told_why_nothing_is_added(new_stream, write):

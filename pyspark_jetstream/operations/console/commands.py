@@ -43,8 +43,8 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "inspect": Command(
         "overview",
-        "Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, and a"
-        " checkpoint beside what the server holds.",
+        "Shows streams, partitions, consumers, pins, lag, claims, leases of standbys,"
+        " parked rows, and a checkpoint beside what the server holds.",
     ),
     "unpin": Command(
         "unpinning",
