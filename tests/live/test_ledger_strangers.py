@@ -122,7 +122,8 @@ def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
     js.publish(subject, b"x", [])
     ledger.commit("q3j", 0, 1, {"rows": 10})
 
-    assert f"the key {subject!r} in bucket SPARK_LEDGER was not written by this package" in caplog.text
+    words = f"the key {subject!r} in bucket SPARK_LEDGER was not written by this package"
+    assert words in caplog.text
     assert js.subjects(STREAM, "$KV.SPARK_LEDGER.q3j.>") == ["$KV.SPARK_LEDGER.q3j.committed"]
     ledger.forget("q3j", 0)
     js.purge(STREAM, "$KV.SPARK_LEDGER.q3j.>", None)
