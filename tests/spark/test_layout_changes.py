@@ -32,7 +32,7 @@ from ..kits.sources import NewStream
 from .changing_query import ALERT_EVERY
 
 STATEFUL = Path(sys.prefix) / "stateful"
-"""Where `make install` puts what Spark needs for transformWithState."""
+"""Where `make soak` puts what Spark needs for transformWithState."""
 
 KEYS = 12
 ROWS = 240
