@@ -124,7 +124,7 @@ def test_a_consumer_that_was_edited_between_batches(js, place, reading, retentio
     of.publish(40)
 
     with pytest.raises(ConsumerEditedError, match=message.replace("X.>", f"{stream}.0.*")):
-        reader.step()
+        eventually(reader.step)
     if reader.committed < len(reader.planned):  # a task found it
         with pytest.raises(OptionError, match="option 'consumer'"):
             reader.restart()
@@ -405,6 +405,7 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch
     finish = threading.Timer(3.0, lambda: pause(JetStream(own), stream, name, 0))
     finish.start()
     reader.step()  # a task that was planned before the pause is known waits in it
+    finish.join()
     of.publish(40)
     pause(js, stream, name, 600)
     of.publish(2)
@@ -413,7 +414,6 @@ def test_a_paused_consumer_is_waited_for(js, place, reading, caplog, monkeypatch
     report = reader.reader.reportLatestOffset()
     pause(js, stream, name, 0)
     eventually(lambda: reader.drain() or len(reader.rows) == 63)
-    finish.join()
     own.close()
 
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(63))
