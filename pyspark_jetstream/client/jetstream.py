@@ -423,7 +423,7 @@ class JetStream:
         """
         request = (subject, data, wire.header_block(headers))
         (reply,) = self._replies([request], _NOT_NOW - {wire.NO_RESPONDERS})
-        if reply.status == wire.NO_RESPONDERS and self._is_off():
+        if reply.status == wire.NO_RESPONDERS and (self._is_off() or self._is_taken(subject)):
             (reply,) = self._replies([request])
         return int(self.answer(subject, reply, PUBACK)["seq"])
 
@@ -636,9 +636,16 @@ class JetStream:
             ) from None
 
     def _is_off(self) -> bool:
-        """Whether JetStream is, right now; else a publish that nobody takes has no stream."""
+        """Whether JetStream is, right now."""
         try:
             return _err_code(self.client.request(f"{self.prefix}.INFO")) in _NOT_NOW
+        except PermissionsError:
+            return False
+
+    def _is_taken(self, subject: str) -> bool:
+        """Whether a stream takes this subject: in a cluster, that has no leader right now."""
+        try:
+            return self.stream_of(subject) is not None
         except PermissionsError:
             return False
 

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client, Reply
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.devserver import DevServer
@@ -126,3 +127,24 @@ def test_waiting_has_an_end(server):
         client.close()
 
     assert caught.value.err_code == 10039
+
+
+def test_a_publish_waits_for_the_leader_of_its_stream(js, monkeypatch):
+    """
+    In a cluster nobody takes a publish while its stream has no leader, though JetStream is there:
+    it is sent again. If no stream takes its subject, it fails at once.
+    """
+    asked, requests = [], js.client.requests
+
+    def without_leader(batch, *rest):
+        asked.extend(subject for subject, *_ in batch)
+        if asked.count("S.leaderless") in (1, 2) and asked[-1] == "S.leaderless":
+            return [Reply(wire.NO_RESPONDERS, "", b"", b"")]
+        return requests(batch, *rest)
+
+    monkeypatch.setattr(js.client, "requests", without_leader)
+
+    assert js.publish("S.leaderless", b"", []) == MESSAGES + 1
+    with pytest.raises(ApiError, match="nobody answers"):
+        js.publish("T.x", b"", [])
+    assert asked.count("S.leaderless") == 3 and asked.count("T.x") == 1
