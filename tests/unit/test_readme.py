@@ -165,7 +165,7 @@ def test_figures_of_the_first_pages_are_measured():
     bench, reliability = (DOCS / "bench.md").read_text(), (DOCS / "reliability.md").read_text()
     (row,) = re.findall(r"^\| streams layout, auto, from the start \|(.*)$", bench, re.MULTILINE)
     cells = [cell.strip() for cell in row.split("|")]
-    (faults,) = re.findall(r"24 November 2026: ([\d,]+) faults", reliability)
+    (faults,) = re.findall(r"26 November 2026: ([\d,]+) faults", reliability)
 
     for page in (first, README):
         assert f"{cells[0]} rows" in page
