@@ -146,13 +146,14 @@ class Seen:
                 self.leaks.append(f"{kind} in {place} ({detail}) behind {around!r}")
 
     def files(self, home: Path) -> None:
-        for path in sorted(home.rglob("*")):
-            try:
-                if path.is_file():
-                    place = re.sub(r"[-0-9].*", "", path.relative_to(home).parts[0])
-                    self.look(place, str(path), path.read_bytes())
-            except FileNotFoundError:
-                continue  # a temporary file that is gone
+        for root, _, names in os.walk(home):  # passes over temporary directories that are gone
+            for path in sorted(Path(root, name) for name in names):
+                try:
+                    if path.is_file():
+                        place = re.sub(r"[-0-9].*", "", path.relative_to(home).parts[0])
+                        self.look(place, str(path), path.read_bytes())
+                except FileNotFoundError:
+                    continue  # a temporary file that is gone
 
     def processes(self, session: int) -> None:
         """Everything that runs in the session of the program."""
