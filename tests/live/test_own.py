@@ -233,6 +233,13 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     assert len(made) == 1
 
 
+@pytest.fixture
+def small_pulls(monkeypatch):
+    """However slow the reader is, no more than a few thousand messages are on their way to it."""
+    monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 2_000)
+
+
+@pytest.mark.usefixtures("small_pulls")
 @pytest.mark.parametrize("by", ["nothing", "filter"])
 def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
     """
@@ -254,6 +261,7 @@ def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
     assert left == []
 
 
+@pytest.mark.usefixtures("small_pulls")
 def test_a_stranger_that_pulls_from_it_costs_no_message(js, deep):
     """
     What the server gives somebody else shows as a gap; another consumer is made behind the last
@@ -278,6 +286,7 @@ def test_a_stranger_that_pulls_from_it_costs_no_message(js, deep):
     assert left == []
 
 
+@pytest.mark.usefixtures("small_pulls")
 def test_deletes_and_purges_meanwhile(js, deep):
     """
     Messages that are deleted while the range is read are no loss, and nothing else is missing;
