@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_stream
+from tests.kits.drivers import note_pids, session
 
 HOME = Path(os.environ["FAULT_HOME"])
 FAULT = os.environ.get("FAULT", "")
@@ -81,19 +82,10 @@ class DyingDataSource(JetStreamDataSource):
 
 
 def main(options: dict[str, str]) -> None:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    jvm = spark._jvm
-    assert jvm is not None
-    (HOME / "pids").write_text(f"{os.getpid()} {jvm.ProcessHandle.current().pid()}")
+    spark = session()
+    note_pids(spark, HOME)
     spark.dataSource.register(DyingDataSource)
 
     def keep(batch: DataFrame, batch_id: int) -> None:

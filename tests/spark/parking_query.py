@@ -8,24 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
+
+from tests.kits.drivers import note_pids, session, until_told
 
 
 def main(home: Path, options: dict[str, str]) -> None:
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    jvm = spark._jvm
-    assert jvm is not None
-    (home / "pids").write_text(f"{os.getpid()} {jvm.ProcessHandle.current().pid()}")
+    spark = session()
+    note_pids(spark, home)
     rows = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=10, numPartitions=1)
     name = options["stream"]
     query = (
@@ -39,13 +29,7 @@ def main(home: Path, options: dict[str, str]) -> None:
         .trigger(processingTime="500 milliseconds")
         .start()
     )
-    while query.isActive and not (home / "stop").exists():
-        time.sleep(0.1)
-    error = query.exception()
-    query.stop()
-    spark.stop()
-    if error is not None:
-        raise error
+    until_told(spark, query, home)
 
 
 if __name__ == "__main__":

@@ -9,21 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
+
+from tests.kits.drivers import session, until_told
 
 
 def main(home: Path, name: str, options: dict[str, str]) -> None:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session()
 
     def keep(batch: DataFrame, batch_id: int) -> None:
         rows = sorted(row.sequence for row in batch.select("sequence").collect())
@@ -39,13 +33,7 @@ def main(home: Path, name: str, options: dict[str, str]) -> None:
         .option("checkpointLocation", str(home / f"checkpoint-{name}"))
         .start()
     )
-    while query.isActive and not (home / "stop").exists():
-        time.sleep(0.1)
-    error = query.exception()
-    query.stop()
-    spark.stop()
-    if error is not None:
-        raise error
+    until_told(spark, query, home)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
+from ..kits.places import ROOT
 from ..kits.sources import NewStream, Publish, numbered
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ class Driver:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), str(home), name, json.dumps(options)],
-                env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+                                  "PYTHONPATH": str(ROOT)},
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
