@@ -142,6 +142,12 @@ def first_lost(name, count=1) -> Any:
     return rewrite, lost
 
 
+def by_way_of(options, proxy, name, mode, **more):
+    """Options of a write into a bucket, through this proxy."""
+    given = {"bucket": name, "connection": connection_of(proxy.url), "publish_mode": mode}
+    return changed(options, **given, **FAST, **more)
+
+
 @pytest.mark.parametrize(("mode", "config"), LANES, ids=[mode for mode, _ in LANES])
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["ledger", "without"])
 def test_a_change_by_revision_whose_puback_is_lost(
@@ -154,14 +160,7 @@ def test_a_change_by_revision_whose_puback_is_lost(
     name = bucket(**config)
     rewrite, lost = first_lost(name.encode())
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = changed(
-            options,
-            bucket=name,
-            connection=connection_of(proxy.url),
-            publish_mode=mode,
-            ledger=exactly_once,
-            **FAST,
-        )
+        options = by_way_of(options, proxy, name, mode, ledger=exactly_once)
         task = TaskName(f"lost-{name}", 1, 0)
         written = write(options, task, [row(key="a", value="one", revision=0)])
 
@@ -180,15 +179,7 @@ def test_two_changes_of_a_key_by_revision_whose_pubacks_are_lost(
     rewrite, lost = first_lost(name.encode(), 2)
     rows = pa.record_batch({"key": ["a", "a"], "value": ["one", "two"], "revision": [0, 1]})
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = changed(
-            options,
-            bucket=name,
-            connection=connection_of(proxy.url),
-            publish_mode="async",
-            min_in_flight=8,
-            max_in_flight=8,
-            **FAST,
-        )
+        options = by_way_of(options, proxy, name, "async", min_in_flight=8, max_in_flight=8)
         written = write(options, TaskName(f"lost-{name}", 1, 0), [rows])
 
     assert (len(lost), written.acked) == (2, 2)
@@ -210,14 +201,7 @@ def test_an_atomic_batch_by_revision_whose_puback_is_lost_for_long(
         {"key": ["a", "b", "c"], "value": ["x", "y", "z"], "revision": [None, 0, 0]}
     )
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = changed(
-            options,
-            bucket=name,
-            connection=connection_of(proxy.url),
-            publish_mode="atomic",
-            ledger=False,
-            **FAST,
-        )
+        options = by_way_of(options, proxy, name, "atomic", ledger=False)
         written = write(options, TaskName(f"lost-{name}", 1, 0), [rows])
 
     assert (len(lost), written.acked) == (1, 3)
@@ -238,13 +222,7 @@ def test_a_refused_change_by_revision_whose_answer_is_lost(
     rewrite, lost = first_lost(name.encode())
     rows = pa.record_batch({"key": ["a", "b"], "value": ["x", "y"], "revision": [0, 0]})
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = changed(
-            options,
-            bucket=name,
-            connection=connection_of(proxy.url),
-            publish_mode=mode,
-            **FAST,
-        )
+        options = by_way_of(options, proxy, name, mode)
         with pytest.raises(PublishRejectedError, match="wrong last sequence: 1"):
             write(options, TaskName(f"lost-{name}", 1, 0), [rows])
 
