@@ -170,7 +170,7 @@ def test_the_rights_that_it_needs(caplog, granted):
     """
     calls = ["CONSUMER.CREATE", "CONSUMER.DELETE", "CONSUMER.MSG.NEXT"]
     page = (ROOT / "docs" / "guides" / "permissions.md").read_text()
-    assert "| `$JS.API.CONSUMER.{CREATE,DELETE,MSG.NEXT}.<stream>.*`; without" in page
+    assert "| `$JS.API.CONSUMER.{CREATE,DELETE,MSG.NEXT}.<stream>.*`. Without" in page
     allowed = [f"$JS.API.{call}.S" for call in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET")]
     allowed += [f"$JS.API.{call}.S.q-0" for call in (*calls, "CONSUMER.INFO", "CONSUMER.RESET",
                 "CONSUMER.UNPIN") if "DELETE" not in call]  # fmt: skip
