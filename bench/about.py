@@ -15,8 +15,6 @@ from typing import Any
 
 from pyspark_jetstream.devserver import find_server
 
-__all__ = ["About", "about"]
-
 _PACKAGES = ("pyspark", "pyarrow", "nats-py")
 
 

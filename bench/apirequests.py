@@ -18,8 +18,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import DEFAULT_PREFIX
 from pyspark_jetstream.client.options import parse_connection
 
-__all__ = ["ApiRequests", "connections"]
-
 _KINDS: Final = (
     "STREAM.MSG.GET",
     "CONSUMER.MSG.NEXT",

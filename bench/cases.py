@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from .others.child import Outcome
 from .spark import Run
 
-__all__ = ["Case"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

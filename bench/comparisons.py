@@ -15,8 +15,6 @@ from rich.table import Table
 
 from .results import RATE, Entry
 
-__all__ = ["Part", "Ratio", "Times", "compared", "of_ratios", "of_times"]
-
 
 class Part(NamedTuple):
     """What is shown of some measurements."""

@@ -20,8 +20,6 @@ from pyspark_jetstream.publish.lanes.asynclane import framed
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.write.rows import MessageBuilder
 
-__all__ = ["DATA", "MAPPING", "PARTITIONS", "Flights"]
-
 DATA: Final = Path(__file__).parent.parent / "jobs" / "data" / "flights-100k.parquet"
 
 PARTITIONS: Final = 2

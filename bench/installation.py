@@ -10,8 +10,6 @@ from typing import Final
 
 import pyspark
 
-__all__ = ["compiled_installation"]
-
 _COMPILER: Final = Path(__file__).parents[1] / "conf" / "compile_pyspark.py"
 
 

@@ -20,8 +20,6 @@ from pyspark_jetstream.publish.lanes.asynclane import framed
 from pyspark_jetstream.publish.lanes.frames import Publishes, frame
 from pyspark_jetstream.write.rows import MessageBuilder
 
-__all__ = ["SUBJECTS", "WINDOW_BYTES", "Payloads"]
-
 SUBJECTS: Final = 1_000
 
 WINDOW_BYTES: Final = parse_sink({}).window.max_in_flight_bytes

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = ["costs", "latencies", "partitions", "rates", "requests"]
-
 _OURS: Final = "#1f77b4"
 _MARKS: Final = "|xoD^s"
 _WIDTH: Final = 8.0

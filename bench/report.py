@@ -21,8 +21,6 @@ from . import pictures
 from .others.references import SPARK_ALONE
 from .results import MEASURED_BY
 
-__all__ = ["page"]
-
 _DOCS: Final = Path(__file__).parents[1] / "docs"
 _ROLES: Final = ("server", "jvm", "worker", "source")
 _ALONE_ROLES: Final = {"jvm": "JVM", "worker": "workers", "source": "source"}

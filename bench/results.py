@@ -17,8 +17,6 @@ from .cases import Case
 from .others.child import Outcome
 from .spark import Run
 
-__all__ = ["MEASURED_BY", "Entry", "Figures", "Results"]
-
 RATE: Final = "rows/s"
 CPU: Final = "CPU-s/1M rows"
 MEMORY: Final = "MB"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SETTINGS", "Run", "Spark", "documented_settings", "sequences", "wait_for"]
-
 SETTINGS: Final = "conf/spark-defaults.conf"
 """What a session is set by, from the root of the repository."""
 

@@ -16,8 +16,6 @@ from pyspark_jetstream.options import parse_sink
 from .flights import PARTITIONS, Flights
 from .others.child import Children, Outcome
 
-__all__ = ["FILTERED", "GROUP", "STREAMS", "WINDOW", "Lane", "Layout", "Streams"]
-
 GROUP: Final = "bench"
 WINDOW: Final = parse_sink({}).window.max_in_flight
 """Publishes without a PubAck; the sink's default."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["ROLES", "Sampler", "Usage"]
-
 ROLES: Final = ("server", "jvm", "worker", "source", "other")
 """
 nats-server; Spark's JVM; the Python workers that run tasks; the Python process that runs the

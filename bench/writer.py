@@ -30,8 +30,6 @@ from pyspark_jetstream.publish.rowthread import Supply
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
-__all__ = ["SIZE", "SUBJECTS", "Written", "batch", "empty", "rows", "sink", "write"]
-
 SIZE: Final = 100
 """Bytes of a payload."""
 

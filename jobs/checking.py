@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["Expected", "Payloads", "by_subject", "by_subject_without", "span"]
-
 
 class Payloads(NamedTuple):
     """The payloads of one subject, in order."""

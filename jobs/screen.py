@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark_jetstream.readstream.copies import Copied
 
-__all__ = ["Screen", "Step"]
-
 
 class Finished(NamedTuple):
     """One row of the table of steps."""

@@ -4,7 +4,5 @@ import sys
 
 from .operations.console.commands import main
 
-__all__ = ["main"]
-
 if __name__ == "__main__":
     sys.exit(main(program="python -m pyspark_jetstream"))

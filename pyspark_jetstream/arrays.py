@@ -17,13 +17,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "BINARY", "CRLF", "INT32", "NOTHING", "REST", "STRING", "between", "binary", "bounds",
-    "digits", "entries", "every", "int32", "integers", "is_all", "is_digits", "is_text", "join",
-    "numbers", "of_groups", "offsets", "places", "ranks", "scalar", "take", "view", "where",
-    "woven",
-]  # fmt: skip
-
 BINARY: Final = pa.binary()
 INT32: Final = pa.int32()
 STRING: Final = pa.string()

@@ -33,8 +33,6 @@ from .readstream.options import POLICIES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["JetStreamDataSource", "columns_of", "pinned"]
-
 _COLUMNS = [
     StructField("subject", StringType()),
     StructField("data", BinaryType()),

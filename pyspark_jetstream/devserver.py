@@ -41,16 +41,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-__all__ = [
-    "MINIMUM",
-    "DevCluster",
-    "DevServer",
-    "ServerNotFoundError",
-    "ServerStartError",
-    "find_server",
-    "free_ports",
-]
-
 HOST: Final = "127.0.0.1"
 SUPERVISE: Final = "--supervise"
 

@@ -59,55 +59,6 @@ from typing import Final
 
 from .sanitize import sanitized
 
-__all__ = [
-    "ApiError",
-    "AuthenticationError",
-    "CheckpointError",
-    "CheckpointTimeoutError",
-    "ColumnError",
-    "CommitError",
-    "ConsumerEditedError",
-    "ConsumerFencedError",
-    "ConsumerNotFoundError",
-    "CopyMismatchError",
-    "CopyStalledError",
-    "CountMismatchError",
-    "DataLossError",
-    "DuplicateIdError",
-    "ForeignClientError",
-    "JetStreamError",
-    "LedgerError",
-    "NotConnectedError",
-    "OffsetError",
-    "OptionError",
-    "PartitioningError",
-    "PermissionsError",
-    "ProducerThrottledError",
-    "ProtocolError",
-    "PublishError",
-    "PublishRejectedError",
-    "PublishTimeoutError",
-    "QueryFencedError",
-    "QueueTimeoutError",
-    "ReadError",
-    "ReadTimeoutError",
-    "RecordError",
-    "RequestTimeoutError",
-    "RowError",
-    "SnapshotLossError",
-    "StreamDiffersError",
-    "StreamNotFoundError",
-    "SubjectDecodeError",
-    "TakenBackError",
-    "TargetChangedError",
-    "TlsError",
-    "TooManySubjectsError",
-    "UndoRefusedError",
-    "UnsupportedServerError",
-    "WriterFencedError",
-]
-
-
 _OFF: Final = (10039, 10076)
 """err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr."""
 

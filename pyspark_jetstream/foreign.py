@@ -19,19 +19,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-__all__ = [
-    "Reader",
-    "base64_bytes",
-    "each",
-    "flag",
-    "number",
-    "read_json",
-    "record",
-    "text",
-    "time",
-    "unpacked",
-]
-
 Reader: TypeAlias = Callable[[Any], Any]
 
 _MAX_UNPACKED: Final = 16 << 20

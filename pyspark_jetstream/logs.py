@@ -26,8 +26,6 @@ from typing import Final, TextIO
 from .sanitize import sanitized
 from .worker import query_name
 
-__all__ = ["LEVELS", "log_for"]
-
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 _LOGGER: Final = logging.getLogger(__name__.rpartition(".")[0])

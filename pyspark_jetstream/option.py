@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=DataclassInstance)
 
-__all__ = [
-    "Kind",
-    "Option",
-    "SPARKS_OWN",
-    "Values",
-    "all_of",
-    "exclusive",
-    "needs",
-    "parsed",
-    "table",
-    "typed",
-]
-
 Kind = Literal["stream", "range", "sink"]
 
 

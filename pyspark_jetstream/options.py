@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Reads = RangeOptions | SnapshotOptions | BucketOptions | CallOptions
 
-__all__ = ["all_options", "check_reads", "parse_read", "parse_sink", "parse_stream"]
-
 
 @cache
 def all_options() -> tuple[Option, ...]:

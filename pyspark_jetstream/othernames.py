@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["said_of"]
-
 _READS: Final = "stream range"
 _ALL: Final = "stream range sink"
 

@@ -20,8 +20,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["conceal", "get_logger", "sanitized"]
-
 _MASK: Final = "***"
 
 _SHAPES: Final = (

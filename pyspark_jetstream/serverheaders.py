@@ -31,25 +31,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "BAD_NAME",
-    "BAD_VALUE",
-    "EXPECTS",
-    "FIRST",
-    "KEPT",
-    "MADE",
-    "NOT_READ",
-    "NOT_WRITTEN",
-    "ORDERS",
-    "PLACES",
-    "ROLLUP",
-    "ROLLUP_OF_SUBJECT",
-    "TRACEPARENT",
-    "UNTRACED",
-    "copied",
-    "left_out_because",
-]
-
 MADE: Final = {
     "Nats-Stream": "of a direct get and of a republished message: its stream (stream.go)",
     "Nats-Subject": "likewise its subject",

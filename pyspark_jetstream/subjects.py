@@ -17,39 +17,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-__all__ = [
-    "ANY",
-    "FAULTY",
-    "FOREIGN",
-    "MAX_SUBJECT_BYTES",
-    "PARTITION",
-    "REST",
-    "bucket_prefix",
-    "check_filter",
-    "check_subject",
-    "covers",
-    "filter_fault",
-    "has_rest",
-    "intersection",
-    "is_literal",
-    "literal_beginning",
-    "matcher",
-    "matches",
-    "overlaps",
-    "partition_filter",
-    "partition_token",
-    "partition_wildcard",
-    "pattern",
-    "raw",
-    "readable",
-    "reserved",
-    "specificity",
-    "subject_fault",
-    "tokens",
-    "wildcard_positions",
-    "with_partition",
-]
-
 ANY: Final[str] = "*"
 """The wildcard for exactly one token."""
 

@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     from .fetch.options import StreamOptions
     from .fetch.survey import Survey
 
-__all__ = [
-    "ManyReads",
-    "OwnRead",
-    "RangeRead",
-    "ReadTask",
-    "WarmUp",
-    "Work",
-    "by_own_consumer",
-    "direct_tasks",
-    "of_many",
-    "pieces",
-    "read_task",
-    "shaped",
-    "trimmed",
-]
-
 logger = get_logger(__name__)
 
 COUNT: Final = pa.field("count", pa.decimal128(38, 0))

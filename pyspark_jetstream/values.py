@@ -18,46 +18,6 @@ from typing import Any, Final
 from . import subjects
 from .foreign import read_json
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "Moment",
-    "Secret",
-    "Starting",
-    "api_prefix",
-    "boolean",
-    "bucket_name",
-    "choice",
-    "consumer_name",
-    "disjoint_filters",
-    "domain",
-    "duration",
-    "existing_file",
-    "filters",
-    "header_value",
-    "inbox_prefix",
-    "inline_or_file",
-    "interval",
-    "moment",
-    "moments",
-    "offsets",
-    "one_filter",
-    "partition_subject",
-    "positive",
-    "priority_group",
-    "publish_subject",
-    "secret",
-    "secret_file",
-    "servers",
-    "size",
-    "stream_filters",
-    "stream_name",
-    "stream_pattern",
-    "stream_subjects",
-    "subject_filter",
-    "text",
-]
-
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _KAFKAS: Final = {-1: LATEST, -2: EARLIEST}

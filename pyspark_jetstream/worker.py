@@ -6,8 +6,6 @@ import gc
 from functools import cache
 from typing import Final
 
-__all__ = ["MAX_NAME", "query_name", "settle"]
-
 MAX_NAME: Final = 200
 """Characters of a query's name; what follows is cut off."""
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["MOVED", "Answer", "Target", "answered", "faults", "table", "targets"]
-
 MOVED: Final = frozenset(
     {
         "jetstream_publish_outcomes_total",

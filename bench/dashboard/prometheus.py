@@ -15,8 +15,6 @@ from urllib.request import urlopen
 
 from pyspark_jetstream.devserver import free_ports
 
-__all__ = ["Prometheus", "running"]
-
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 30.0
 

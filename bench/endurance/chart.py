@@ -8,8 +8,6 @@ from html import escape
 from statistics import median
 from typing import Final
 
-__all__ = ["Panel", "drawn"]
-
 _COLORS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#555555")
 _WIDTH, _HEIGHT = 420, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 40, 22

@@ -21,8 +21,6 @@ from ..others.bare import Counted
 from ..others.child import Child
 from ..others.natspy import connect
 
-__all__ = ["Marks", "check", "publish"]
-
 _DIGITS: Final = 12
 _FILLER: Final = b"." * 100
 _TICK_S: Final = 0.05

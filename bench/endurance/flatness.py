@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-__all__ = ["RULES", "Judged", "Rule", "judge"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:

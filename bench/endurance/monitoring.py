@@ -6,8 +6,6 @@ import json
 import urllib.request
 from typing import Any, Final
 
-__all__ = ["look"]
-
 _TIMEOUT_S: Final = 30.0
 
 

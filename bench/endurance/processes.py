@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["look"]
-
 _MIB: Final = float(1 << 20)
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["FLOWS", "Jvm", "session", "start"]
-
 FLOWS: Final = {
     "trip": "a stream of ours, read and written to another, each row exactly once",
     "write": "Spark's own rows (format rate) into our sink",

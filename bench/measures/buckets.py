@@ -29,8 +29,6 @@ from ..comparisons import Part, Ratio, compared, of_ratios
 from ..others.natspy import connect
 from ..writer import SIZE, SUBJECTS, batch, empty, sink
 
-__all__ = ["part"]
-
 _TURNS: Final = 3
 _TOGETHER: Final = 1_000
 _BUCKET: Final = "KEYS"

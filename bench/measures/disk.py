@@ -27,8 +27,6 @@ from pyspark_jetstream.write.task import write_task
 from ..comparisons import Part, Ratio, compared, of_ratios
 from ..writer import SUBJECTS, batch, empty, sink
 
-__all__ = ["part"]
-
 _TURNS: Final = 3
 
 _SYNCED: Final = "jetstream { sync_interval: always }"

@@ -22,8 +22,6 @@ from ..streams import FILTERED, STREAMS, Streams
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Beside"]
-
 _BOUND: Final = "both cores: server or broker, Spark's JVM, and our workers"
 _A_TRIGGER: Final = 100_000
 _FEW: Final = 100

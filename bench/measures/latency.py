@@ -22,8 +22,6 @@ from ..others.child import Children
 from ..results import Entry
 from ..streams import Lane, Layout, Streams
 
-__all__ = ["Latency", "busy", "entries", "measure", "table"]
-
 _IDLE: Final = "no read"
 
 _RATE: Final = 500

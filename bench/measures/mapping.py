@@ -23,8 +23,6 @@ from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from ..comparisons import Part
 from ..results import Entry
 
-__all__ = ["part"]
-
 ROWS: Final = 10_000
 DISTINCT: Final = 3_000
 SEED: Final = 1

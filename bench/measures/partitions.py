@@ -29,8 +29,6 @@ from ..streams import Lane, Layout, Streams
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["PARTITIONS", "PATTERNS", "part"]
-
 PARTITIONS: Final = (8, 64)
 PATTERNS: Final = (50, 200, 1_000)
 """How many streams a pattern finds."""

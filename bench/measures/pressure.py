@@ -29,8 +29,6 @@ from ..others.child import Children, Outcome
 from ..writer import SIZE, SUBJECTS, batch, empty, rows, sink, write
 from . import windows
 
-__all__ = ["parts"]
-
 _ROUNDS: Final = 3
 """Of the windows on each real server."""
 

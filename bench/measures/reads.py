@@ -25,8 +25,6 @@ from ..others.references import (
 from ..spark import Run, Spark, wait_for
 from ..streams import FILTERED, STREAMS, Layout, Streams
 
-__all__ = ["read_cases"]
-
 _SHARE: Final = 200_000
 """So many messages are enough of a reference that would take a minute for all."""
 

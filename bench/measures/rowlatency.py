@@ -26,8 +26,6 @@ from ..streams import Lane, Layout, Streams
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RATES", "part"]
-
 RATES: Final = (1, 200, 2_000, 20_000)
 """Messages a second, over both streams."""
 

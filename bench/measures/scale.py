@@ -14,8 +14,6 @@ from ..spark import Run, Spark
 from ..streams import WINDOW, Lane, Layout, Streams
 from .writes import payload_frame
 
-__all__ = ["PARTITIONS", "TARGETS", "scale_cases"]
-
 PARTITIONS: Final = (2, 8, 64)
 TARGETS: Final = (1, 10, 100)
 

@@ -19,8 +19,6 @@ from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.window import Window
 
-__all__ = ["SCRIPTS", "Script", "stored"]
-
 _TICK_S: Final = 0.001
 _BLOCK: Final = 10_000
 _WIDTH: Final = 8

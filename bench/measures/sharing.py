@@ -19,8 +19,6 @@ from ..others.references import NATS_PY, RAW_CLAIMS, References
 from ..spark import Run, Spark
 from ..streams import GROUP, Layout, Streams
 
-__all__ = ["claim", "share_cases"]
-
 _QUERIES: Final = (1, 2, 4)
 
 _SHARED: Final = Layout("one stream", {"SHARED": "flights.>"}, (), {"stream": "SHARED"})

@@ -27,8 +27,6 @@ from ..streams import FILTERED, WINDOW, Lane, Layout, Streams
 from . import latency
 from .latency import Latency
 
-__all__ = ["Snapshots"]
-
 _RANGE_ROWS: Final = 3_000_000
 """Like all numbers of rows here, for a million that are asked for."""
 

@@ -18,8 +18,6 @@ from ..spark import Run, Spark
 from ..streams import STREAMS, WINDOW, Lane, Layout, Streams
 from .writes import payload_frame
 
-__all__ = ["wan_cases"]
-
 _RTT_S: Final = 0.04
 """20 ms each way."""
 

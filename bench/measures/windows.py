@@ -27,8 +27,6 @@ from ..results import RATE, Entry
 from ..writer import SUBJECTS, empty, rows, sink, write
 from .scripted import SCRIPTS, stored
 
-__all__ = ["Surrounding", "entries", "real", "simulated", "summary", "table"]
-
 _ADAPTIVE: Final = "adaptive"
 _FIXED: Final = (16, 64, 256, 1024, 4096)
 _WINDOW: Final = sink("nats://127.0.0.1:4222").window

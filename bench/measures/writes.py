@@ -30,8 +30,6 @@ from ..streams import FILTERED, WINDOW, Lane, Layout, Streams
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["payload_frame", "write_cases"]
-
 T = TypeVar("T")
 
 _SHARE: Final = 50_000

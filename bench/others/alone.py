@@ -24,8 +24,6 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_jetstream.worker import settle
 
-__all__ = ["AloneSource"]
-
 _BATCH_ROWS: Final = 10_000
 """Of a record batch, as in a streaming read of this package."""
 

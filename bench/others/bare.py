@@ -18,8 +18,6 @@ from typing import Final
 
 from pyspark_jetstream.publish.lanes.frames import Publishes
 
-__all__ = ["Counted", "Wire"]
-
 _PULL_MESSAGES: Final = 20_000
 _PULL_BYTES: Final = 4 << 20
 _DIRECT_BYTES: Final = 2 << 20

@@ -26,8 +26,6 @@ from typing import IO, Any, Final
 from ..usage import Usage
 from .bare import Counted
 
-__all__ = ["Child", "Children", "Outcome"]
-
 _READY_TIMEOUT_S: Final = 120.0
 _ROOT: Final = Path(__file__).parents[2]
 

@@ -21,8 +21,6 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 from .bare import Counted
 from .child import Child
 
-__all__ = ["Commands", "pause"]
-
 _TIMEOUT_S: Final = 20.0
 
 

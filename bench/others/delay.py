@@ -11,8 +11,6 @@ from typing import Final
 from .bare import Counted
 from .child import Child, Children
 
-__all__ = ["Delay", "far", "serve"]
-
 _HOST: Final = "127.0.0.1"
 _CHUNK: Final = 1 << 18
 _LOOK_S: Final = 0.05

@@ -25,8 +25,6 @@ from .child import Outcome
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["CONNECTOR", "KAFKA", "Kafka"]
-
 KAFKA: Final = "Spark's Kafka"
 
 BROKER: Final = "org.apache.kafka:kafka_2.13:4.1.1"

@@ -9,8 +9,6 @@ from nats.aio.client import Client
 
 from .bare import Counted
 
-__all__ = ["connect", "fetch", "last", "publish", "share"]
-
 _FETCH: Final = 1_000
 _TIMEOUT_S: Final = 60.0
 _EMPTY_S: Final = 0.2

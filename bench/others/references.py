@@ -12,19 +12,6 @@ from ..streams import GROUP, Lane, Layout, Streams
 from ..usage import Sampler
 from .child import Children, Outcome
 
-__all__ = [
-    "NATS_PY",
-    "RAW_ATOMIC",
-    "RAW_CLAIMS",
-    "RAW_DRAIN",
-    "RAW_FAST",
-    "RAW_PLAIN",
-    "RAW_PUBLISH",
-    "SPARK_ALONE",
-    "SPARK_REDUCE",
-    "References",
-]
-
 RAW_DRAIN: Final = "raw drain"
 RAW_PLAIN: Final = "raw unpinned"
 RAW_DIRECT: Final = "raw direct"

@@ -20,22 +20,6 @@ from . import natspy
 from .bare import Counted, Wire
 from .child import Child
 
-__all__ = [
-    "drain_consumer",
-    "drain_direct",
-    "natspy_fetch",
-    "natspy_last",
-    "natspy_publish",
-    "natspy_share",
-    "publish",
-    "publish_atomic",
-    "publish_fast",
-    "publish_paced",
-    "publish_steadily",
-    "share_consumer",
-    "spin",
-]
-
 
 def publish(
     child: Child, url: str, first: int, last: int, ids: str | None, window: int, **rows: Any

@@ -10,8 +10,6 @@ import json
 import sys
 from pathlib import Path
 
-__all__ = ["main"]
-
 
 def main(home: Path, options: dict[str, str]) -> None:
     """Runs the query; never returns."""

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from ..errors import ProtocolError
 
-__all__ = ["ACKS", "DIGITS", "FACTS", "MOST", "Ack", "DeliveryFacts", "ack_of"]
-
 ACKS: Final = b"$JS.ACK."
 """First tokens of every ack subject."""
 

@@ -25,8 +25,6 @@ from typing import Final, NamedTuple
 
 from .wire import CRLF, HEADER_PREAMBLE
 
-__all__ = ["DIRECT_NAMES", "PIN", "Direct", "direct", "lines_of", "pinned", "stored_before"]
-
 DIRECT_NAMES: Final = (
     b"Nats-Stream: ",
     b"Nats-Subject: ",

@@ -36,8 +36,6 @@ from .versions import Version, parse
 if TYPE_CHECKING:
     from .options import ConnectionOptions
 
-__all__ = ["Client", "Connection", "Reply", "Request", "borrow"]
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")

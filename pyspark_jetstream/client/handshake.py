@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from .options import ConnectionOptions
 
-__all__ = ["shake_hands"]
-
 
 class _Unentered(Exception):
     """The server's refusal of the login."""

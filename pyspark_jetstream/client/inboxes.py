@@ -7,8 +7,6 @@ from typing import Final
 
 from ..subjects import subject_fault
 
-__all__ = ["INBOX", "is_inbox", "new_inbox"]
-
 INBOX: Final = "_INBOX"
 """Under which clients make their inboxes unless told otherwise."""
 

@@ -16,30 +16,6 @@ from ..foreign import base64_bytes, each, flag, number, record, text, time
 from . import wire
 from .blocks import Direct, lines_of, stored_before
 
-__all__ = [
-    "CONSUMERS",
-    "ERROR",
-    "LISTING",
-    "NAMES",
-    "PUBACK",
-    "PURGED",
-    "STREAM",
-    "SUCCESS",
-    "ConsumerInfo",
-    "Mark",
-    "StoredMessage",
-    "Stored",
-    "StreamInfo",
-    "SubjectPage",
-    "consumer_info_of",
-    "consumer_name_of",
-    "found_of",
-    "microseconds",
-    "message_of",
-    "stored_of",
-    "stream_info_of",
-]
-
 _SEQUENCE: Final = number(0, (1 << 63) - 1)
 """A row holds no larger one."""
 

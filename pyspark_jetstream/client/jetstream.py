@@ -55,8 +55,6 @@ from .info import (
 from .patience import Patience
 from .versions import COUNTED, require, unsupported
 
-__all__ = ["CONSUMER_NOT_FOUND", "DEFAULT_PREFIX", "JetStream", "STREAM_NOT_FOUND"]
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")

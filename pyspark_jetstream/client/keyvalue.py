@@ -19,8 +19,6 @@ from ..sanitize import get_logger
 from .info import StoredMessage
 from .jetstream import DEFAULT_PREFIX, JetStream
 
-__all__ = ["Bucket"]
-
 logger = get_logger(__name__)
 
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"

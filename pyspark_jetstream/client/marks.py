@@ -13,8 +13,6 @@ from typing import Any, Final
 from .info import Mark, microseconds, parse_time
 from .jetstream import JetStream
 
-__all__ = ["replaced"]
-
 _BACK: Final = 24
 """
 Where the mark's message has left the stream: how far the last one before it is looked for, as the

@@ -13,18 +13,6 @@ from ..logs import LEVELS
 from ..option import Option, Values, exclusive, needs, table, typed
 from ..values import Secret
 
-__all__ = [
-    "CONNECTION_OPTIONS",
-    "METRICS_OPTIONS",
-    "ConnectionOptions",
-    "MetricsOptions",
-    "Tls",
-    "connection_options",
-    "metrics_options",
-    "parse_connection",
-]
-
-
 CONNECTION_OPTIONS: Final = table(
     "stream range sink",
     Option("servers", "servers", value_of.servers, "nats://127.0.0.1:4222",

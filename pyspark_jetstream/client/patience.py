@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-__all__ = ["Clock", "Patience"]
-
 _PAUSE_S: Final = 0.05
 
 

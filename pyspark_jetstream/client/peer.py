@@ -33,20 +33,6 @@ if TYPE_CHECKING:
 
     from .options import ConnectionOptions
 
-__all__ = [
-    "Peer",
-    "Presence",
-    "RoundTrips",
-    "away_s",
-    "give_up_at",
-    "is_early",
-    "received",
-    "refused",
-    "send_all",
-    "unreached",
-    "unsent",
-]
-
 _SOCKET_BUFFER: Final = 4 << 20
 _NOBODY: Final = (ConnectionRefusedError, socket.gaierror, TimeoutError)
 """A port where nobody listens, a name that nobody has, no answer; or a server just away."""

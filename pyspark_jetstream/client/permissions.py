@@ -13,8 +13,6 @@ from typing import Final
 from ..sanitize import get_logger
 from .inboxes import INBOX, is_inbox
 
-__all__ = ["Permissions"]
-
 logger = get_logger(__name__)
 
 _FORBIDDEN: Final = re.compile(r'(?i)permissions violation for (subscription|publish) to "([^"]*)')

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .options import ConnectionOptions
     from .peer import Peer
 
-__all__ = ["begin", "context_of", "distrusted"]
-
 _OTHER_NAME: Final = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from ..errors import UnsupportedServerError
 
-__all__ = ["BATCHED", "COUNTED", "Version", "parse", "require", "unsupported"]
-
 Version = tuple[int, ...]
 
 BATCHED: Version = (2, 11)

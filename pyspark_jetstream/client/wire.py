@@ -17,25 +17,6 @@ from typing import Any, Final, NamedTuple
 from ..errors import ProtocolError
 from ..foreign import flag, number, read_json, record, text
 
-__all__ = [
-    "CRLF",
-    "HEADER_PREAMBLE",
-    "NO_RESPONDERS",
-    "PING",
-    "PONG",
-    "Control",
-    "Frame",
-    "header_block",
-    "info_of",
-    "next_frame",
-    "number_of",
-    "parse_headers",
-    "pub",
-    "status_of",
-    "sub",
-    "unsub",
-]
-
 CRLF: Final = b"\r\n"
 """Ends every protocol line, header line and payload."""
 

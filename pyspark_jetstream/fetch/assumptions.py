@@ -24,20 +24,6 @@ from typing import Any, Final
 from .. import subjects
 from ..client.info import ConsumerInfo, Mark, StreamInfo
 
-__all__ = [
-    "Assumption",
-    "Change",
-    "Made",
-    "changed_fields",
-    "consumer_changes",
-    "resumed_by",
-    "in_words",
-    "position_changes",
-    "removed_unread",
-    "stream_changes",
-    "takes_all",
-]
-
 
 class Assumption(Enum):
     """What is taken for granted; the value says in short what is so when it does not hold."""

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from ..client.versions import BATCHED, Version, require
 
-__all__ = ["MAX_MATCHES", "PAGE_BYTES", "PAGE_MESSAGES", "DirectCall"]
-
 MAX_MATCHES: Final = 1024
 """Subjects that one `multi_last` may match in all; one more is a 413, whatever `batch` says."""
 

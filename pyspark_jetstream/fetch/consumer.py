@@ -63,16 +63,6 @@ from .layout import Slice
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
 from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
 
-__all__ = [
-    "DESCRIPTION",
-    "ConsumerRead",
-    "Pinned",
-    "consumer_config",
-    "edited",
-    "edited_error",
-    "read_consumer",
-]
-
 logger = get_logger(__name__)
 
 DESCRIPTION: Final = "pyspark-jetstream"

@@ -31,14 +31,6 @@ from ..sanitize import get_logger
 from .assumptions import stream_changes
 from .layout import Slice
 
-__all__ = [
-    "GO_ON",
-    "History",
-    "check_loss",
-    "lost",
-    "recount",
-]
-
 logger = get_logger(__name__)
 
 GO_ON: Final = "To go on with what is there, set failOnDataLoss=false"

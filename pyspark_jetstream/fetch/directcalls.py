@@ -67,8 +67,6 @@ from .gets import Ending, ForeignAnswerError, Found, Gets, found_of
 from .mirrors import Mirrors
 from .pace import FAR_S, appetite_of
 
-__all__ = ["DirectCalls", "Message", "Page", "page_of", "record_batch"]
-
 _TOGETHER: Final = 500
 _TOGETHER_FAR: Final = 10_000
 """Requests for single messages that are under way at one time, at the most; from far away."""

@@ -50,13 +50,6 @@ from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
 from .pace import FAR_S, Pace, appetite_of, pace_of
 
-__all__ = [
-    "MAX_REQUEST_BYTES",
-    "DirectRead",
-    "of_bytes",
-    "read_direct",
-]
-
 logger = get_logger(__name__)
 
 MAX_REQUEST_BYTES: Final = 8 << 20

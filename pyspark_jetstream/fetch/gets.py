@@ -29,8 +29,6 @@ from ..sanitize import get_logger
 from .decoding.replies import Replies, cut
 from .mirrors import Mirrors, OriginState
 
-__all__ = ["KEPT_BYTES", "Ending", "ForeignAnswerError", "Found", "Gets", "found_of"]
-
 logger = get_logger(__name__)
 
 KEPT_BYTES: Final = 2 << 20

@@ -25,20 +25,6 @@ from ..foreign import read_json
 from ..mapping.rule import find_partition
 from .options import StreamOptions
 
-__all__ = [
-    "PARTITIONS",
-    "REPLACED",
-    "Layout",
-    "Place",
-    "Slice",
-    "SubjectPartition",
-    "replaced_by",
-    "replacing",
-    "resolve_layout",
-    "stream_names",
-]
-
-
 PARTITIONS: Final = "pyspark-jetstream.partitions"
 """The key in the metadata of a stream that says of how many partitions it is one."""
 

@@ -29,8 +29,6 @@ from ..client.jetstream import JetStream
 from ..errors import ApiError, PermissionsError
 from ..sanitize import get_logger
 
-__all__ = ["OriginState", "Mirrors"]
-
 logger = get_logger(__name__)
 
 _DELETED: Final = 20_000

@@ -13,18 +13,6 @@ from ..errors import OptionError
 from ..option import Option, Values, exclusive, needs, parsed, table
 from ..values import EARLIEST, LATEST, Starting
 
-__all__ = [
-    "READ_OPTIONS",
-    "RowExtent",
-    "Several",
-    "StreamOptions",
-    "ending_of",
-    "one_stream",
-    "plain_read",
-    "stream_values",
-]
-
-
 READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",

@@ -48,8 +48,6 @@ from .owner import NAMES, Owner
 from .pace import FAR_S
 from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Status, Superseded, Taken
 
-__all__ = ["GROUP", "ConsumerRefusedError", "Own", "OwnAttempt", "are_allowed", "is_allowed"]
-
 logger = get_logger(__name__)
 
 GROUP: Final = "spark"

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["ANNOUNCED_WITHIN_S", "NAMES", "STRANGER", "UNJUDGED", "Owner"]
-
 NAMES: Final = "spark-own-"
 """Prefix of the names of consumers that belong to one attempt of a task (`own`)."""
 

@@ -29,18 +29,6 @@ from typing import Final
 
 from ..client.options import ConnectionOptions
 
-__all__ = [
-    "FAR_S",
-    "MOST_BYTES",
-    "Appetite",
-    "Pace",
-    "appetite_of",
-    "pace_of",
-    "pull_bytes",
-    "pulls_ahead",
-    "seldom_s",
-]
-
 FAR_S: Final = 0.002
 """A server with a longer round trip is far away."""
 

@@ -17,19 +17,6 @@ from typing import Final, Literal, NamedTuple
 
 from .. import subjects
 
-__all__ = [
-    "ReadMode",
-    "PartitionGroup",
-    "Site",
-    "choose_mode",
-    "filter_on_server",
-    "next_cut",
-    "own_is_cheaper",
-    "share_records",
-    "split_range",
-    "wide_filter",
-]
-
 ReadMode = Literal["consumer", "own", "direct"]
 """By the pinned consumer of the partition, by one of the attempt's own, or by direct get."""
 

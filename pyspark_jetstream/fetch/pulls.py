@@ -38,19 +38,6 @@ from .decoding.rows import Builder, RowBuilder
 from .layout import Slice
 from .pace import Appetite, appetite_of, pull_bytes, pulls_ahead
 
-__all__ = [
-    "HEARTBEAT_S",
-    "PULL_EXPIRES_S",
-    "Attempt",
-    "Hold",
-    "Pulls",
-    "Signs",
-    "Status",
-    "Superseded",
-    "Taken",
-    "status_of",
-]
-
 logger = get_logger(__name__)
 
 PULL_EXPIRES_S: Final = 30.0

@@ -31,8 +31,6 @@ from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
 from .pace import FAR_S
 
-__all__ = ["ServerView", "Span", "Survey", "check_direct", "check_subjects", "total"]
-
 logger = get_logger(__name__)
 
 _COVER_EVERY_S: Final = 10.0

@@ -21,16 +21,6 @@ import pyarrow.compute as pc
 from ..arrays import INT32, between, every, int32, is_all, numbers, offsets, take, where, woven
 from .rule import fnv1a32
 
-__all__ = [
-    "Part",
-    "Tokens",
-    "fnv1a32_of",
-    "group_rows",
-    "joined",
-    "merged",
-    "modulo",
-]
-
 _UINT32: Final = pa.uint32()
 _DOT: Final = pa.scalar(ord("."), pa.uint8())
 _PRIME: Final = pa.scalar(0x01000193, _UINT32)

@@ -31,8 +31,6 @@ from typing import Any, Final
 from ..foreign import read_json
 from .routes import Members, kind
 
-__all__ = ["read_mapping"]
-
 _BLOCK_NAMES: Final = frozenset({"mappings", "maps"})
 _ACCOUNTS: Final = "accounts"
 _INCLUDE: Final = "include"

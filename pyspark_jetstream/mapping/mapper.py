@@ -28,8 +28,6 @@ from .routes import Route, Router, Shape
 from .rule import Random
 from .rulecolumns import ColumnRule
 
-__all__ = ["ColumnMapper", "Identities", "Mapped"]
-
 BLOCK_ROWS: Final = 1 << 14
 """Rows mapped at a time: what a kernel writes is still in the cache when the next one reads it."""
 

@@ -34,8 +34,6 @@ from ..errors import OptionError
 from ..subjects import ANY, REST, has_rest, is_literal, specificity, tokens
 from .rule import OPTION, Rule
 
-__all__ = ["Choice", "Members", "Route", "Router", "Shape", "kind"]
-
 _WEIGHT: Final = re.compile("[+-]?[0-9]+")
 _FIELDS: Final = {"dest": "destination", "destination": "destination"} | {
     name: name for name in ("weight", "cluster")

@@ -55,19 +55,6 @@ from ..subjects import (
     wildcard_positions,
 )
 
-__all__ = [
-    "OPTION",
-    "TokenCut",
-    "Partition",
-    "Piece",
-    "Random",
-    "Rule",
-    "Wildcard",
-    "find_partition",
-    "fnv1a32",
-    "partition_of",
-]
-
 OPTION: Final = "subjectMapping"
 """The option that rules are given by, for what errors say."""
 

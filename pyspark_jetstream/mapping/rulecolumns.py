@@ -25,8 +25,6 @@ from ..subjects import FAULTY, has_rest, is_literal, literal_beginning, tokens
 from .columns import Part, Tokens, fnv1a32_of, joined, modulo
 from .rule import Partition, Piece, Random, Rule, TokenCut, partition_of
 
-__all__ = ["ColumnRule", "Draw"]
-
 MANY_NUMBERS: Final = 4096
 """Up to so many partitions, the texts of their numbers are kept ready."""
 

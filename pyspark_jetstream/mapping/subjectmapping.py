@@ -34,8 +34,6 @@ from .rule import OPTION, Random, Rule
 if TYPE_CHECKING:
     from .mapper import Identities
 
-__all__ = ["Explanation", "Share", "Shares", "SubjectMapping", "explain_mapping"]
-
 _EXPECTED: Final = (
     'expected JSON such as {"orders.*": "orders.{{partition(8,1)}}.$1"}, or nats-server\'s own'
     " mappings { … }"

@@ -34,8 +34,6 @@ from .ranges import JetStreamRangeReader
 from .snapshot import picks, take
 from .snapshotplanner import Snapshots
 
-__all__ = ["BucketRead", "FilteredBucketReader", "JetStreamBucketReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class BucketRead:

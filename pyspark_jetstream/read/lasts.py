@@ -23,8 +23,6 @@ import pyarrow as pa
 
 from ..subjects import raw
 
-__all__ = ["LastOfEach", "Runs", "by_sequence"]
-
 _HELD_BYTES: Final = 8 << 20
 """Bytes of tables that are held before they are made one."""
 

@@ -24,8 +24,6 @@ from ..fetch.gets import ForeignAnswerError, Gets
 from ..fetch.pace import appetite_of, pace_of
 from ..sanitize import get_logger
 
-__all__ = ["MAX_BYTES", "together"]
-
 logger = get_logger(__name__)
 
 MAX_BYTES: Final = 1 << 20

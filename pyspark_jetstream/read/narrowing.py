@@ -15,8 +15,6 @@ from typing import Any, Final, Literal
 
 from .. import subjects
 
-__all__ = ["Interval", "Narrowing", "Operation", "shifted"]
-
 Operation = Literal["=", "in", "<", "<=", ">", ">=", "prefix"]
 
 MAX_SUBJECTS: Final = 64

@@ -22,16 +22,6 @@ from ..option import Option, Values, all_of, exclusive, needs, parsed, table
 from ..subjects import bucket_prefix
 from ..values import LATEST, Moment, Starting, stream_name
 
-__all__ = [
-    "BATCH_OPTIONS",
-    "BucketOptions",
-    "CallOptions",
-    "RangeOptions",
-    "SnapshotOptions",
-    "range_options",
-    "read_options",
-]
-
 _BOUNDS: Final = ("upToSequence", "upToTime")
 _RANGE: Final = ("startingOffsets", "endingOffsets", "endingTimestamp")
 _SPLITS: Final = ("minPartitions", "maxRecordsPerPartition")

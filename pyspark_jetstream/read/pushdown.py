@@ -20,8 +20,6 @@ from .narrowing import Narrowing, Operation
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-__all__ = ["NarrowedReader", "TakesFilters", "narrowing_of", "pushes_filters"]
-
 _OPERATIONS: Final[dict[str, Operation]] = {
     "EqualTo": "=",
     "EqualNullSafe": "=",

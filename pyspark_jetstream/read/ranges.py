@@ -30,8 +30,6 @@ from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 
-__all__ = ["FilteredRangeReader", "JetStreamRangeReader"]
-
 _TASK_SEQUENCES: Final = 500_000
 """Length of a task's range where neither minPartitions nor maxRecordsPerPartition is given."""
 

@@ -41,8 +41,6 @@ from ..sanitize import get_logger
 from ..tasks import ReadTask, asked_for, read_task, shaped
 from .options import CallOptions
 
-__all__ = ["CallRead", "JetStreamCallReader"]
-
 logger = get_logger(__name__)
 
 

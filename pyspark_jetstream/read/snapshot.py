@@ -26,8 +26,6 @@ from .pushdown import NarrowedReader, TakesFilters
 from .snapshotplanner import Snapshot, Snapshots
 from .snapshotread import PickRead
 
-__all__ = ["JetStreamSnapshotReader", "bounds", "picks", "take"]
-
 
 class JetStreamSnapshotReader(NarrowedReader):
     """Reads the last message of every subject at one point."""

@@ -27,22 +27,6 @@ from ..fetch.decoding.rows import Texts
 from ..fetch.planning import split_range
 from ..subjects import readable
 
-__all__ = [
-    "StreamLimits",
-    "LaterSubject",
-    "PLANNED",
-    "choose_index",
-    "is_dense",
-    "later_subjects",
-    "missing",
-    "pack",
-    "past_is_gone",
-    "plan_of",
-    "shards",
-    "split",
-    "unpack",
-]
-
 Index = Literal["names", "range"]
 
 LISTING_PAGE: Final = 100_000

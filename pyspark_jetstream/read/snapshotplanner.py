@@ -41,8 +41,6 @@ from .lasts import LastOfEach
 from .snapshotplan import LaterSubject, StreamLimits
 from .subjectindex import Lookups, Seen
 
-__all__ = ["Snapshot", "Snapshots"]
-
 logger = get_logger(__name__)
 
 _TRIES: Final = 3

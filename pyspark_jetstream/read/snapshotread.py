@@ -27,8 +27,6 @@ from ..fetch.layout import Layout
 from ..tasks import shaped
 from . import snapshotplan
 
-__all__ = ["PickRead", "read_picks"]
-
 _ONE_BY_ONE: Final = 10_000
 """Messages of a record batch that are got one by one, at the most."""
 

@@ -36,8 +36,6 @@ from .lasts import LastOfEach
 from .manycalls import together
 from .snapshotplan import shards
 
-__all__ = ["Lookups", "Seen"]
-
 _TOGETHER: Final = 128
 """
 Names of one request. The server would take 1,024, but writers wait while it looks them up: 10 µs

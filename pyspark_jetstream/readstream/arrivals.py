@@ -24,8 +24,6 @@ from typing import Final
 
 from ..client import wire
 
-__all__ = ["Arrivals", "expires_s", "pull"]
-
 _EXPIRES_S: Final = 30.0
 """How long a pull is open, at least; with many partitions a second each, so one a second ends."""
 

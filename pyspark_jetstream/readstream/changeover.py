@@ -21,8 +21,6 @@ from .copies import Copies
 from .offsets import Offset, check_filters, check_layout
 from .options import SourceOptions
 
-__all__ = ["CHANGING", "Changeover", "begin_change"]
-
 logger = get_logger(__name__)
 
 CHANGING: Final = (

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 from ..fetch.layout import Layout
 
-__all__ = ["Change"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

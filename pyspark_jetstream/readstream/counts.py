@@ -21,8 +21,6 @@ from ..fetch.layout import Layout
 from ..publish import metrics
 from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, MetricsSnapshot, Report
 
-__all__ = ["ReadCounts", "RowCounts", "behind_latest", "query_label"]
-
 _UNPINS: Final = ("attempt", "admin", "timeout", "leader")
 _REASONS: Final = {
     metrics.READ_UNPINS: _UNPINS,

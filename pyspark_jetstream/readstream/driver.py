@@ -35,8 +35,6 @@ from .offsets import INITIAL
 from .options import SourceOptions
 from .reporting import Reporting
 
-__all__ = ["Driver", "RefusedReader", "StreamReader", "lasting"]
-
 _SETTLES_S: Final = 3.0
 _SETTLES_EVERY_S: Final = 0.2
 """How long a stream that seems to be taken back has to seem so, and how often it is looked at."""

@@ -42,8 +42,6 @@ from .offsets import Offset, is_initial
 from .options import SourceOptions
 from .standby import LEASE_S, LeaseRecord, LeaseView, Waiting, begin, followed
 
-__all__ = ["BUCKET", "Alone", "BatchStart", "Lease", "Standby"]
-
 logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_STANDBY"

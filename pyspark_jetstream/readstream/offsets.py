@@ -30,19 +30,6 @@ from ..fetch.assumptions import Made
 from ..fetch.layout import Layout, Place, SubjectPartition
 from .changing import Change
 
-__all__ = [
-    "INITIAL",
-    "VERSION",
-    "Offset",
-    "begins",
-    "check_filters",
-    "check_layout",
-    "check_written",
-    "is_initial",
-    "marks_json",
-    "marks_of",
-]
-
 VERSION: Final = 2
 """
 Of the offsets that are written. 1: by 0.1.0 and its successors, which ignore the keys they do not

@@ -24,8 +24,6 @@ from ..outbox.deadletters import dead_letter_subject
 from ..subjects import bucket_prefix
 from ..values import Starting
 
-__all__ = ["POLICIES", "SHARING_OPTIONS", "STREAM_OPTIONS", "Sharing", "SourceOptions", "shared_by"]
-
 POLICIES: Final = ("overflow", "prioritized")
 """Priority policies whose consumers serve several readers at a time."""
 

@@ -18,8 +18,6 @@ from ..sanitize import get_logger
 from .offsets import Offset
 from .options import SourceOptions
 
-__all__ = ["BatchPlanner", "Plan", "messages_in"]
-
 logger = get_logger(__name__)
 
 

@@ -20,8 +20,6 @@ from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan
 from .watched import WatchedStreams
 
-__all__ = ["RangeTasks"]
-
 logger = get_logger(__name__)
 
 _STREAMS: Final = 16

@@ -49,8 +49,6 @@ from .planner import BatchPlanner, Plan
 from .rangetasks import RangeTasks
 from .watched import WatchedStreams
 
-__all__ = ["JetStreamStreamReader", "RangeDriver"]
-
 logger = get_logger(__name__)
 
 T = TypeVar("T")

@@ -26,8 +26,6 @@ from ..tasks import ReadTask, Work
 from .counts import ReadCounts, RowCounts
 from .options import SourceOptions
 
-__all__ = ["CountedWork", "Reporting"]
-
 logger = get_logger(__name__)
 
 _PATIENCE_S = 5.0

@@ -19,18 +19,6 @@ from ..fetch.owner import Owner
 from ..foreign import read_json
 from .offsets import Offset, check_filters
 
-__all__ = [
-    "LEASE_S",
-    "RENEWALS",
-    "LeaseRecord",
-    "LeaseView",
-    "Silence",
-    "Waiting",
-    "begin",
-    "followed",
-    "left_s",
-]
-
 LEASE_S: Final = 30.0
 """Term of a lease, unless `priorityTimeout` has another."""
 

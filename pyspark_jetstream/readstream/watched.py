@@ -28,8 +28,6 @@ from .offsets import Offset, check_filters, check_layout
 from .options import SourceOptions
 from .pinned.durables import Durables
 
-__all__ = ["WatchedStreams"]
-
 logger = get_logger(__name__)
 
 

@@ -20,8 +20,6 @@ from .faults import FAULTS
 from .report import append, show
 from .run import Plan, Result, run
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Runs what the arguments ask for."""

@@ -12,8 +12,6 @@ from typing import Any
 from nats.aio.client import Client
 from nats.errors import Error
 
-__all__ = ["Admin", "RefusedError"]
-
 
 class RefusedError(Exception):
     """The server did not do what was asked, or did not answer."""

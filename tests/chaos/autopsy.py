@@ -16,8 +16,6 @@ from .admin import Admin
 from .cases import PARTITIONS
 from .world import World
 
-__all__ = ["write"]
-
 
 async def write(world: World, home: Path) -> None:
     """Writes it to files in `home`."""

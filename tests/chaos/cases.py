@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-__all__ = ["MATRIX", "PARTITIONS", "TARGET", "Case", "Settings", "find"]
-
 PARTITIONS: Final = 2
 TARGET: Final = "B"
 _KEYS: Final = 6

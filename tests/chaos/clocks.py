@@ -13,8 +13,6 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-__all__ = ["COMPILER", "environment"]
-
 COMPILER: Final = shutil.which("cc")
 
 _SOURCE: Final = """

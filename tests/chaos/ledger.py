@@ -9,8 +9,6 @@ from typing import Any
 
 from .publisher import Key, Sent, number_of
 
-__all__ = ["Verdict", "by_subject", "judge"]
-
 _EXAMPLES = 10
 """Messages of each kind that are named."""
 

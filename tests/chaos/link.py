@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-__all__ = ["Link"]
-
 
 class _Pair:
     """A client's connection and the one to the server behind it."""

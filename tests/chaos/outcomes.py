@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["EXACT", "Outcome", "ends", "exact_or"]
-
 
 @dataclass(frozen=True)
 class Outcome:

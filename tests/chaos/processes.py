@@ -7,8 +7,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["ROLES", "of_session", "role_of", "send"]
-
 ROLES = ("driver", "JVM", "worker", "daemon", "source", "sink")
 
 

@@ -13,8 +13,6 @@ from nats.errors import Error
 
 from .admin import _quiet
 
-__all__ = ["Publisher", "Sent", "number_of"]
-
 Key = tuple[int, int]
 """Number and attempt of a message."""
 

@@ -18,8 +18,6 @@ from typing import Any, Final
 from ..kits.places import ROOT
 from . import clocks, processes
 
-__all__ = ["NOT_STARTED", "Query"]
-
 NOT_STARTED: Final = "Python worker failed to connect back"
 """Spark's words where a worker, or what plans a source, was not there within ten seconds."""
 

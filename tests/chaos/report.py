@@ -11,8 +11,6 @@ from rich.table import Table
 
 from .run import Result
 
-__all__ = ["append", "show"]
-
 
 def append(path: Path, result: Result) -> None:
     """One more line."""

@@ -25,8 +25,6 @@ from .outcomes import EXACT, Outcome
 from .query import NOT_STARTED
 from .world import World
 
-__all__ = ["Plan", "Result", "run"]
-
 logger = logging.getLogger(__name__)
 
 _STILL_S: Final = 300.0

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from .cases import MATRIX
 
-__all__ = ["PAGE", "by_kind", "read", "tables", "written"]
-
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN: Final = "<!-- written by python -m tests.chaos.table -->\n"
 NEIGHBOURS: Final = "<!-- written by python -m tests.chaos.table --neighbours -->\n"

@@ -16,8 +16,6 @@ from .publisher import Publisher
 from .query import Query
 from .servers import Servers
 
-__all__ = ["World"]
-
 
 class World:
     """One run's world, of a seed."""

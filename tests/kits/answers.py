@@ -9,8 +9,6 @@ import time
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Connection
 
-__all__ = ["answer"]
-
 
 def answer(connection: Connection, sid: int, timeout_s: float = 60.0) -> wire.Frame:
     """

@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 
-__all__ = ["Backup", "backup", "restore"]
-
 _TIMEOUT_S: Final = 60.0
 
 

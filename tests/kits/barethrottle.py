@@ -15,8 +15,6 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-__all__ = ["Controller", "Message", "Nats", "Producer"]
-
 CONTROL = "spark.jetstream.throttle"
 REASONS = [
     "TopicProduceQuotaExceeded",

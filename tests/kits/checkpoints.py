@@ -10,8 +10,6 @@ from typing import Any
 
 from .places import ROOT
 
-__all__ = ["OLD", "offset", "old_store", "write_checkpoint"]
-
 OLD = ROOT / "tests" / "checkpoints"
 """Checkpoints of earlier versions, as Spark wrote them; `tests/live/test_old_checkpoints.py`."""
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-__all__ = ["note_pids", "session", "until_told"]
-
 
 def session() -> SparkSession:
     """Two task slots, no UI, and errors alone in the log."""

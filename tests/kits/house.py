@@ -11,8 +11,6 @@ from pathlib import Path
 from ..unit.test_layers import MAY, ONLY, PACKAGE
 from .places import ROOT
 
-__all__ = ["PAGE", "written"]
-
 PAGE = ROOT / "docs" / "house.md"
 
 _IMPORTS = "| wing | may import, beside the ground |\n|---|---|\n"

@@ -10,8 +10,6 @@ from typing import Any
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 
-__all__ = ["LAYOUTS", "MODES", "Place"]
-
 LAYOUTS = ["one", "filtered", "streams"]
 MODES = ["auto", "consumer", "direct"]
 

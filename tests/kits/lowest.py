@@ -12,8 +12,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-__all__ = ["lowest"]
-
 ROOT = Path(__file__).parents[2]
 PINNED = ("cli", "metrics")
 """Extras whose programs the tests run."""

@@ -20,8 +20,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import JetStreamError
 
-__all__ = ["ERRORS", "read", "rows", "stream", "told", "write"]
-
 ERRORS = "pyspark_jetstream.errors."
 """What the line begins with that is ours, wherever Spark shows it."""
 

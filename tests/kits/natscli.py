@@ -17,8 +17,6 @@ import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["main"]
-
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 RETENTION = {"limits": "limits", "interest": "interest", "work": "workqueue"}
 """What the command calls them, and what the API does."""

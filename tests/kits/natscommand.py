@@ -7,8 +7,6 @@ import subprocess
 
 import pytest
 
-__all__ = ["NATS", "nats", "needs_nats"]
-
 NATS = shutil.which("nats")
 
 # It is written in Go, and neither PyPI nor Debian has it, so a machine with nothing but what the

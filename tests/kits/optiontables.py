@@ -20,8 +20,6 @@ from pyspark_jetstream.readstream.options import STREAM_OPTIONS
 
 from .places import ROOT
 
-__all__ = ["COMMON", "FIRST", "NOTES", "PAGE", "SAID", "TABLES", "examples", "words", "written"]
-
 PAGE = ROOT / "docs" / "reference" / "options.md"
 NOTES = ROOT / "docs" / "reference" / "options.toml"
 SAID: dict[str, Any] = tomllib.loads(NOTES.read_text())

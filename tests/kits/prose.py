@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["LONGEST", "faults", "pieces", "sentences"]
-
 LONGEST: Final = 32
 """Words of the longest sentence."""
 

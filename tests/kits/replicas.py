@@ -12,8 +12,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 
-__all__ = ["fill", "publish"]
-
 _NOT_NOW: Final = {
     "code": 503,  # nobody takes it
     "err_code": 10158,  # it was sent before, and is on its way to the replicas

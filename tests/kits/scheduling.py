@@ -9,8 +9,6 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-__all__ = ["Scheduling"]
-
 
 class Scheduling(LoadFileScheduling):
     """

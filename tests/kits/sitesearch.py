@@ -13,8 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["first_hit"]
-
 _ENTRY = 100
 _TERM, _TITLE, _PART_OF_TERM, _PART_OF_TITLE = 5, 15, 2, 7
 

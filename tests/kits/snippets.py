@@ -20,8 +20,6 @@ from pathlib import Path
 
 from .places import ROOT
 
-__all__ = ["OUTPUT", "PAGES", "RUN", "Snippet", "needs", "snippets"]
-
 RUN = ("bash", "conf", "json", "python")
 """Languages that are run, or checked by who reads them."""
 

@@ -13,8 +13,6 @@ import pytest
 
 from .places import ROOT
 
-__all__ = ["collected", "is_soak", "note", "soak_patterns"]
-
 _SOAK = ROOT / "tests" / "soak.txt"
 
 _COLLECTED: Final = pytest.StashKey[list[str]]()

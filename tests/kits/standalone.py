@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["Standalone"]
-
 
 class Standalone:
     """One master; workers are added and killed by number."""

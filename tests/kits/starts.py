@@ -29,8 +29,6 @@ from typing import Final
 
 from .places import ROOT
 
-__all__ = ["start_fast", "write_archive", "write_bytecode", "write_home"]
-
 _LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
 _JAVA: Final = "JDK_JAVA_OPTIONS"
 _HOME: Final = "SPARK_HOME"

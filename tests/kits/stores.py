@@ -10,8 +10,6 @@ from pathlib import Path
 
 from pyspark_jetstream.devserver import DevServer
 
-__all__ = ["Store", "take_back"]
-
 
 class Store:
     """A server that keeps its streams in a directory, and a copy of that directory."""

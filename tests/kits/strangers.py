@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EVIL", "assert_plain"]
-
 EVIL = "\x1b]0;pwned\x07\x1b[2J\x00\x7f\x9b31m\u202eevil\u2066\u2029\r\nline\ud800"
 """Text that steers a terminal, turns the reading direction, ends lines, and has no encoding."""
 

@@ -11,8 +11,6 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-__all__ = ["Tenants", "tenants"]
-
 _runs = itertools.count()
 
 

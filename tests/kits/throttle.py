@@ -28,8 +28,6 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from .options import connection_of, rules_of, sink_of
 
-__all__ = ["Keeper", "Writer"]
-
 
 class Writer:
     """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CELLS", "JAVAS", "PYTHONS", "SPARKS", "Cell"]
-
 PYTHONS = ("3.11", "3.12", "3.13")
 SPARKS = ("4.3.0", "4.2.1")
 JAVAS = ("17", "21", "25")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from .room import COPIED, LAST, SMOKE, Room, WrongError, judge, spark_of
 
-__all__ = ["connect", "connect_server", "pipelines"]
-
 
 def connect(room: Room) -> Path:
     python = room.environments.connect(room.cell.python, room.cell.spark)

@@ -8,8 +8,6 @@ from pathlib import Path
 from . import connected, submitted
 from .room import Room
 
-__all__ = ["RUN"]
-
 RUN: dict[str, Callable[[Room], Path]] = {
     "local": submitted.local,
     "standalone": submitted.standalone,

@@ -12,8 +12,6 @@ from pathlib import Path
 from ..kits.places import ROOT
 from .tools import Tool
 
-__all__ = ["Environments", "build_wheel", "pandas_of"]
-
 
 def build_wheel(folder: Path) -> Path:
     """The wheel of this checkout."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from ..kits.places import ROOT
 from .cells import CELLS
 
-__all__ = ["PAGE", "Outcome", "append", "latest", "written"]
-
 PAGE = ROOT / "docs" / "deployments.md"
 _TABLE = "| how | Spark | Python | Java | pandas | result | run on |\n" + 7 * "|---" + "|\n"
 

@@ -17,8 +17,6 @@ from ..kits.options import connection_of
 from .cells import Cell
 from .environments import Environments
 
-__all__ = ["COPIED", "SMOKE", "Room", "WrongError", "judge", "spark_of"]
-
 SMOKE = Path(__file__).with_name("smoke.py")
 COPIED = 800
 """Messages that each cell copies, but one that is refused."""

@@ -12,8 +12,6 @@ from typing import Any
 from ..kits.standalone import Standalone
 from .room import SMOKE, Room, WrongError, judge, spark_of
 
-__all__ = ["archives", "local", "local_cluster", "py_files", "py_files_wheel", "standalone"]
-
 
 def local(room: Room) -> Path:
     """`python program.py`."""

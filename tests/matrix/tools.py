@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Tool", "javas", "pythons"]
-
 
 @dataclass(frozen=True)
 class Tool:

@@ -236,7 +236,7 @@ def test_what_children_do_is_there():
     } <= names
     for name in names:
         module, _, function = name.partition(":")
-        assert function in importlib.import_module(module).__all__, name
+        assert callable(getattr(importlib.import_module(module), function)), name
 
 
 def test_a_delaying_proxy_holds_no_bytes_back_for_an_acknowledgement():

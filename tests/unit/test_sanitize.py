@@ -10,12 +10,12 @@ import pickle
 import nkeys
 import pytest
 
-from pyspark_jetstream import errors
 from pyspark_jetstream.errors import JetStreamError, RowError
 from pyspark_jetstream.sanitize import conceal, get_logger, sanitized
 
 from ..kits.logins import creds_of, jwt, keys
 from ..kits.strangers import EVIL, assert_plain
+from .test_errors import CLASSES
 from .test_layers import HOUSE, calls
 
 SEED = keys(nkeys.PREFIX_BYTE_USER)[1]
@@ -154,12 +154,12 @@ def filled(kind: type[JetStreamError], text: str) -> JetStreamError:
     return kind(*(given or [text]))
 
 
-@pytest.mark.parametrize("name", errors.__all__)
-def test_every_error_is_one_plain_line(name):
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_is_one_plain_line(kind):
     """
     Whatever its fields hold, and after pickling; the fields keep it as it came.
     """
-    error = filled(getattr(errors, name), f"{EVIL}, {VALUES['password']}")
+    error = filled(kind, f"{EVIL}, {VALUES['password']}")
     for each in (error, pickle.loads(pickle.dumps(error))):
         assert_plain(str(each))
         assert VALUES["password"] not in str(each) and "pwned" in str(each)

@@ -48,8 +48,6 @@ from ...client import wire
 from ...client.acksubjects import FACTS, DeliveryFacts
 from ...client.wire import CRLF
 
-__all__ = ["Cut", "Delivered", "Window", "cut"]
-
 Window: TypeAlias = "bytes | memoryview"
 
 _VERBS: Final = (b"HMSG", b"MSG")

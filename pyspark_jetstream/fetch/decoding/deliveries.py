@@ -30,8 +30,6 @@ from ...client.wire import CRLF
 from ...errors import ProtocolError
 from .cuts import Delivered, cut
 
-__all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_ROWS", "Deliveries"]
-
 MAX_BATCH_ROWS: Final = 10_000
 """A record batch is closed once it holds so many rows."""
 

@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 
 from .markers import PUT, operations
 
-__all__ = ["bucket_schema", "keyed"]
-
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 _PREFIX: Final = r"^\$KV\.[^.]*\."
 """What stands before a key: that of the bucket itself, or of the one that it mirrors."""

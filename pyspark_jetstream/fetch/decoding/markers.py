@@ -13,17 +13,6 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = [
-    "DELETE",
-    "PURGE",
-    "PUT",
-    "Headers",
-    "operation",
-    "operations",
-    "purges",
-    "without_markers",
-]
-
 PUT: Final = "PUT"
 DELETE: Final = "DEL"
 PURGE: Final = "PURGE"

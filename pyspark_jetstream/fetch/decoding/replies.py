@@ -41,8 +41,6 @@ from ...client.blocks import DIRECT_NAMES as _NAMES
 from ...client.wire import CRLF, HEADER_PREAMBLE, number_of
 from ...errors import ProtocolError
 
-__all__ = ["Buffer", "Columns", "Replies", "cut"]
-
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 _CRLF: Final = CRLF

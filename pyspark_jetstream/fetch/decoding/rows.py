@@ -32,17 +32,6 @@ from ...subjects import readable
 from .cuts import Delivered
 from .replies import Columns
 
-__all__ = [
-    "SERVER_HEADERS",
-    "Builder",
-    "RowBuilder",
-    "StoredBuilder",
-    "Texts",
-    "arrow_schema",
-    "kept",
-    "user_headers",
-]
-
 logger = get_logger(__name__)
 
 SERVER_HEADERS: Final = NOT_READ

@@ -48,8 +48,6 @@ from ..options import SourceOptions
 from .neighbours import Neighbours
 from .pinwatch import PinWatch
 
-__all__ = ["Durables"]
-
 logger = get_logger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0

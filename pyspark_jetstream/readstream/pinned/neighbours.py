@@ -26,8 +26,6 @@ from ..options import SourceOptions
 from .ownership import ConsumerView, foreign_client
 from .pinwatch import PinWatch
 
-__all__ = ["Neighbours"]
-
 logger = get_logger(__name__)
 
 _SERVER_PRIORITY_TIMEOUT_S: Final = 120.0

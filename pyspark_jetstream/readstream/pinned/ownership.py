@@ -28,9 +28,6 @@ from typing import Any, Final
 
 from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED
 
-__all__ = ["Pins", "ConsumerView", "foreign_client"]
-
-
 _MAX_NAME: Final = 200
 _MAX_IDS: Final = 1000
 """Announced ids that are remembered, a partition."""

@@ -25,8 +25,6 @@ from ...sanitize import get_logger
 from ..arrivals import Arrivals
 from .ownership import Pins
 
-__all__ = ["PinWatch"]
-
 logger = get_logger(__name__)
 
 _LOOK_S: Final = 1.0

@@ -27,8 +27,6 @@ from .claimant import Claimant
 from .claims import Claim, SharedConsumer
 from .openbatches import Alive
 
-__all__ = ["ACK", "IN_PROGRESS", "TERM", "Heartbeats", "ack", "give_back", "keep"]
-
 logger = get_logger(__name__)
 
 _BURST: Final = 50_000

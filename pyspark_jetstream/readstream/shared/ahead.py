@@ -25,8 +25,6 @@ from .acks import Heartbeats, give_back, keep
 from .claimant import Claimant
 from .claims import Claim, SharedConsumer
 
-__all__ = ["Ahead"]
-
 logger = get_logger(__name__)
 
 _STOP_S: Final = 5.0

@@ -36,8 +36,6 @@ from .claimpulls import ClaimPulls
 from .claims import Claim, SharedConsumer, shares
 from .manyclaims import ManyClaims
 
-__all__ = ["ClaimSizes", "Claimant", "LastClaim"]
-
 logger = get_logger(__name__)
 
 _PULL_MESSAGES: Final = 50_000

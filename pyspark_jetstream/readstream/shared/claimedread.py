@@ -26,8 +26,6 @@ from ...fetch.directget import DirectRead, read_direct
 from ...sanitize import get_logger
 from .claims import Claims, length, runs
 
-__all__ = ["ClaimedRead", "read_claimed"]
-
 logger = get_logger(__name__)
 
 _GAP: Final = 64

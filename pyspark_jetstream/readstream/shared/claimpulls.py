@@ -24,8 +24,6 @@ from ...fetch.pulls import Status, status_of
 from .claims import Claim, SharedConsumer
 from .manyclaims import WINDOW_BYTES, ManyClaims
 
-__all__ = ["ClaimPulls"]
-
 _GATHER_MESSAGES: Final = 1_000
 _GATHER_S: Final = 0.005
 """

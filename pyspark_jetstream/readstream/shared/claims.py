@@ -27,22 +27,6 @@ from ...errors import OffsetError
 from ...fetch.planning import split_range
 from ..offsets import VERSION, check_written, marks_json, marks_of
 
-__all__ = [
-    "Claim",
-    "ClaimedOffset",
-    "Claims",
-    "Ranges",
-    "SharedConsumer",
-    "gathered",
-    "length",
-    "pieces",
-    "ranges_of",
-    "ranges_text",
-    "runs",
-    "shares",
-    "text_ranges",
-]
-
 _KEYS: Final = frozenset(
     "version policy consumer partitions streams serial claims query marks".split()
 )

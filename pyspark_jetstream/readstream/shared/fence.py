@@ -45,8 +45,6 @@ from ...errors import OffsetError
 from ...foreign import read_json, unpacked
 from .claims import Claim, Ranges, ranges_of, ranges_text, text_ranges
 
-__all__ = ["Dealt", "Fence", "HeldClaims", "Open", "Settled", "AckFloor"]
-
 _VERSION: Final = 1
 
 _LONGEST_STEP_S: Final = 5.0

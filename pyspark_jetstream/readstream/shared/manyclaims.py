@@ -23,8 +23,6 @@ from ...client.acksubjects import FACTS
 from ...fetch.decoding.cuts import cut
 from .claims import Claim
 
-__all__ = ["WINDOW_BYTES", "Many", "ManyClaims"]
-
 WINDOW_BYTES: Final = 256 << 10
 """Cut at one time, and worth a short wait."""
 

@@ -26,8 +26,6 @@ from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
 
-__all__ = ["MAX_CLAIMS", "WAIT_S", "Budget", "GroupMember", "count", "next_serial"]
-
 logger = get_logger(__name__)
 
 MAX_CLAIMS: Final = 50_000

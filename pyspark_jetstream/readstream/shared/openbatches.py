@@ -24,8 +24,6 @@ from ...sanitize import get_logger
 from .claims import Claim, ClaimedOffset, ranges_of
 from .fence import AckFloor, Dealt, Fence, HeldClaims
 
-__all__ = ["BUCKET", "Alive", "OpenBatches", "Waits", "entered"]
-
 logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_CLAIMS"

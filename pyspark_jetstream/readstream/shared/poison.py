@@ -25,8 +25,6 @@ from ...sanitize import get_logger
 from .acks import TERM, ack
 from .claims import Claim, SharedConsumer
 
-__all__ = ["Poison"]
-
 logger = get_logger(__name__)
 
 _TOGETHER: Final = 100

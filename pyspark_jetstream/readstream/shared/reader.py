@@ -54,8 +54,6 @@ from .openbatches import OpenBatches, Waits, entered
 from .poison import Poison
 from .streams import SharedStreams
 
-__all__ = ["ClaimDriver", "SharedStreamReader"]
-
 logger = get_logger(__name__)
 
 _NO_SEQUENCE: Final = (1 << 63) - 1

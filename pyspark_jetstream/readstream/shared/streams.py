@@ -15,8 +15,6 @@ from ..driver import lasting
 from .claimant import Claimant
 from .claims import ClaimedOffset
 
-__all__ = ["SharedStreams"]
-
 
 class SharedStreams:
     """

@@ -11,8 +11,6 @@ from ..cases import Case
 from ..outcomes import EXACT, Outcome
 from ..world import World
 
-__all__ = ["FAULTS", "Fault", "MissedError", "fault", "fitting"]
-
 Happens = Callable[[World, random.Random], Awaitable[str]]
 """Does the fault, heals it, and says what it hit."""
 
