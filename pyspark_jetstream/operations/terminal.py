@@ -154,13 +154,15 @@ def _filled(parts: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def console(stderr: bool = False) -> Console:
+def console(stderr: bool = False) -> Console | None:
     """
-    Where rich draws what moves, with no markup in what it is given.
-
-    Raises:
-        ImportError: There is no rich.
+    Where rich draws what moves, with no markup in what it is given; None without a terminal, or
+    without rich.
     """
-    from rich.console import Console
-
+    if not (sys.stderr if stderr else sys.stdout).isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -58,14 +57,12 @@ class ChunkRate:
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
     """The progress display of `copy`."""
-    try:
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    except ImportError:
+    where = console(stderr=True)
+    if where is None:
         yield lambda total, done: _lines(ChunkRate(total, done, time.monotonic()))
         return
-    if not sys.stderr.isatty():
-        yield lambda total, done: _lines(ChunkRate(total, done, time.monotonic()))
-        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -73,7 +70,7 @@ def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
         TextColumn("{task.percentage:>3.0f}%  {task.fields[text]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console(stderr=True)) as bar:
+    with Progress(*columns, console=where) as bar:
 
         def start(total: int, done: int) -> Shown:
             pace = ChunkRate(total, done, time.monotonic())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,16 +14,14 @@ from pyspark_jetstream.sanitize import sanitized
 @contextmanager
 def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
     """One bar a stream that is being copied; without rich or a terminal, one line a change."""
-    try:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    except ImportError:
+    where = console(stderr=True)
+    if where is None:
         yield _lines()
         return
-    if not sys.stderr.isatty():
-        yield _lines()
-        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console(stderr=True)) as progress:
+    with Progress(*columns, console=where) as progress:
         tasks = {}
 
         def show(streams: Sequence[Copied]) -> None:
@@ -58,16 +55,12 @@ def living(rows: Callable[[], Sequence[Row]]) -> Iterator[Callable[[], None]]:
     A table that follows `rows` while something runs: in place on a terminal; elsewhere a line
     whenever the last column of a row has another value, which is said beside the first one.
     """
-    if not sys.stderr.isatty():
-        yield _changes(rows)
-        return
-    try:
-        from rich.live import Live
-        from rich.text import Text
-    except ImportError:
-        yield _changes(rows)
-        return
     where = console(stderr=True)
+    if where is None:
+        yield _changes(rows)
+        return
+    from rich.live import Live
+    from rich.text import Text
 
     def text() -> Text:
         return Text("\n".join(drawn(rows(), width=where.width)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,20 +41,13 @@ def printed(inspection: Inspection) -> None:
 @contextmanager
 def shown() -> Iterator[Callable[[Inspection], None]]:
     """Shows inspections: in place on a terminal with rich, else one below the other."""
-
-    def below(inspection: Inspection) -> None:
-        say(*lines(inspection), "")
-
-    try:
-        from rich.live import Live
-        from rich.text import Text
-    except ImportError:
-        yield below
-        return
-    if not sys.stdout.isatty():
-        yield below
-        return
     where = console()
+    if where is None:
+        yield lambda found: say(*lines(found), "")
+        return
+    from rich.live import Live
+    from rich.text import Text
+
     with Live(console=where, auto_refresh=False, vertical_overflow="crop") as live:
         yield lambda found: live.update(Text("\n".join(lines(found, where.width))), refresh=True)
 
