@@ -135,7 +135,7 @@ class Demo:
             "FLIGHTS", self._partitions, "FLIGHTS-{partition}", self.layout["partitionSubject"]
         )
         done = partition_stream(
-            self._client.options,
+            JetStream(self._client),
             plan,
             progress=lambda looked: show(
                 f"{sum(copied.messages for copied in looked):,} {looked[0].doing}"

@@ -17,9 +17,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..client.options import ConnectionOptions
 from ..errors import OptionError
 from ..fetch.layout import REPLACED, Layout, replaced_by, resolve_layout
 from ..fetch.options import plain_read
@@ -45,28 +43,23 @@ def reading(plan: PartitionPlan) -> dict[str, str]:
     )
 
 
-def announce(connection: ConnectionOptions, old: str, plan: PartitionPlan) -> None:
+def announce(js: JetStream, old: str, plan: PartitionPlan) -> None:
     """
     Notes at the first stream of the old layout that the plan's takes its place; queries with
     `partitions=auto` go over then. The plan's own layout is replaced by none any more.
     """
     template = plan.template if plan.streams is None else None
     said = replaced_by(plan.layout, plan.partitions, template)
-    client = Client(connection, at_start=True)
-    try:
-        js = JetStream(client)
-        for layout, mark in ((plan.layout, None), (old, said)):
-            config = js.stream_info(layout.replace("{partition}", "0")).config
-            metadata = {k: v for k, v in (config.get("metadata") or {}).items() if k != REPLACED}
-            metadata |= {REPLACED: mark} if mark is not None else {}
-            if metadata != (config.get("metadata") or {}):
-                js.update_stream(config | {"metadata": metadata})
-    finally:
-        client.close()
+    for layout, mark in ((plan.layout, None), (old, said)):
+        config = js.stream_info(layout.replace("{partition}", "0")).config
+        metadata = {k: v for k, v in (config.get("metadata") or {}).items() if k != REPLACED}
+        metadata |= {REPLACED: mark} if mark is not None else {}
+        if metadata != (config.get("metadata") or {}):
+            js.update_stream(config | {"metadata": metadata})
 
 
 def hand_over(
-    connection: ConnectionOptions,
+    js: JetStream,
     old: str,
     plan: PartitionPlan,
     *,
@@ -88,39 +81,28 @@ def hand_over(
         CopyStalledError: The server stopped copying.
         CopyMismatchError: A message was published into a copy.
     """
-    client = Client(connection, at_start=True)
-    try:
-        js = JetStream(client)
-        copies = Copies(js)
-        before = _layout_of(js, connection, old, plan, partitions)
-        cut = js.stream_info(plan.origin).last_seq
-        streams = (*before.streams, *(plan.stream_names or plan.names))
-        shown = progress or (lambda _: None)
-        cuts = copies.cuts(streams, plan.origin, cut, shown, stall_timeout_s)
-        ends = {str(partition.index): cuts[partition.stream] for partition in before}
-        names = plan.stream_names or plan.names * plan.partitions
-        starts = {str(p): cuts[name] + 1 for p, name in enumerate(names)}
-        template = before.partition_subject
-        return Handover(
-            plan.origin,
-            cut,
-            {"stream": old, "partitions": str(len(before))}
-            | ({"partitionSubject": template} if template is not None else {})
-            | {"endingOffsets": json.dumps(ends)},
-            reading(plan) | {"startingOffsets": json.dumps(starts)},
-        )
-    finally:
-        client.close()
+    before = _layout_of(js, old, plan, partitions)
+    cut = js.stream_info(plan.origin).last_seq
+    streams = (*before.streams, *(plan.stream_names or plan.names))
+    shown = progress or (lambda _: None)
+    cuts = Copies(js).cuts(streams, plan.origin, cut, shown, stall_timeout_s)
+    ends = {str(partition.index): cuts[partition.stream] for partition in before}
+    names = plan.stream_names or plan.names * plan.partitions
+    starts = {str(p): cuts[name] + 1 for p, name in enumerate(names)}
+    template = before.partition_subject
+    return Handover(
+        plan.origin,
+        cut,
+        {"stream": old, "partitions": str(len(before))}
+        | ({"partitionSubject": template} if template is not None else {})
+        | {"endingOffsets": json.dumps(ends)},
+        reading(plan) | {"startingOffsets": json.dumps(starts)},
+    )
 
 
-def _layout_of(
-    js: JetStream,
-    connection: ConnectionOptions,
-    old: str,
-    plan: PartitionPlan,
-    partitions: int | None,
-) -> Layout:
+def _layout_of(js: JetStream, old: str, plan: PartitionPlan, partitions: int | None) -> Layout:
     """The partitions of the old layout, as far as the server or the caller knows them."""
+    connection = js.client.options
     if old == plan.layout:
         raise OptionError("replaces", f"'{old}' is the layout that is made")
     first = js.stream_info(old.replace("{partition}", "0"))

@@ -24,9 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .. import subjects
-from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..client.options import ConnectionOptions
 from ..client.patience import Patience
 from ..client.versions import require
 from ..errors import (
@@ -74,7 +72,7 @@ class Partitioned:
 
 
 def partition_stream(
-    connection: ConnectionOptions,
+    js: JetStream,
     plan: PartitionPlan,
     *,
     progress: Progress | None = None,
@@ -97,12 +95,7 @@ def partition_stream(
         CountMismatchError: A copy does not hold as many messages of a subject as the origin.
         CopyMismatchError: A message of a copy is not what it should be, or not where.
     """
-    client = Client(connection, at_start=True)
-    try:
-        made = _Partitioning(client, plan)
-        return made.run(progress or (lambda _: None), stall_timeout_s, verify)
-    finally:
-        client.close()
+    return _Partitioning(js, plan).run(progress or (lambda _: None), stall_timeout_s, verify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +120,14 @@ class Forecast:
     origin_bytes: int
 
 
-def forecast(connection: ConnectionOptions, plan: PartitionPlan) -> Forecast:
+def forecast(js: JetStream, plan: PartitionPlan) -> Forecast:
     """
     The streams that `partition_stream` would have, and what they cost; makes none.
 
     Raises:
         As `partition_stream`, before it makes anything.
     """
-    client = Client(connection, at_start=True)
-    try:
-        return _Partitioning(client, plan).forecast()
-    finally:
-        client.close()
+    return _Partitioning(js, plan).forecast()
 
 
 def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> Counter[str]:
@@ -169,14 +158,14 @@ def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> 
 class _Partitioning:
     """One run of `partition_stream`."""
 
-    def __init__(self, client: Client, plan: PartitionPlan) -> None:
-        self.js = JetStream(client)
-        self.copies = Copies(self.js)
+    def __init__(self, js: JetStream, plan: PartitionPlan) -> None:
+        self.js = js
+        self.copies = Copies(js)
         self._plan = plan
         # Older ones ignore the transform, and would copy wrongly.
         self._require((2, 10), "partitioning a stream")
         self._origin = self.js.stream_info(plan.origin)
-        self._check_origin(client.options)
+        self._check_origin()
 
     def run(self, progress: Progress, stall_timeout_s: float, verify: Verification) -> Partitioned:
         js, plan = self.js, self._plan
@@ -229,7 +218,7 @@ class _Partitioning:
     def _require(self, needed: tuple[int, int], capability: str) -> None:
         require(self.js.client.connection.version, needed, capability)
 
-    def _check_origin(self, connection: ConnectionOptions) -> None:
+    def _check_origin(self) -> None:
         plan, origin = self._plan, self._origin
         if origin.retention != "limits":
             raise PartitioningError(
@@ -239,7 +228,7 @@ class _Partitioning:
             )
         if plan.partition_subject is not None:
             options = plain_read(
-                connection,
+                self.js.client.options,
                 origin.name,
                 partitions=plan.partitions,
                 partition_subject=plan.partition_subject,

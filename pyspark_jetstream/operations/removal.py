@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import subjects
-from ..client.connection import Client
 from ..client.jetstream import JetStream
-from ..client.options import ConnectionOptions
 from ..errors import UndoRefusedError
 from ..fetch.owner import NAMES
 from ..readstream.copies import subject_counts
@@ -43,7 +41,7 @@ class Removed:
 
 
 def undo_partitions(
-    connection: ConnectionOptions,
+    js: JetStream,
     plan: PartitionPlan,
     *,
     force: bool = False,
@@ -59,30 +57,25 @@ def undo_partitions(
     Raises:
         UndoRefusedError: A stream is not the plan's, or something would be lost; none was removed.
     """
-    client = Client(connection, at_start=True)
-    try:
-        js = JetStream(client)
-        there = set(js.stream_names())
-        names = [name for name in reversed(plan.names) if name in there]
-        marked = {config["name"]: config for config in plan.configs({})}
-        for name in names:
-            _check_made(js, marked[name])
-        removed = _losses(js, plan, names, there)
-        losing = next((removal for removal in removed if removal.lost), None)
-        if dry_run:
-            return removed
-        if losing is not None and not force:
-            raise UndoRefusedError(
-                losing.stream,
-                f"was not removed: {'; '.join(losing.lost)}; --dry-run lists all, --force removes"
-                " it all the same",
-            )
-        for removal in removed:
-            js.delete_stream(removal.stream)
-            logger.info("removed stream=%s messages=%d", removal.stream, removal.messages)
+    there = set(js.stream_names())
+    names = [name for name in reversed(plan.names) if name in there]
+    marked = {config["name"]: config for config in plan.configs({})}
+    for name in names:
+        _check_made(js, marked[name])
+    removed = _losses(js, plan, names, there)
+    losing = next((removal for removal in removed if removal.lost), None)
+    if dry_run:
         return removed
-    finally:
-        client.close()
+    if losing is not None and not force:
+        raise UndoRefusedError(
+            losing.stream,
+            f"was not removed: {'; '.join(losing.lost)}; --dry-run lists all, --force removes"
+            " it all the same",
+        )
+    for removal in removed:
+        js.delete_stream(removal.stream)
+        logger.info("removed stream=%s messages=%d", removal.stream, removal.messages)
+    return removed
 
 
 def _check_made(js: JetStream, planned: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ Publish = Callable[..., None]
 def made(js: JetStream, origin: str) -> PartitionPlan:
     """The streams layout of an origin with numbers, complete."""
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
-    partition_stream(js.client.options, plan, verify="counts")
+    partition_stream(js, plan, verify="counts")
     return plan
 
 
@@ -48,7 +48,7 @@ def until(done: Callable[[], bool]) -> None:
 def fault(js: JetStream, plan: PartitionPlan, verify: Verification) -> str:
     """What the verification says."""
     with pytest.raises(CopyMismatchError) as caught:
-        partition_stream(js.client.options, plan, verify=verify)
+        partition_stream(js, plan, verify=verify)
     return str(caught.value)
 
 
@@ -58,7 +58,7 @@ def test_a_deleted_message_is_found(js: JetStream, numbered: Numbered) -> None:
     js.delete_messages(f"{plan.origin}-1", [57])
 
     with pytest.raises(CountMismatchError, match=r"-1': has 9 messages of '.*' where .* has 10"):
-        partition_stream(js.client.options, plan, verify="counts")
+        partition_stream(js, plan, verify="counts")
 
 
 def test_another_message_missing_on_each_side(js: JetStream, numbered: Numbered) -> None:
@@ -69,7 +69,7 @@ def test_another_message_missing_on_each_side(js: JetStream, numbered: Numbered)
     js.delete_messages(f"{plan.origin}-1", sequences(js, f"{plan.origin}-1", subject)[7:8])
     lost = sequences(js, plan.origin, subject)[6]
 
-    partition_stream(js.client.options, plan, verify="order")  # it asks for less
+    partition_stream(js, plan, verify="order")  # it asks for less
     assert f"-1': lacks sequence {lost} of '{plan.origin}', '{subject}'" in fault(
         js, plan, "content"
     )
@@ -147,7 +147,7 @@ def test_headers_arrive_with_the_messages(
         publish([(subject, b"c", [("Nats-Msg-Id", "1")])])
     plan = made(js, origin)
 
-    done = partition_stream(js.client.options, plan, verify="content")
+    done = partition_stream(js, plan, verify="content")
 
     assert done.verified == "content"
     assert len(sequences(js, f"{origin}-1", subject)) == 13
@@ -182,7 +182,7 @@ def test_a_message_that_says_it_is_a_copy(js: JetStream, numbered: Numbered) -> 
     stored_raw(js, subject, [("Nats-Stream-Source", f"OTHER 1 > > {origin}.2.O3")])
     plan = made(js, origin)
 
-    done = partition_stream(js.client.options, plan, verify="content")
+    done = partition_stream(js, plan, verify="content")
 
     assert done.verified == "content"
     assert len(sequences(js, f"{origin}-1", subject)) == 11
@@ -197,7 +197,7 @@ def test_raw_subjects_through_two_hops(js: JetStream, raw: Numbered) -> None:
     seen: dict[str, tuple[int, int]] = {}
 
     done = partition_stream(
-        js.client.options,
+        js,
         plan,
         verify="content",
         progress=lambda looked: seen.update(
@@ -220,6 +220,6 @@ def test_a_limit_by_subject_is_no_fault(
     plan = made(js, origin)
     publish(numbered_messages(origin))
 
-    done = partition_stream(js.client.options, plan, verify="content")
+    done = partition_stream(js, plan, verify="content")
 
     assert done.messages == 2 * 48

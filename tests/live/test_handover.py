@@ -60,12 +60,12 @@ def test_the_cut_divides_the_origin(
     old = layouts(origin, 2, before)
     with writing(js, origin):
         if before != "origin":
-            partition_stream(js.client.options, old)
-        partition_stream(js.client.options, new)
+            partition_stream(js, old)
+        partition_stream(js, new)
         name = origin if before == "origin" else old.layout
-        cut = hand_over(js.client.options, name, new)
-        again = hand_over(js.client.options, name, new)
-    partition_stream(js.client.options, new)
+        cut = hand_over(js, name, new)
+        again = hand_over(js, name, new)
+    partition_stream(js, new)
 
     assert again.sequence >= cut.sequence > 240
     check_whole(js, origin, cut)
@@ -80,15 +80,15 @@ def test_gaps_do_not_move_the_cut(
     """Deleted messages, at the origin's end too, and empty partitions are cut as exactly."""
     origin = raw()
     old, new = layouts(origin, 2, "streams"), layouts(origin, 16, "streams")
-    partition_stream(js.client.options, old)
-    partition_stream(js.client.options, new)
+    partition_stream(js, old)
+    partition_stream(js, new)
     js.delete_messages(origin, [3, 4, 239, 240])
     for name in (old.stream_names[0], new.names[0]):
         js.delete_messages(name, [3, 4, 7])
 
-    cut = hand_over(js.client.options, old.layout, new)
+    cut = hand_over(js, old.layout, new)
     publish([(f"{origin}.{o}.JFK", b"new") for o in ORIGINS])
-    later = hand_over(js.client.options, old.layout, new)
+    later = hand_over(js, old.layout, new)
 
     assert (cut.sequence, later.sequence) == (240, 252)
     rows = read(js, cut.new, True)
@@ -102,25 +102,25 @@ def test_what_is_no_layout_of_the_origin_is_refused(
     """A stream that is no copy of the origin, or the layout itself, is none to hand over from."""
     origin = raw()
     plan = layouts(origin, 2, "streams")
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     other = new_stream()
 
     with pytest.raises(OptionError, match=f"'{other}' is no copy of '{origin}'"):
-        hand_over(js.client.options, other, plan)
+        hand_over(js, other, plan)
     with pytest.raises(OptionError, match="is the layout that is made"):
-        hand_over(js.client.options, plan.layout, plan)
+        hand_over(js, plan.layout, plan)
     new_stream(f"{other}-0")
     with pytest.raises(OptionError, match=f"how many are there of '{other}-"):
-        hand_over(js.client.options, f"{other}-{{partition}}", plan)
+        hand_over(js, f"{other}-{{partition}}", plan)
 
 
 def test_an_origin_with_numbers_is_a_layout(js: JetStream, numbered: Callable[..., str]) -> None:
     """A query that reads the numbered origin itself goes over to one stream a partition."""
     origin = numbered()
     plan = PartitionPlan(origin, 4, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
 
-    cut = hand_over(js.client.options, origin, plan)
+    cut = hand_over(js, origin, plan)
 
     assert cut.old == {
         "stream": origin,

@@ -119,7 +119,7 @@ def test_a_query_goes_over(
                 options, streams = {"stream": origin}, [origin]
             else:
                 plan = layouts(origin, n, way[:-1])
-                partition_stream(js.client.options, plan)
+                partition_stream(js, plan)
                 options, streams = reading(plan), list(plan.stream_names or plan.names * n)
             if of is None:
                 of = query(**options, readMode=mode, maxRecordsPerTrigger=60)
@@ -135,7 +135,7 @@ def test_a_query_goes_over(
                 )
     for name in streams:
         if name != origin:
-            partition_stream(js.client.options, layouts(origin, n, ways[-1][:-1]))
+            partition_stream(js, layouts(origin, n, ways[-1][:-1]))
             break
     while of.step():
         pass
@@ -156,22 +156,22 @@ def test_a_query_follows_while_it_runs(
     origin = raw()
     plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
     for plan in plans:
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     stream = plans[0].layout
     of = query(stream=stream, partitions="auto", readMode=mode, maxRecordsPerTrigger=60)
     with writing(js, origin):
         of.step()
         assert where(of) == (plans[0].stream_names[0], 2)
-        announce(js.client.options, origin, plans[0])
-        announce(js.client.options, stream, plans[1])
+        announce(js, origin, plans[0])
+        announce(js, stream, plans[1])
         steps(of, random.Random(0), lambda: where(of) == (plans[1].layout, 3), kills=False)
         of.step()
         of.restart()
         of.step()
         assert where(of) == (plans[1].layout, 3)
-        announce(js.client.options, plans[1].layout, plans[0])
+        announce(js, plans[1].layout, plans[0])
         steps(of, random.Random(0), lambda: where(of)[1] == 2, kills=False)
-    partition_stream(js.client.options, plans[0])
+    partition_stream(js, plans[0])
     while of.step():
         pass
 
@@ -191,11 +191,11 @@ def test_the_way_to_a_layout_is_gone(
     origin = raw()
     plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
     for plan in plans:
-        partition_stream(js.client.options, plan)
-    announce(js.client.options, origin, plans[0])
+        partition_stream(js, plan)
+    announce(js, origin, plans[0])
     of = query(stream=origin, partitions="auto", maxRecordsPerTrigger=60)
     of.step()
-    announce(js.client.options, plans[0].layout, plans[1])
+    announce(js, plans[0].layout, plans[1])
     steps(of, random.Random(0), lambda: where(of) == (plans[1].layout, 3), kills=False)
     for name in plans[0].stream_names:
         js.delete_stream(name)
@@ -218,7 +218,7 @@ def test_a_replacement_that_is_none(
     """
     origin, other = raw(), raw()
     plan = layouts(origin, 2, "filtered")
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     of = query(stream=plan.layout, partitions="auto", maxRecordsPerTrigger=60)
     of.step()
     for said in ("{", '{"stream": 7}', replaced_by("S", 0, None), replaced_by(other, 1, None)):
@@ -252,7 +252,7 @@ def test_a_change_shows(
     origin = raw()
     old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")
     for plan in (old, new):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     of = query(**reading(old), maxRecordsPerTrigger=40)
     of.step()
     turn(of, reading(new))
@@ -280,7 +280,7 @@ def test_a_paused_partition_is_waited_for(
     origin = raw()
     old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
     for plan in (old, new):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     of = query(**reading(old), readMode="consumer", maxRecordsPerTrigger=40)
     of.step()
     stream, consumer = old.stream_names[0], f"{of.planned[-1]['consumer']}-0"
@@ -308,7 +308,7 @@ def test_layouts_without_a_common_origin(
     origin, other = raw(), raw()
     old, new = layouts(origin, 2, "streams"), layouts(other, 3, "streams")
     for plan in (old, new):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     of = query(**reading(old))
     of.step()
 
@@ -341,7 +341,7 @@ def test_a_run_that_ends_waits_for_a_pause_before_it_goes_over(
     origin = raw()
     old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
     for plan in (old, new):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     of = query(**reading(old), readMode="consumer", maxRecordsPerTrigger=40)
     of.step()
     until = datetime.now(UTC) + timedelta(seconds=3)
@@ -366,7 +366,7 @@ def test_a_stream_is_made_anew_before_the_query_goes_over(
     origin = raw()
     old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
     for plan in (old, new):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     of = query(**reading(old), maxRecordsPerTrigger=40, failOnDataLoss="false")
     of.step()
     turn(of, reading(new))
@@ -393,7 +393,7 @@ def test_a_standby_was_there_before(
     origin = raw()
     there, away = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
     for plan in (there, away):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     of = query(**reading(there), maxRecordsPerTrigger=40, consumer="sb", standby="true")
     eventually(lambda: of.step() and len(of.rows) == 80)
     of.options["standby"] = "false"
@@ -404,7 +404,7 @@ def test_a_standby_was_there_before(
             of.drain()
     of.restart(standby="true")
     js.publish(f"{origin}.O0.JFK", b"last", [])
-    partition_stream(js.client.options, there)
+    partition_stream(js, there)
     eventually(lambda: of.step() and of.data[-1] == b"last")
 
     check_whole(js, origin, of)
@@ -423,7 +423,7 @@ def test_copies_that_lack_what_is_unread(
     assert of.step() == 60
     if how == "purged":
         plan = layouts(origin, 2, "streams")
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
         options, name = reading(plan), plan.stream_names[0]
         js.purge(name, None, js.stream_info(name).last_seq - 5)
     else:
@@ -456,14 +456,14 @@ def test_an_origin_that_was_made_anew(
     """
     origin = raw()
     old, new = layouts(origin, 2, "streams"), layouts(origin, 3, "streams")
-    partition_stream(js.client.options, old)
+    partition_stream(js, old)
     of = query(**reading(old), maxRecordsPerTrigger=60)
     of.step()
     config = js.stream_info(origin).config
     js.delete_stream(origin)
     js.create_stream(config)
     publish([(f"{origin}.{o}.JFK", b"new") for o in ORIGINS])
-    partition_stream(js.client.options, new)
+    partition_stream(js, new)
 
     with pytest.raises(CopyMismatchError, match="was made anew at .* stand here twice"):
         turn(of, reading(new))
@@ -496,7 +496,7 @@ def test_a_standby_takes_over_amid_a_change(
     ways = ((2, "streams"), (3, "filtered"), (4, "streams"))
     plans = [layouts(origin, n, how) for n, how in ways]
     for plan in plans:
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     reads, other = standing_by(query, plans[0].layout)
     eventually(reads.step)
     numbers = itertools.count()
@@ -507,7 +507,7 @@ def test_a_standby_takes_over_amid_a_change(
         eventually(lambda: of.plan() is not None)
 
     for before, plan in itertools.pairwise(plans):
-        announce(js.client.options, before.layout, plan)
+        announce(js, before.layout, plan)
         while where(reads)[1] != plan.partitions:
             waits = other.committed == len(other.planned) and rng.random() < 0.5
             if waits:
@@ -525,7 +525,7 @@ def test_a_standby_takes_over_amid_a_change(
             eventually(lambda of=reads: has_the_lease(of))
             turns += 1
             assert turns < 60
-    partition_stream(js.client.options, plans[-1])
+    partition_stream(js, plans[-1])
     wanted = {(subject, each) for subject, all_ in stored(js, origin).items() for each in all_}
     reads.restart(maxRecordsPerTrigger=10_000)
 
@@ -550,11 +550,11 @@ def test_one_that_waits_goes_along(
     origin = raw()
     plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
     for plan in plans:
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
     reads, waits = standing_by(query, plans[0].layout)
     eventually(reads.step)
     waits.step()
-    announce(js.client.options, plans[0].layout, plans[1])
+    announce(js, plans[0].layout, plans[1])
 
     def have_gone() -> bool:
         reads.step()
@@ -568,7 +568,7 @@ def test_one_that_waits_goes_along(
     reads.die()
     for p in range(20):
         js.publish(f"{origin}.O{p % 12}.JFK", b"late %d" % p, [])
-    partition_stream(js.client.options, plans[1])
+    partition_stream(js, plans[1])
     eventually(lambda: waits.step() and len(reads.rows + waits.rows) >= 260)
 
     reads.rows += waits.rows
@@ -584,16 +584,16 @@ def test_who_takes_over_goes_over_at_once(
     """
     origin = raw()
     plan = layouts(origin, 3, "filtered")
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     reads, waits = standing_by(query, origin)
     eventually(lambda: reads.step() is not None and len(reads.rows) == 240)
     for each in (waits, waits, reads):
         each.step()
     reads.die()
-    announce(js.client.options, origin, plan)
+    announce(js, origin, plan)
     eventually(lambda: has_the_lease(waits) and where(waits) == (plan.layout, 3))
     js.publish(f"{origin}.O0.JFK", b"last", [])
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     eventually(lambda: waits.step() and waits.data == [b"last"])
 
     partitions = [len(each["sequences"]) for each in waits.planned]

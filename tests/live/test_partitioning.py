@@ -43,7 +43,7 @@ def test_numbered_subjects_are_sourced_in_one_hop(
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
 
-    done = partition_stream(js.client.options, plan)
+    done = partition_stream(js, plan)
 
     names = [f"{origin}-{p}" for p in range(N)]
     assert [each.stream for each in done.streams] == names
@@ -61,9 +61,7 @@ def test_raw_subjects_are_numbered_first(js: JetStream, raw: Callable[..., str])
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", subject=f"{origin}.*.*", tokens=(1,))
     seen: list[tuple[Copied, ...]] = []
 
-    done = partition_stream(
-        js.client.options, plan, progress=lambda looked: seen.append(tuple(looked))
-    )
+    done = partition_stream(js, plan, progress=lambda looked: seen.append(tuple(looked)))
 
     rule = Rule.parse(f"{origin}.*.*", numbering(f"{origin}.*.*", N, (1,)))
     expected = {rule.apply(s): rows for s, rows in stored(js, origin).items()}
@@ -86,7 +84,7 @@ def test_without_streams_the_numbered_stream_is_the_filtered_layout(
     origin = raw()
     plan = PartitionPlan(origin, N, subject=f"{origin}.*.JFK", tokens=(1,), numbered=f"{origin}N")
 
-    done = partition_stream(js.client.options, plan)
+    done = partition_stream(js, plan)
 
     assert [each.stream for each in done.streams] == [f"{origin}N"]
     assert (done.messages, done.left_out) == (120, 120)
@@ -98,10 +96,10 @@ def test_messages_that_come_later_are_copied_too(
     """Run again, it finds its own streams, waits for what came since, and compares anew."""
     origin = raw()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", subject=f"{origin}.*.*", tokens=(1,))
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     publish([(f"{origin}.NEW{i}.JFK", b"later") for i in range(20)])
 
-    done = partition_stream(js.client.options, plan)
+    done = partition_stream(js, plan)
 
     assert done.messages == 260
 
@@ -115,9 +113,9 @@ def test_an_interrupted_run_is_resumed(js: JetStream, numbered: Callable[..., st
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        partition_stream(js.client.options, plan, progress=interrupt)
+        partition_stream(js, plan, progress=interrupt)
     js.client.request(f"{js.prefix}.STREAM.DELETE.{origin}-2")
-    done = partition_stream(js.client.options, plan)
+    done = partition_stream(js, plan)
 
     assert [each.messages for each in done.streams] == [120] * N
 
@@ -131,7 +129,7 @@ def test_a_different_stream_is_refused_before_anything_is_made(
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
 
     with pytest.raises(StreamDiffersError, match=r"-3': exists with another .* subjects of its"):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
 
     assert f"{origin}-0" not in js.stream_names()
     assert js.stream_info(f"{origin}-3").config["subjects"] == [f"{origin}-3.>"]
@@ -145,7 +143,7 @@ def test_a_number_outside_the_partitions_is_refused(
     plan = PartitionPlan(origin, 3, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
 
     with pytest.raises(PartitioningError, match="120 messages belong to none of the partitions"):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
 
     assert f"{origin}-0" not in js.stream_names()
 
@@ -156,18 +154,18 @@ def test_a_work_queue_is_refused(js: JetStream, numbered: Callable[..., str]) ->
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
 
     with pytest.raises(PartitioningError, match="retention is workqueue"):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
 
 
 def test_a_lost_message_is_a_mismatch(js: JetStream, numbered: Callable[..., str]) -> None:
     """A copy with as many messages as it should have, but not of each subject, is refused."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     js.purge(origin, f"{origin}.1.O3", 10_000)
 
     with pytest.raises(CountMismatchError, match=r"has 10 messages of '.*1\.O3' where .* has 0"):
-        partition_stream(js.client.options, plan)
+        partition_stream(js, plan)
 
 
 def test_copying_that_stands_still_is_given_up(
@@ -176,12 +174,12 @@ def test_copying_that_stands_still_is_given_up(
     """When a copy stays behind, the error says where and how far, and that a run resumes."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     update(js, f"{origin}-2", max_msgs=120, discard="new")
     publish([(f"{origin}.2.O3", b"one too many")])
 
     with pytest.raises(CopyStalledError, match=r"-2': nothing was copied .* 120 of 121 messages"):
-        partition_stream(js.client.options, plan, stall_timeout_s=0.5)
+        partition_stream(js, plan, stall_timeout_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -347,8 +345,8 @@ def test_what_a_layout_will_cost(
     if layout == "raw":
         plan = PartitionPlan(origin, N, names, subject=f"{origin}.*.*", tokens=(1,))
 
-    told = forecast(js.client.options, plan)
-    partition_stream(js.client.options, plan)
+    told = forecast(js, plan)
+    partition_stream(js, plan)
 
     assert told.origin_bytes == js.stream_info(origin).bytes
     for each in told.streams:
@@ -358,9 +356,7 @@ def test_what_a_layout_will_cost(
         assert all(made.config.get(key) != value for key, value in told.left_out.items())
     assert told.inherited["max_age"] == 3_600_000_000_000
     assert told.left_out["max_bytes"] == 1 << 22
-    assert [each.is_there for each in forecast(js.client.options, plan).streams] == [True] * len(
-        plan.names
-    )
+    assert [each.is_there for each in forecast(js, plan).streams] == [True] * len(plan.names)
 
 
 def test_a_mirror_numbers_and_keeps_the_time(
@@ -378,7 +374,7 @@ def test_a_mirror_numbers_and_keeps_the_time(
     while js.stream_info(f"{origin}M").messages < 240:
         time.sleep(0.05)
     partition_stream(
-        js.client.options,
+        js,
         PartitionPlan(origin, N, subject=f"{origin}.*.*", tokens=(1,), numbered=f"{origin}N"),
     )
 

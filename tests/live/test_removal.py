@@ -21,7 +21,7 @@ def made(js: JetStream, raw: Callable[..., str]) -> PartitionPlan:
     """Both hops of a layout of raw subjects."""
     origin = raw()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", subject=f"{origin}.*.*", tokens=(1,))
-    partition_stream(js.client.options, plan)
+    partition_stream(js, plan)
     return plan
 
 
@@ -29,7 +29,7 @@ def refusal(js: JetStream, plan: PartitionPlan, **how: Any) -> str:
     """Why it is not undone; nothing was removed."""
     before = js.stream_names()
     with pytest.raises(UndoRefusedError) as caught:
-        undo_partitions(js.client.options, plan, **how)
+        undo_partitions(js, plan, **how)
     assert js.stream_names() == before
     return str(caught.value)
 
@@ -39,10 +39,10 @@ def test_undo_removes_what_was_made(
 ) -> None:
     """All streams of the plan go, also with some missing; the origin and others stay."""
     new_stream(f"{made.origin}-{N}")
-    shown = undo_partitions(js.client.options, made, dry_run=True)
+    shown = undo_partitions(js, made, dry_run=True)
     js.client.request(f"{js.prefix}.STREAM.DELETE.{made.origin}-2")
 
-    removed = undo_partitions(js.client.options, made)
+    removed = undo_partitions(js, made)
 
     left = [name for name in js.stream_names() if name.startswith(f"{made.origin}-")]
     assert [each.stream for each in shown] == list(reversed(made.names))
@@ -52,7 +52,7 @@ def test_undo_removes_what_was_made(
     assert sum(each.messages for each in shown) == 2 * 240
     assert left == [f"{made.origin}-{N}"]
     assert js.stream_info(made.origin).messages == 240
-    assert undo_partitions(js.client.options, made) == ()
+    assert undo_partitions(js, made) == ()
 
 
 def test_a_stream_that_was_not_made_stays(
@@ -86,9 +86,9 @@ def test_messages_that_the_origin_has_no_more(js: JetStream, made: PartitionPlan
     """What only the copies still hold is not lost without being asked for."""
     js.purge(made.origin, f"{made.origin}.O3.JFK", None)
 
-    dry = undo_partitions(js.client.options, made, dry_run=True)
+    dry = undo_partitions(js, made, dry_run=True)
     said = refusal(js, made)
-    undo_partitions(js.client.options, made, force=True)
+    undo_partitions(js, made, force=True)
 
     assert f"10 messages of it are in '{made.origin}' no more" in said
     assert len([each for each in dry if each.lost]) == 2  # the partition, and what feeds it

@@ -282,7 +282,7 @@ def test_copies(js, new_stream, publish, verify):
     hpub(js, [(f"{origin}.1.O3".encode(), block, b"%d" % i) for i, block in enumerate(BLOCKS)])
     plan = made(js, origin)
 
-    assert partition_stream(js.client.options, plan, verify=verify).verified == verify
+    assert partition_stream(js, plan, verify=verify).verified == verify
 
 
 @pytest.mark.parametrize("headers", [b"", b"NATS/1.0\r\nA: 1\r\n\r\n"], ids=["bare", "headers"])

@@ -199,7 +199,7 @@ def test_partitions_change_while_drivers_die(
     writer, driver = Writer(js, origin), Driver(tmp_path, out)
     try:
         for plan in plans.values():
-            partition_stream(js.client.options, plan)
+            partition_stream(js, plan)
         for n in itertools.cycle(plans):
             for _ in range(min(kills, rng.randint(1, 3)) if partitions(tmp_path) else 0):
                 kills -= 1
@@ -217,7 +217,7 @@ def test_partitions_change_while_drivers_die(
         writer.stop()
         js.publish(f"{origin}.end.x", b"0 %d" % (FIRST + 10**6), [])
         for plan in plans.values():
-            partition_stream(js.client.options, plan)
+            partition_stream(js, plan)
         driver.end(sources[3])
     finally:
         writer.stop()

@@ -34,7 +34,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from pyspark_jetstream.client.options import ConnectionOptions
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, OptionError
 from pyspark_jetstream.operations.handover import announce, hand_over, reading
 from pyspark_jetstream.operations.removal import undo_partitions
@@ -42,7 +42,7 @@ from pyspark_jetstream.operations.terminal import say, say_json, size
 
 from ..partitioning import forecast, partition_stream
 from ..partitionplan import PartitionPlan
-from .program import Parser, connection_of, seconds
+from .program import Parser, connected, seconds
 from .progress import copying
 
 MISMATCH: Final = 3
@@ -86,20 +86,21 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Makes the layout, or does what else was asked for; the exit status, as the help says."""
-    connection = connection_of(given)
     plan = planned(vars(given))
-    try:
-        if given.undo:
-            undo(connection, plan, given)
-        elif given.hand_over:
-            hand(connection, plan, given)
-        elif given.dry_run:
-            show_planned(connection, plan, given.json)
-        else:
-            make(connection, plan, given)
-    except CopyMismatchError as error:
-        given.parser.complain(error)
-        return MISMATCH
+    with connected(given) as client:
+        js = JetStream(client)
+        try:
+            if given.undo:
+                undo(js, plan, given)
+            elif given.hand_over:
+                hand(js, plan, given)
+            elif given.dry_run:
+                show_planned(js, plan, given.json)
+            else:
+                make(js, plan, given)
+        except CopyMismatchError as error:
+            given.parser.complain(error)
+            return MISMATCH
     return 0
 
 
@@ -140,9 +141,9 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
     )
 
 
-def show_planned(connection: ConnectionOptions, plan: PartitionPlan, as_json: bool) -> None:
+def show_planned(js: JetStream, plan: PartitionPlan, as_json: bool) -> None:
     """Says which streams the layout has, what they cost and inherit, and how to read them."""
-    found, options = forecast(connection, plan), reading(plan)
+    found, options = forecast(js, plan), reading(plan)
     if as_json:
         streams = [
             {"stream": each.stream, "is_there": each.is_there, "bytes": each.bytes}
@@ -171,11 +172,11 @@ def _settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing"
 
 
-def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:
+def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Makes the layout, and says what readers do then."""
     with copying() as show:
         done = partition_stream(
-            connection,
+            js,
             plan,
             progress=show,
             stall_timeout_s=given.stall_timeout,
@@ -183,7 +184,7 @@ def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Nam
         )
     old = given.replaces
     if old is not None:
-        announce(connection, old, plan)
+        announce(js, old, plan)
     if given.json:
         made = {
             "numbered": done.numbered,
@@ -209,11 +210,11 @@ def make(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Nam
         )
 
 
-def hand(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:
+def hand(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Prints the options on both sides of the cut."""
     with copying() as show:
         cut = hand_over(
-            connection,
+            js,
             given.replaces,
             plan,
             partitions=given.replaces_partitions,
@@ -224,9 +225,9 @@ def hand(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Nam
     say_json(document, indent=None)
 
 
-def undo(connection: ConnectionOptions, plan: PartitionPlan, given: argparse.Namespace) -> None:
+def undo(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Removes the layout, and says what was lost with it."""
-    removed = undo_partitions(connection, plan, force=given.force, dry_run=given.dry_run)
+    removed = undo_partitions(js, plan, force=given.force, dry_run=given.dry_run)
     if given.json:
         streams = [
             {"stream": each.stream, "messages": each.messages, "lost": list(each.lost)}
