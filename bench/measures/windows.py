@@ -25,7 +25,7 @@ from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Limit
 from ..others.delay import far
 from ..results import RATE, Entry
 from ..writer import SUBJECTS, empty, rows, sink, write
-from .scripted import SCRIPTS, stored
+from .scripted import Script, run
 
 _ADAPTIVE: Final = "adaptive"
 _FIXED: Final = (16, 64, 256, 1024, 4096)
@@ -44,6 +44,23 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 SHARE: Final = "of the best"
 _RTT_S: Final = 0.02
+
+
+_REFUSAL: Final = 0.2
+_SCRIPTS: Final = {
+    "near and fast": (Script(rtt_s=lambda now: 0.001, rate=lambda now: 100_000), 9.0),
+    "80 ms away": (Script(rtt_s=lambda now: 0.08, rate=lambda now: 40_000), 9.0),
+    "slow disk, stalls": (Script(rate=lambda now: 0 if now % 1 < 0.2 else 600), 18.0),
+    "room for 50": (Script(rate=lambda now: 20_000, room=50, refusal=_REFUSAL), 4.5),
+    "latency ×10 amid": (Script(rtt_s=lambda now: 0.004 if now < 3 else 0.04), 9.0),
+    "capacity cut to 1/25 and back": (
+        Script(rate=lambda now: 2_000 if 3 <= now < 6 else 50_000, room=1_000, refusal=_REFUSAL),
+        9.0,
+    ),
+}
+"""Simulated servers, each with its seconds."""
+
+_TICK_S: Final = 0.001
 
 
 class _Real(NamedTuple):
@@ -78,9 +95,12 @@ class Surrounding(NamedTuple):
 
 def simulated() -> Iterator[Surrounding]:
     """Scripted servers."""
-    for script in SCRIPTS:
-        rates = {name: stored(script, make()) / script.seconds for name, make in _LIMITS.items()}
-        yield Surrounding(f"{script.name} (simulated)", rates)
+    for name, (script, seconds) in _SCRIPTS.items():
+        rates = {
+            window: run(script, make(), until=seconds, tick_s=_TICK_S)[0].window.acked / seconds
+            for window, make in _LIMITS.items()
+        }
+        yield Surrounding(f"{name} (simulated)", rates)
 
 
 def real(seconds: float, rounds: int) -> Iterator[Surrounding]:

@@ -1,5 +1,5 @@
 """
-Seeds of random tests: fresh ones in each run, the same in all of its processes.
+Seeds of random tests: fresh ones in each run, the same in all of its processes; or always the same.
 
 `JETSTREAM_TEST_SEED=N make test` repeats the run that said N in its header.
 """
@@ -11,6 +11,9 @@ import random
 from typing import Final
 
 RUN: Final = "JETSTREAM_TEST_SEED"
+
+SEED: Final = int(os.environ.get("PRESSURE_SEED", "0"))
+"""The first seed of tests that always try the same; set it to try others. Failures name theirs."""
 
 os.environ.setdefault(RUN, str(random.SystemRandom().randrange(2**32)))
 

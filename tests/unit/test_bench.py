@@ -18,7 +18,7 @@ from rich.console import Console
 
 from bench.about import About
 from bench.comparisons import Ratio, Times
-from bench.measures.scripted import Script, stored
+from bench.measures.scripted import Script, run
 from bench.measures.windows import Surrounding, entries, summary
 from bench.others.delay import Delay
 from bench.report import page
@@ -250,11 +250,16 @@ def test_a_delaying_proxy_holds_no_bytes_back_for_an_acknowledgement():
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+def stored(script, limit):
+    """Publishes that one writer gets stored in two seconds."""
+    return run(script, limit, until=2.0, tick_s=0.001)[0].window.acked
+
+
 def test_a_scripted_server_stores_at_its_rate():
     """
     With a window that is large enough; with a small one, as much as the round trip lets through.
     """
-    script = Script("", rtt_s=lambda now: 0.02, rate=lambda now: 10_000, seconds=2.0)
+    script = Script(rtt_s=lambda now: 0.02, rate=lambda now: 10_000)
 
     assert stored(script, FixedLimit(1_000)) == pytest.approx(20_000, rel=0.05)
     assert stored(script, FixedLimit(10)) == pytest.approx(1_000, rel=0.1)
@@ -264,7 +269,7 @@ def test_a_scripted_server_refuses_what_it_has_no_room_for():
     """
     A window beyond its room costs retries and their pauses, one within it nothing.
     """
-    script = Script("", rate=lambda now: 10_000, room=100, seconds=2.0)
+    script = Script(rate=lambda now: 10_000, room=100, refusal=0.2)
 
     assert stored(script, FixedLimit(100)) == pytest.approx(20_000, rel=0.05)
     assert stored(script, FixedLimit(1_000)) < 10_000

@@ -15,7 +15,7 @@ from pyspark_jetstream.publish.metrics import EXPORTED, UNKNOWN, ZEROS, MetricsS
 
 from ...kits.metrics import QUERY
 from ...kits.metrics import reports as reports_of_task
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 ACKED = "jetstream_publish_outcomes_total"
 LIMIT = "jetstream_publish_concurrency_limit_total"

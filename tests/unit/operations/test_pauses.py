@@ -20,7 +20,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     understand,
 )
 
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 GROUP = Reason.ResourceGroupProduceQuotaExceeded

@@ -15,7 +15,7 @@ from pyspark_jetstream.operations.quota import (
 from pyspark_jetstream.operations.usage import Came
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 TOPIC, GROUP, _, _, BROKER = Reason
 MIB = 1 << 20

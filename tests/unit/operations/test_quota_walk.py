@@ -32,7 +32,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 
 from ...kits import lanes
 from ...kits.options import rules_of
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 TICK_S = 0.01
 COUNT_S = 0.1

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.operations.shares import Use, Wanted, differ, plan, shares
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Kept, Rates, Reason
 
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 QUOTA, GROUP = Reason.TopicProduceQuotaExceeded, Reason.ResourceGroupProduceQuotaExceeded
 INF = float("inf")

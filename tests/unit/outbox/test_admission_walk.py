@@ -26,7 +26,7 @@ from ...kits.admission import (
     rows,
 )
 from ...kits.options import rules_of
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 
 def test_a_large_queue_in_pieces():

@@ -11,7 +11,7 @@ from pyspark_jetstream.outbox.messages import STORED_LESS
 from pyspark_jetstream.outbox.throttling.keptrate import KeptRate, TokenBucket
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Kept, Rates, Reason
 
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 MANY = 10**9

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
+from bench.measures.scripted import Script, run
 from pyspark_jetstream.outbox.limits import CpuShare, FixedLimit, GradientLimit, Limits
 
-from ...kits.pressure import SEED, Script, run
+from ...kits.seeds import SEED
 
 
 def window(limit: GradientLimit, start: float, rtt_s: float, in_flight: int | None = None) -> float:
@@ -271,8 +272,8 @@ SERVERS = {
     "latency ×10 for 2s": (Script(rtt_s=lambda now: 0.04 if 2 <= now < 4 else 0.004), 8.0),
     "capacity cut": (Script(rate=lambda now: 2_000 if 2 <= now < 4 else 50_000), 6.0),
     "stopped for 3s": (Script(rate=lambda now: 0 if 2 <= now < 5 else 50_000), 8.0),
-    "refuses above 300": (Script(queue=300), 2.0),
-    "slow, refuses above 50": (Script(rate=lambda now: 5_000, queue=50), 2.0),
+    "refuses above 300": (Script(room=300), 2.0),
+    "slow, refuses above 50": (Script(rate=lambda now: 5_000, room=50), 2.0),
 }
 FIXED = (16, 64, 256, 1024, 4096)
 
@@ -328,7 +329,7 @@ def test_the_limit_never_collapses(results, name):
     script, seconds = SERVERS[name]
     times = [tick / 10 for tick in range(10, int(seconds * 10))]
     useful = min(script.rate(now) * script.rtt_s(now) for now in times)
-    assert lowest >= max(1, min(useful, script.queue) / 3)
+    assert lowest >= max(1, min(useful, script.room) / 3)
 
 
 def test_refusals_become_rare(results):

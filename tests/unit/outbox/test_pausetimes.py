@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.outbox.throttling import pausetimes
 from pyspark_jetstream.outbox.throttling.pausetimes import Limited, PauseTimes
 
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 30))

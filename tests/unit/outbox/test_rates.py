@@ -30,7 +30,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 
 from ...kits.admission import FULL, admission, numbers, pause, rows
 from ...kits.options import rules_of
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 QUOTA = Reason.TopicProduceQuotaExceeded
 GROUP = Reason.ResourceGroupProduceQuotaExceeded

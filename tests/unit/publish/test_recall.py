@@ -23,7 +23,7 @@ from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from ...kits import atomic, fast
 from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
 from ...kits.options import FIXED, rules_of
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 from ...kits.world import SUBJECTS, World, block, command
 
 

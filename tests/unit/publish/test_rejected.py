@@ -25,7 +25,7 @@ from ...kits.lanes import (
     reply,
     sent,
 )
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 from ...kits.world import SUBJECTS, Net, World, block, command
 from .test_shedding import Elsewhere, elsewhere
 

@@ -17,7 +17,7 @@ from pyspark_jetstream.publish import laneset, sender
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 from ...kits.world import SECOND, SUBJECTS, Net, World, block, command
 
 SHEDDABLE = frozenset({Priority.NON_CRITICAL})

@@ -26,7 +26,7 @@ from pyspark_jetstream.publish.telemetry import LaneTotals, Lately, Routes, Tele
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 QUOTA = Reason.TopicProduceQuotaExceeded

@@ -12,7 +12,7 @@ from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import EXPORTED, READ_METRICS, Report
 from pyspark_jetstream.readstream.counts import ReadCounts, RowCounts, behind_latest, query_label
 
-from ...kits.pressure import SEED
+from ...kits.seeds import SEED
 
 LAYOUT = Layout(tuple(SubjectPartition(p, "S", f"s.{p}.>") for p in range(2)), "s.{partition}.>")
 FIRST, SECOND = ("q", "S", "0"), ("q", "S", "1")
