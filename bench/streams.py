@@ -125,6 +125,20 @@ class Streams:
             "window": WINDOW,
         }
 
+    def payload_job(self, size: int, rows: int, subjects: int) -> dict[str, Any]:
+        """A bare-socket publisher of `Payloads(size, rows, subjects)`."""
+        return {
+            "do": "bench.others.work:publish",
+            "url": self.url,
+            "size": size,
+            "rows": rows,
+            "subjects": subjects,
+            "first": 0,
+            "last": rows,
+            "ids": None,
+            "window": WINDOW,
+        }
+
     def last_sequences(self, layout: Layout) -> list[int]:
         """Where the stream of each lane ends."""
         infos = self._js.stream_infos([lane.stream for lane in layout.lanes])

@@ -1,5 +1,5 @@
 """
-One write without Spark: the package's own publisher on a stream of its own, for so many seconds.
+Writes without Spark: the package's own publisher, or its whole task, for so many seconds.
 
 Rows are of 100 B with ids, and there are always more of them. What is on the wire in the end stays
 there: what counts is the PubAcks that the writer has read by then.
@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import repeat, takewhile
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +29,10 @@ from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.publish.rowthread import Supply
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
+from pyspark_jetstream.write.exactlyonce.ids import Ids
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
+from pyspark_jetstream.write.task import write_task
 
 SIZE: Final = 100
 """Bytes of a payload."""
@@ -122,18 +126,40 @@ def write(
     def is_over() -> bool:
         return bool(began) and (time.monotonic() >= began[0] + seconds or is_enough())
 
-    context = WriteContext(options, origin=_PRODUCER, telemetry=telemetry)
     try:
-        with (
-            Supply(timed(), apart=options.throttle) as supply,
-            Publisher(client, context, supply) as publisher,
-        ):
-            while publisher.busy and not is_over():
-                for leaving in publisher.leaving():
-                    publisher.release(leaving)
-                publisher.turn()
+        publish(
+            client, WriteContext(options, origin=_PRODUCER, telemetry=telemetry), timed(), is_over
+        )
     finally:
         ended = time.monotonic()
         client.close()
     counts = telemetry.snapshot()
     return Written(counts.total(OUTCOMES.name, status="success")[0], ended - began[0], counts)
+
+
+def publish(
+    client: Client, context: WriteContext, blocks: Iterable[Messages], is_over: Callable[[], bool]
+) -> None:
+    """Publishes until there are no more blocks, or it is over."""
+    with (
+        Supply(blocks, apart=context.options.throttle) as supply,
+        Publisher(client, context, supply) as publisher,
+    ):
+        while publisher.busy and not is_over():
+            for leaving in publisher.leaving():
+                publisher.release(leaving)
+            publisher.turn()
+
+
+def rate_of_task(options: SinkOptions, block: pa.RecordBatch, seconds: float) -> float:
+    """Rows a second of a task that gets this block for so many seconds and stores all its rows."""
+    task = TaskName(os.urandom(4).hex(), 0, 0)
+    with closing(Client(options.connection)) as client:
+        client.connection.ping(10.0)
+        began = time.monotonic()
+        blocks = takewhile(lambda _: time.monotonic() < began + seconds, repeat(block))
+        written = write_task(client, options, blocks, task, Ids(task.write))
+        took = time.monotonic() - began
+    if written is None or written.acked != written.rows:
+        raise RuntimeError(f"not every row is stored: {written}")
+    return written.acked / took

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..spark import documented_settings
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -36,17 +38,10 @@ def session(home: Path, heap: str | None) -> SparkSession:
 
     builder: Any = (
         SparkSession.builder.master("local[2]")
-        .appName("pyspark-jetstream endurance")
+        .appName("pyspark-jetstream bench")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config(
-            "spark.sql.streaming.checkpointFileManagerClass",
-            "org.apache.spark.sql.execution.streaming.checkpointing."
-            "FileSystemBasedCheckpointFileManager",
-        )
+        .config(map=dict(documented_settings()))
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
     )
     if heap is not None:

@@ -9,25 +9,19 @@ time, as it has no call for several.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.write.exactlyonce.ids import Ids
-from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.task import write_task
 
 from ..comparisons import Part, Ratio, compared, of_ratios
 from ..others.natspy import connect
-from ..writer import SIZE, SUBJECTS, batch, empty, sink
+from ..writer import SIZE, SUBJECTS, batch, empty, rate_of_task, sink
 
 _TURNS: Final = 3
 _TOGETHER: Final = 1_000
@@ -92,27 +86,11 @@ def _ratios(url: str, seconds: float, turns: int) -> Iterator[Ratio]:
 
 
 def _rate(url: str, kind: _Kind, mode: str, seconds: float) -> float:
-    """Rows a second of a task that gets blocks for so many seconds, and is done with the last."""
+    """Rows a second of a task that writes this kind."""
     options = sink(url, publish_mode=mode)
     options = replace(options, rows=replace(options.rows, bucket=kind.bucket))
-    task = TaskName(os.urandom(4).hex(), 0, 0)
-    with (
-        empty(url, kind.stream, allow_batched=True, **kind.config),
-        closing(Client(options.connection)) as client,
-    ):
-        client.connection.ping(10.0)
-        began = time.monotonic()
-        blocks = _blocks(kind.block, began + seconds)
-        written = write_task(client, options, blocks, task, Ids(task.write))
-        took = time.monotonic() - began
-    if written is None or written.acked != written.rows:
-        raise RuntimeError(f"not every row is stored: {written}")
-    return written.acked / took
-
-
-def _blocks(block: pa.RecordBatch, until: float) -> Iterator[pa.RecordBatch]:
-    while time.monotonic() < until:
-        yield block
+    with empty(url, kind.stream, allow_batched=True, **kind.config):
+        return rate_of_task(options, kind.block, seconds)
 
 
 def _rate_of_nats_py(

@@ -8,24 +8,15 @@ costs nothing: `TMPDIR` says where the servers store.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.options import SinkOptions
-from pyspark_jetstream.write.exactlyonce.ids import Ids
-from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.task import write_task
 
 from ..comparisons import Part, Ratio, compared, of_ratios
-from ..writer import SUBJECTS, batch, empty, sink
+from ..writer import SUBJECTS, batch, empty, rate_of_task, sink
 
 _TURNS: Final = 3
 
@@ -67,22 +58,6 @@ def _ratios(plain: str, synced: str, seconds: float, turns: int) -> Iterator[Rat
 
 
 def _rate(options: SinkOptions, seconds: float) -> float:
-    """Rows a second of a task that gets blocks for so many seconds, and is done with the last."""
     (url,) = options.connection.servers
-    task = TaskName(os.urandom(4).hex(), 0, 0)
-    with (
-        empty(url, allow_batched=True, allow_atomic=True),
-        closing(Client(options.connection)) as client,
-    ):
-        client.connection.ping(10.0)
-        began = time.monotonic()
-        written = write_task(client, options, _blocks(began + seconds), task, Ids(task.write))
-        took = time.monotonic() - began
-    if written is None or written.acked != written.rows:
-        raise RuntimeError(f"not every row is stored: {written}")
-    return written.acked / took
-
-
-def _blocks(until: float) -> Iterator[pa.RecordBatch]:
-    while time.monotonic() < until:
-        yield _BLOCK
+    with empty(url, allow_batched=True, allow_atomic=True):
+        return rate_of_task(options, _BLOCK, seconds)

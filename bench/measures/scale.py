@@ -11,7 +11,7 @@ from ..cases import Case
 from ..others.references import SPARK_ALONE
 from ..payloads import Payloads
 from ..spark import Run, Spark
-from ..streams import WINDOW, Lane, Layout, Streams
+from ..streams import Lane, Layout, Streams
 from .writes import payload_frame
 
 PARTITIONS: Final = (2, 8, 64)
@@ -34,7 +34,7 @@ def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
     for count in PARTITIONS:
         layout = _layout(count)
         with streams.empty(layout):
-            streams.fill(_job(streams, count, rows))
+            streams.fill(streams.payload_job(_SIZE, rows, count))
             options = layout.options
             yield Case(
                 f"scale read, {count} partitions",
@@ -44,7 +44,7 @@ def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
             )
     layout, deep = _layout(min(PARTITIONS)), streams.flights.rows * _DEEP
     with streams.empty(layout):
-        streams.fill(_job(streams, min(PARTITIONS), deep))
+        streams.fill(streams.payload_job(_SIZE, deep, min(PARTITIONS)))
         yield Case(
             f"scale read in one go, {deep:,} rows",
             "both cores",
@@ -68,20 +68,6 @@ def _layout(count: int) -> Layout:
         tuple(Lane(f"SCALE-{p}", None) for p in range(count)),
         {"stream": "SCALE-{partition}", "partitions": str(count)},
     )
-
-
-def _job(streams: Streams, subjects: int, rows: int) -> dict[str, object]:
-    return {
-        "do": "bench.others.work:publish",
-        "url": streams.url,
-        "size": _SIZE,
-        "rows": rows,
-        "subjects": subjects,
-        "first": 0,
-        "last": rows,
-        "ids": None,
-        "window": WINDOW,
-    }
 
 
 def _write(spark: Spark, streams: Streams, count: int, rows: int) -> Run:

@@ -23,7 +23,7 @@ from ..others.child import Outcome
 from ..others.references import NATS_PY, RAW_DRAIN, SPARK_REDUCE, References
 from ..results import Entry
 from ..spark import Run, Spark
-from ..streams import FILTERED, WINDOW, Lane, Layout, Streams
+from ..streams import FILTERED, Lane, Layout, Streams
 from . import latency
 from .latency import Latency
 
@@ -179,7 +179,7 @@ class Snapshots:
             return Outcome(subjects, 0, run.seconds, 0.0, run.usage)
 
         with self._streams.empty(_STREAM):
-            self._fill(size)
+            self._streams.fill(self._streams.payload_job(_PAYLOAD, size.messages, subjects))
             spark.check_range(_OPTIONS, subjects)
             some = [f"payloads.{number}" for number in range(min(subjects, _LOOKED_UP))]
             yield Case(
@@ -211,21 +211,6 @@ class Snapshots:
     @property
     def _writing_s(self) -> float:
         return min(_WRITING_S, _WRITING_S * self._streams.flights.rows / 1_000_000)
-
-    def _fill(self, size: _Size) -> None:
-        self._streams.fill(
-            {
-                "do": "bench.others.work:publish",
-                "url": self._streams.url,
-                "size": _PAYLOAD,
-                "rows": size.messages,
-                "subjects": size.subjects,
-                "first": 0,
-                "last": size.messages,
-                "ids": None,
-                "window": WINDOW,
-            }
-        )
 
 
 def _name(size: _Size) -> str:

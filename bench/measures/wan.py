@@ -15,7 +15,7 @@ from ..others.child import Outcome
 from ..others.delay import far
 from ..payloads import Payloads
 from ..spark import Run, Spark
-from ..streams import STREAMS, WINDOW, Lane, Layout, Streams
+from ..streams import STREAMS, Lane, Layout, Streams
 from .writes import payload_frame
 
 _RTT_S: Final = 0.04
@@ -81,19 +81,7 @@ def _snapshot(
     count = max(1, _SNAPSHOT * streams.flights.rows // 1_000_000)
     options = {"stream": "PAYLOADS", "multiLast": ">"}
     with streams.empty(_PAYLOADS):
-        streams.fill(
-            {
-                "do": "bench.others.work:publish",
-                "url": streams.url,
-                "size": _PAYLOAD,
-                "rows": count * _MESSAGES,
-                "subjects": count,
-                "first": 0,
-                "last": count * _MESSAGES,
-                "ids": None,
-                "window": WINDOW,
-            }
-        )
+        streams.fill(streams.payload_job(_PAYLOAD, count * _MESSAGES, count))
         yield case(
             f"snapshot of {count:,} subjects", lambda to: spark.read_range(options | to, count)
         )

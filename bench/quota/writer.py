@@ -7,18 +7,14 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator
-
-import pyarrow as pa
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.publisher import Publisher
-from pyspark_jetstream.publish.rowthread import Supply
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.rows import MessageBuilder
+
+from ..writer import batch, publish
 
 _BLOCK_ROWS = 10_000
 """As large as the batches that Spark hands to a sink."""
@@ -41,34 +37,16 @@ def main() -> None:
     def is_over() -> bool:
         return bool(time.monotonic() >= over_at)
 
-    def write(blocks: Iterable[Messages], origin: Origin) -> None:
-        context = WriteContext(options, origin=origin)
-        with (
-            Supply(blocks, apart=options.throttle) as supply,
-            Publisher(client, context, supply) as publisher,
-        ):
-            while publisher.busy and not is_over():
-                for leaving in publisher.leaving():
-                    publisher.release(leaving)
-                publisher.turn()
-
-    def blocks(count: int) -> Iterator[Messages]:
-        builder = MessageBuilder(id_prefix=os.urandom(8).hex())
-        data = pa.repeat(pa.scalar(bytes(arguments.size)), count)
-        batch = pa.record_batch({"subject": pa.array([arguments.subject] * count), "data": data})
-        while True:
-            yield builder.build(batch)
-
+    # How often `rows` rows: without an end, or once.
+    rows, times = (_BLOCK_ROWS, ()) if arguments.rows is None else (arguments.rows, (1,))
+    block = batch([arguments.subject] * rows, bytes(arguments.size))
     generator = random.Random(os.getpid())
     try:
         while not is_over():
-            origin = Origin(producer_id=generator.getrandbits(53))
-            if arguments.rows is None:
-                write(blocks(_BLOCK_ROWS), origin)
-            else:
-                task = itertools.islice(blocks(arguments.rows), 1)
-                write(task, origin)
-                time.sleep(generator.uniform(0, arguments.gap))
+            builder = MessageBuilder(id_prefix=os.urandom(8).hex())
+            context = WriteContext(options, origin=Origin(generator.getrandbits(53)))
+            publish(client, context, map(builder.build, itertools.repeat(block, *times)), is_over)
+            time.sleep(generator.uniform(0, arguments.gap))
     finally:
         client.close()
 

@@ -9,27 +9,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..endurance.query import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def main(home: Path, options: dict[str, str]) -> None:
     """Runs the query; never returns."""
-    from pyspark.sql import DataFrame, SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("pyspark-jetstream takeover")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config(
-            "spark.sql.streaming.checkpointFileManagerClass",
-            "org.apache.spark.sql.execution.streaming.checkpointing."
-            "FileSystemBasedCheckpointFileManager",
-        )
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session(home, None)
 
     def keep(batch: DataFrame, number: int) -> None:
         sequences = sorted(row.sequence for row in batch.select("sequence").collect())
