@@ -41,7 +41,6 @@ INTERRUPTED: Final = 130
 
 _SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.secret)
 _PAIR: Final = "NAME=VALUE"
-_NEGATIVE: Final = re.compile(r"-\.?\d")
 _OPTION: Final = re.compile(r"\boption '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])")
 """Names of options in errors: `option 'x'`, `option x`, or the bare name where it has a capital."""
 
@@ -87,6 +86,8 @@ class Parser(argparse.ArgumentParser):
         self._flags: dict[str, str] = {}
         """Spelling here of options that have another name as options of Spark."""
         self.set_defaults(parser=self)
+        # What begins so is a value, as in `--from -10m`, and not only what is a number altogether.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     # ── what it takes ────────────────────────────────────────────────────────────────────────
 
@@ -148,10 +149,8 @@ class Parser(argparse.ArgumentParser):
 
         Tables of options are dictionaries; those of the connection are among `option`.
         """
-        words = self._joined(words)
         tables = self._file(words) if self._settings else {}
         given, rest = self.parse_known_args(words)
-        given.words = words
         if rest:  # without their values, which may be secrets
             flags = (re.sub("=.*", "", word) for word in rest if word.startswith("-"))
             given.parser.error(f"unrecognized arguments: {' '.join(flags)} …")
@@ -160,18 +159,6 @@ class Parser(argparse.ArgumentParser):
             more = (secrets(dest), table, pairs, flags_of(given) if dest == "option" else {})
             setattr(given, dest, merged(*more))
         return given
-
-    def _joined(self, words: Sequence[str]) -> list[str]:
-        """Words of which a value may begin with a minus and a digit: `--from -10m`."""
-        parsers = [self, *self.commands().values()]
-        takes = {flag for each in parsers for flag, action in each.flags() if action.nargs is None}
-        joined: list[str] = []
-        for word in words:
-            if joined and joined[-1] in takes and _NEGATIVE.match(word):
-                joined[-1] += f"={word}"
-            else:
-                joined.append(word)
-        return joined
 
     def require(self, given: argparse.Namespace, *names: str) -> None:
         """Ends the program where a setting is neither in the file nor on the command line."""
