@@ -130,10 +130,6 @@ class Route:
             for choices in map(self.choices, ("", *dict(self.clusters)))
         )
 
-    def __str__(self) -> str:
-        lists = (("", self.main), *self.clusters)
-        return "; ".join(f"{self.source} -> {_shown(name, choices)}" for name, choices in lists)
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -274,13 +270,3 @@ def _itself(source: str) -> str:
 
 def _refuse(source: str, number: int, reason: str) -> OptionError:
     return OptionError(OPTION, f"rule {source!r}, destination {number}: {reason}")
-
-
-def _shown(cluster: str, choices: tuple[Choice, ...]) -> str:
-    if not cluster and len(choices) == 1 and choices[0].rule and not choices[0].kept:
-        return choices[0].rule.destination
-    words = [
-        f"{choice.rule.destination if choice.rule else 'lost'} {choice.percent}%"
-        for choice in choices
-    ]
-    return ", ".join(words) + (f" (cluster {cluster})" if cluster else "")

@@ -165,8 +165,7 @@ class SubjectMapping:
         return SubjectMapping, (self.routes,)
 
     def __repr__(self) -> str:
-        rules = "; ".join(str(route) for route in self.routes)
-        return f"<SubjectMapping {rules or 'without rules'}>"
+        return f"<SubjectMapping {self.text}>"
 
 
 class Share(NamedTuple):
