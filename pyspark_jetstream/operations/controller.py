@@ -146,8 +146,8 @@ class Controller:
         has come is counted afterwards.
         """
         for quota in quotas:
-            for filter in quota.limit.filters:
-                self._pauses.limit(filter, quota.limit.reason, quota.limit.none)
+            for key in quota.limit.keys:
+                self._pauses.limit(*key, quota.limit.none)
         members = self._pauses.members
         self._shares = lambda now: self._pauses.share(shares_of(quotas, members, now), now)
         with self._answering():

@@ -158,10 +158,6 @@ class Reports:
             snapshots.setdefault(producer.query, []).append(last)
         return {query: _together(of_query) for query, of_query in snapshots.items()}
 
-    def total(self, now: float) -> MetricsSnapshot:
-        """Those of all queries together."""
-        return MetricsSnapshot.merged(self.totals(now).values())
-
     def _end(self, key: Key) -> None:
         query, _, last, _ = self._producers.pop(key)
         self._held -= last.size

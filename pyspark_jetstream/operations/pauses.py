@@ -239,7 +239,7 @@ class Pauses:
         """Answers that could not be understood."""
         self.nobody = False
         """Whether the server says that nobody listens on the control subject."""
-        self._subject = subject
+        self.subject = subject
         self._receipt_wait_s = receipt_wait_s
         self._pauses: dict[tuple[str, Reason], _Pause] = {}
         self._failed: dict[int, None] = {}  # the last that missed one last
@@ -344,11 +344,6 @@ class Pauses:
                 sends += self._tell([member], REST, _FALLBACK, now, now)
         return sends
 
-    @property
-    def subject(self) -> str:
-        """The control subject."""
-        return self._subject
-
     # ── what happens ─────────────────────────────────────────────────────────────────────────
 
     def due(self, now: float) -> list[Send]:
@@ -357,7 +352,7 @@ class Pauses:
         if now >= self._discovery:
             self._discovery = now + _SECOND_S
             self._forget(now)
-            sends.append(Send(self._subject, 0, DISCOVER))
+            sends.append(Send(self.subject, 0, DISCOVER))
         for key, pause in list(self._pauses.items()):
             if pause.until <= now:
                 del self._pauses[key]
@@ -408,7 +403,7 @@ class Pauses:
             return sends
         if known is not None:  # by discovery, or it has a new connection
             sends = self._in_force(known, now)
-        to = f"{self._subject}.{said.producer_id}"
+        to = f"{self.subject}.{said.producer_id}"
         return [*sends, Send(to, None, Active(len(sends)).encode())]
 
     def _found(self, producer: Producer, now: float) -> list[Send]:
@@ -515,7 +510,7 @@ class Pauses:
             now + self._receipt_wait_s if is_awaited else math.inf,
         )
         self.told = member.told = True
-        return Send(f"{self._subject}.{to}", ask.command.request_id, ask.command.encode())
+        return Send(f"{self.subject}.{to}", ask.command.request_id, ask.command.encode())
 
     def _overdue(self, now: float) -> list[Send]:
         """The fallback of those whose receipt is missing (B23); a lift is told once more."""

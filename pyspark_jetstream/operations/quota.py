@@ -30,7 +30,7 @@ from ..outbox.throttling.throttleprotocol import Rates, Reason, Unit
 from ..subjects import REST, check_filter, overlaps
 from ..values import size
 from .pauses import Member
-from .shares import Key, Wanted, plan
+from .shares import Key, Use, shares
 from .usage import Came
 
 _LONGEST_S: Final = 60.0
@@ -70,6 +70,11 @@ class QuotaLimit(NamedTuple):
     def unit(self) -> Unit:
         """The unit of the rate."""
         return "byte" if self.of_bytes else "msg"
+
+    @property
+    def keys(self) -> list[Key]:
+        """The keys of its rates, one a filter."""
+        return [(filter, self.reason) for filter in self.filters]
 
     @property
     def none(self) -> Rates:
@@ -184,11 +189,9 @@ class Quota:
             self._seen.popleft()
         self._bucket.consumed(count, now, -_LONGEST_S * self.limit.rate + self._target)
 
-    def wanted(self, now: float) -> Wanted:
+    def wanted(self, now: float) -> float:
         """The rate of all writers that keep rates, together."""
-        filters, reason, unit = self.limit.filters, self.limit.reason, self.limit.unit
-        room = max(0.0, self.limit.rate + self._bucket.tokens(now) / _EVEN_S)
-        return Wanted(filters, reason, unit, room)
+        return max(0.0, self.limit.rate + self._bucket.tokens(now) / _EVEN_S)
 
     def rest(self, now: float, part: float = 0.0) -> float | None:
         """
@@ -220,7 +223,33 @@ def shares_of(
 ) -> dict[Key, dict[int, Rates]]:
     """The share of each producer that keeps rates."""
     uses = {number: member.uses for number, member in members.items() if member.keeps_rates}
-    return plan([quota.wanted(now) for quota in quotas], uses)
+    return plan([(quota.limit, quota.wanted(now)) for quota in quotas], uses)
+
+
+def plan(
+    limits: Iterable[tuple[QuotaLimit, float]], uses: Mapping[int, Mapping[Key, Use]]
+) -> dict[Key, dict[int, Rates]]:
+    """
+    What each writer may publish.
+
+    Args:
+        limits: each with the rate that there is to share.
+        uses: of each writer that keeps rates, by its id.
+    """
+    rates: dict[Key, dict[int, Rates]] = {}
+    idle = Use()
+    for limit, room in limits:
+        wanted = {
+            (key, writer): own.get(key, idle).wants(limit.unit)
+            for key in limit.keys
+            for writer, own in uses.items()
+        }
+        for (key, writer), share in shares(room, wanted).items():
+            before = rates.setdefault(key, {}).get(writer, Rates())
+            rates[key][writer] = (
+                before._replace(nbytes=share) if limit.of_bytes else before._replace(msgs=share)
+            )
+    return rates
 
 
 def rests_of(
@@ -233,7 +262,7 @@ def rests_of(
     if keepers and not others:
         return rests
     for quota in quotas:
-        keys = [(filter, quota.limit.reason) for filter in quota.limit.filters]
+        keys = quota.limit.keys
         is_wanted = any(member.use(key).waiting_for for member in keepers for key in keys)
         until = quota.rest(now, others / len(members) if is_wanted else 0.0)
         for key in keys if until is not None else ():

@@ -11,9 +11,9 @@ nobody uses stays with nobody: a writer says at once when rows begin to wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from ..outbox.throttling.throttleprotocol import Kept, Rates, Reason, Unit
 
@@ -30,15 +30,6 @@ K = TypeVar("K", bound=Hashable)
 
 Key = tuple[str, Reason]
 """Key of a rate: a filter of subjects, and the reason of the limit."""
-
-
-class Wanted(NamedTuple):
-    """The rate on some filters together."""
-
-    filters: tuple[str, ...]
-    reason: Reason
-    unit: Unit
-    rate: float
 
 
 @dataclass(slots=True)
@@ -92,33 +83,6 @@ def shares(total: float, wanted: Mapping[K, float]) -> dict[K, float]:
         dealt[key] = min(wanted[key], left / (len(wanted) - place))
         left = max(0.0, left - dealt[key])
     return dealt
-
-
-def plan(
-    limits: Iterable[Wanted], uses: Mapping[int, Mapping[Key, Use]]
-) -> dict[Key, dict[int, Rates]]:
-    """
-    What each writer may publish.
-
-    Args:
-        uses: of each writer that keeps rates, by its id.
-    """
-    rates: dict[Key, dict[int, Rates]] = {}
-    for filters, reason, unit, rate in limits:
-        keys = [(filter, reason) for filter in filters]
-        idle = Use()
-        wanted = {
-            (key, writer): own.get(key, idle).wants(unit)
-            for key in keys
-            for writer, own in uses.items()
-        }
-        for (key, writer), share in shares(rate, wanted).items():
-            before = rates.setdefault(key, {}).get(writer, Rates())
-            now = Rates(msgs=share) if unit == "msg" else Rates(nbytes=share)
-            rates[key][writer] = Rates(
-                *(a if b is None else b for a, b in zip(before, now, strict=True))
-            )
-    return rates
 
 
 def differ(a: Rates | None, b: Rates) -> bool:

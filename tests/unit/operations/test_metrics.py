@@ -21,6 +21,11 @@ ACKED = "jetstream_publish_outcomes_total"
 LIMIT = "jetstream_publish_concurrency_limit_total"
 
 
+def total_of(reports, now=0):
+    """The sum of all queries."""
+    return MetricsSnapshot.merged(reports.totals(now).values())
+
+
 def report(
     producer: int,
     sequence: int,
@@ -40,7 +45,7 @@ def report(
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
     """All PubAcks and the sum of the limits."""
-    total = reports.total(now)
+    total = total_of(reports, now)
     return total.total(ACKED)[0], total.total(LIMIT)[0]
 
 
@@ -234,7 +239,7 @@ def test_there_is_a_bound_to_subjects(monkeypatch):
         snapshot = MetricsSnapshot.of([(name, ("TopicProduceQuotaExceeded", subject, ""), (5,))])
         reports.take(replace(report(producer, 1, 1), snapshot=snapshot), 0)
 
-    assert {subject for _, subject, _ in reports.total(0).values[name]} == {"s.0", "s.1", UNKNOWN}
+    assert {subject for _, subject, _ in total_of(reports).values[name]} == {"s.0", "s.1", UNKNOWN}
 
 
 def test_what_is_shown_begins_at_zero():
@@ -268,7 +273,7 @@ def test_there_is_a_bound_to_queries(monkeypatch):
         snapshot = MetricsSnapshot.of([(name, (f"q{query}", "S", "0"), (5,))])
         reports.take(replace(report(query, 1, 1), snapshot=snapshot), 0)
 
-    found = reports.total(0).values[name]
+    found = total_of(reports).values[name]
     assert {query: count for (query, _, _), (count,) in found.items()} == {
         "q0": 5, "q1": 5, UNKNOWN: 10,
     }  # fmt: skip
@@ -302,7 +307,7 @@ def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
     values = [1] * EXPORTED[name].width
     reports.take(replace(report(1, 1, 1), snapshot=MetricsSnapshot.of([(name, labels, values)])), 0)
 
-    assert list(reports.total(0).values[name]) == [shown]
+    assert list(total_of(reports).values[name]) == [shown]
 
 
 def test_every_label_that_producers_have_is_known():
@@ -312,7 +317,7 @@ def test_every_label_that_producers_have_is_known():
     for snapshot in (ZEROS, *(each.snapshot for each in reports_of_task(1))):
         reports = Reports()
         reports.take(replace(report(1, 1, 1), snapshot=snapshot), 0)
-        assert reports.total(0) == snapshot
+        assert total_of(reports) == snapshot
 
 
 def test_there_is_a_bound_to_series(monkeypatch):
@@ -330,7 +335,7 @@ def test_there_is_a_bound_to_series(monkeypatch):
 
     assert all(take(1, producer, 10, final=producer == 0) for producer in range(8))
     assert take(2, 7, 20)
-    found = reports.total(0).values[ACKED]
+    found = total_of(reports).values[ACKED]
 
     assert len(found) == 6
     assert found["success", "S0"] == (10,)

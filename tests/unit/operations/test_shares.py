@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from pyspark_jetstream.operations.shares import Use, Wanted, differ, plan, shares
+from pyspark_jetstream.operations.quota import QuotaLimit, plan
+from pyspark_jetstream.operations.shares import Use, differ, shares
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Kept, Rates, Reason
 
 from ...kits.seeds import SEED
@@ -17,6 +18,11 @@ INF = float("inf")
 
 def use(waiting_for="", msgs=0.0, nbytes=0.0, told=None) -> Use:
     return Use(told=told, waiting_for=waiting_for, msgs=msgs, nbytes=nbytes)
+
+
+def limit(filters, room, **rest) -> tuple[QuotaLimit, float]:
+    """A limit, and the rate that there is to share."""
+    return QuotaLimit(filters, room, room, **rest), room
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,7 @@ def test_b26_who_gets_what():
         4: {key: use()},
         5: {},
     }
-    found = plan([Wanted(("a",), QUOTA, "msg", 100.0)], uses)
+    found = plan([limit(("a",), 100.0)], uses)
 
     assert found == {
         key: {1: Rates(40.0), 2: Rates(40.0), 3: Rates(20.0), 4: Rates(0.0), 5: Rates(0.0)}
@@ -88,7 +94,7 @@ def test_b26_messages_and_bytes_of_a_filter():
         2: {key: use("msg", nbytes=100.0, told=Rates(50.0, 500.0))},
         3: {key: use("msg", told=Rates(0.0, 0.0))},
     }
-    limits = [Wanted(("a",), QUOTA, "msg", 100.0), Wanted(("a",), QUOTA, "byte", 1000.0)]
+    limits = [limit(("a",), 100.0), limit(("a",), 1000.0, of_bytes=True)]
 
     assert plan(limits, uses) == {
         key: {1: Rates(20.0, 400.0), 2: Rates(40.0, 200.0), 3: Rates(40.0, 400.0)}
@@ -102,7 +108,7 @@ def test_b26_the_filters_of_a_group_share():
     a, b = ("a", GROUP), ("b", GROUP)
     uses = {1: {a: use("msg"), b: use()}, 2: {a: use("msg"), b: use("msg")}}
 
-    assert plan([Wanted(("a", "b"), GROUP, "msg", 90.0)], uses) == {
+    assert plan([limit(("a", "b"), 90.0, reason=GROUP)], uses) == {
         a: {1: Rates(30.0), 2: Rates(30.0)},
         b: {1: Rates(0.0), 2: Rates(30.0)},
     }
