@@ -127,7 +127,7 @@ def write(
     context = WriteContext(options, origin=_PRODUCER, telemetry=telemetry)
     try:
         with (
-            Supply(timed(), apart=options.throttle) as supply,
+            Supply(timed()) as supply,
             Publisher(client, context, supply) as publisher,
         ):
             while publisher.busy and not is_over():

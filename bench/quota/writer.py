@@ -44,7 +44,7 @@ def main() -> None:
     def write(blocks: Iterable[Messages], origin: Origin) -> None:
         context = WriteContext(options, origin=origin)
         with (
-            Supply(blocks, apart=options.throttle) as supply,
+            Supply(blocks) as supply,
             Publisher(client, context, supply) as publisher,
         ):
             while publisher.busy and not is_over():
