@@ -59,8 +59,6 @@ from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
 from .throttling.throttle import PausedBy, Throttle
 
-__all__ = ["AUTO_ROWS", "Admission", "Load", "Rules", "Shed", "queue_rows"]
-
 AUTO_ROWS: Final = 10_000
 """`queueSize=auto`: one Arrow batch of Spark's."""
 

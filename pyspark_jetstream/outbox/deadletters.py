@@ -56,19 +56,6 @@ from ..subjects import MAX_SUBJECT_BYTES, reserved, subject_fault
 from .messages import FRAMING_BYTES, Messages
 from .priority import Priority
 
-__all__ = [
-    "BEHIND",
-    "DeadLetters",
-    "MAX_HEADERS",
-    "SUBJECT",
-    "SUFFIX",
-    "dead_letter_subject",
-    "fault",
-    "letter",
-    "notes",
-    "restore",
-]
-
 SUBJECT: Final = "{subject}"
 """Placeholder of the row's own subject in the template, allowed once."""
 

@@ -22,8 +22,6 @@ from .throttling.keptrate import KeptRate
 from .throttling.throttle import Throttle
 from .throttling.throttleprotocol import Unit
 
-__all__ = ["Held", "Late"]
-
 
 class Late(NamedTuple):
     """The oldest rows of a paused subject, or under the same rates."""

@@ -57,20 +57,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-__all__ = [
-    "INITIAL",
-    "MINIMUM",
-    "CpuShare",
-    "FixedLimit",
-    "GradientLimit",
-    "Kind",
-    "Limit",
-    "Limits",
-    "SubjectLimits",
-    "TRY_S",
-    "pause_s",
-]
-
 MINIMUM: Final = 1
 """Lower bound of the adaptive window, in publishes."""
 

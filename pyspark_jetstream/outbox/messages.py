@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from ..arrays import BINARY, NOTHING, numbers, view
 from .priority import Priority
 
-__all__ = ["FRAMING_BYTES", "STORED_LESS", "Messages", "sizes"]
-
 FRAMING_BYTES: Final = len(b"NATS/1.0\r\n\r\n")
 """Bytes of a header block beside its lines."""
 

@@ -16,8 +16,6 @@ from ..arrays import places as all_places
 from .messages import Messages
 from .priority import Priority
 
-__all__ = ["PLACE_BITS", "in_order", "oldest_of_lanes"]
-
 PLACE_BITS: Final = 24
 """Bits of a row's place in the sort key; more rows than this are not sorted at one time."""
 

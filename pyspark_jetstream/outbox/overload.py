@@ -23,8 +23,6 @@ from .order import PLACE_BITS
 from .priority import Priority
 from .throttling.throttle import Throttle
 
-__all__ = ["OVERLOAD_WINDOW_S", "Overload", "priorities_of"]
-
 OVERLOAD_WINDOW_S: Final = 1.0
 """Time after a push-back in which rows may be shed for it."""
 

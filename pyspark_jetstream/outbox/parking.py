@@ -34,8 +34,6 @@ from .messages import Messages
 from .targets import Targets
 from .throttling.throttle import PausedBy, Throttle
 
-__all__ = ["Aside", "Parking", "Staying", "parking_prefix"]
-
 _ROOM: Final = 4096
 """Bytes that a parked row may have beside its own headers and payload."""
 

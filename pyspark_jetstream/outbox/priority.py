@@ -31,19 +31,6 @@ import pyarrow.compute as pc
 from ..arrays import is_all
 from ..subjects import check_filter, pattern
 
-__all__ = [
-    "ALL_NORMAL",
-    "STRATEGIES",
-    "Priorities",
-    "Priority",
-    "Publish",
-    "Resolver",
-    "Rows",
-    "claim_values",
-    "strategies",
-    "subject_rules",
-]
-
 STRATEGIES: Final = ("custom", "header", "claim")
 """In the order in which they are asked by default; the subject rule comes before them all."""
 

@@ -22,8 +22,6 @@ from ..arrays import places as all_places
 from .messages import Messages, sizes
 from .order import in_order
 
-__all__ = ["Block", "RowQueue"]
-
 
 class Block(NamedTuple):
     """Rows that wait, in the order of their numbers."""

@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 from ..arrays import int32
 from ..subjects import REST, is_literal, literal_beginning, pattern, tokens
 
-__all__ = ["Target", "Targets", "untaken"]
-
 _DEFAULT_WINDOW_NS: Final = 120 * 10**9
 """The server's, where a configuration does not name one."""
 

@@ -13,8 +13,6 @@ from ..outbox.targets import Targets
 from .options import SinkOptions
 from .telemetry import Origin, Telemetry
 
-__all__ = ["RowSignals", "WriteContext", "WriterClock"]
-
 
 class WriterClock(Clock, Protocol):
     """The parts of the module `time` that a publisher uses."""

@@ -28,8 +28,6 @@ from .lanes.lane import Lane
 from .options import SinkOptions
 from .telemetry import LaneTotals, Lately, Telemetry, WatchedLimit, Way
 
-__all__ = ["LaneSet"]
-
 logger = get_logger(__name__)
 
 _LANES: Final[dict[str, Callable[..., Lane]]] = {

@@ -27,20 +27,6 @@ from ..outbox.priority import Priority
 from ..outbox.throttling.throttle import PausedBy
 from ..outbox.throttling.throttleprotocol import Reason
 
-__all__ = [
-    "Bounded",
-    "EXPORTED",
-    "Labels",
-    "METRICS",
-    "MICRO",
-    "Metric",
-    "READ_METRICS",
-    "Report",
-    "MetricsSnapshot",
-    "UNKNOWN",
-    "ZEROS",
-]
-
 UNKNOWN: Final = "UNKNOWN"
 """The route of a subject that matches no pattern; any label that is none, or is one too many."""
 

@@ -25,8 +25,6 @@ from ..outbox.priority import Priorities
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
 
-__all__ = ["RowOptions", "SINK_OPTIONS", "SinkOptions", "StreamCreation", "WindowOptions"]
-
 _INT64: Final = (1 << 63) - 1
 
 _CONFIG: Final = record(

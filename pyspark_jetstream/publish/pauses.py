@@ -33,8 +33,6 @@ from .context import WriteContext
 from .lanes.answers import Refusal
 from .sender import SEND_TIMEOUT_S
 
-__all__ = ["ACTIVE", "WriterPauses"]
-
 logger = get_logger(__name__)
 
 ACTIVE: Final = "active"

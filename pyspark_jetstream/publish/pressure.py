@@ -27,8 +27,6 @@ from ..outbox.priority import (
 )
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 
-__all__ = ["PRESSURE_OPTIONS", "under_pressure"]
-
 
 def _queue_size(value: str) -> int | str:
     word = value.strip().lower()

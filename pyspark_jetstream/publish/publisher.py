@@ -55,8 +55,6 @@ from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
 from .telemetry import Cause, Counts, LaneTotals, Reporter, Watchdog
 
-__all__ = ["Leaving", "Publisher", "publish"]
-
 logger = get_logger(__name__)
 
 _PLAIN_ROWS: Final = AUTO_ROWS

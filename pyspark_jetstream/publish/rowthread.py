@@ -15,8 +15,6 @@ from typing import Final
 
 from ..outbox.messages import Messages
 
-__all__ = ["Supply"]
-
 _JOIN_S: Final = 1.0
 
 

@@ -19,8 +19,6 @@ from .lanes.asynclane import absorb
 from .laneset import LaneSet
 from .options import SinkOptions
 
-__all__ = ["SEND_TIMEOUT_S", "Sender"]
-
 SEND_TIMEOUT_S: Final = 30.0
 """Upper bound of the time in which the socket takes nothing."""
 

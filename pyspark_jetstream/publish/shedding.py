@@ -19,8 +19,6 @@ from .context import WriteContext
 from .lanes.lane import Lane
 from .laneset import LaneSet
 
-__all__ = ["Shedding"]
-
 
 class Shedding:
     """

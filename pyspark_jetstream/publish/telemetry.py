@@ -32,20 +32,6 @@ from . import metrics
 from .lanes.answers import Refusal
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, MetricsSnapshot, Report
 
-__all__ = [
-    "Counts",
-    "Lately",
-    "Origin",
-    "Reporter",
-    "Routes",
-    "Telemetry",
-    "LaneTotals",
-    "WatchedLimit",
-    "Watchdog",
-    "Way",
-    "Ways",
-]
-
 logger = get_logger(__name__)
 
 

@@ -48,8 +48,6 @@ from .parked import found_parking, parking
 from .rows import MessageBuilder
 from .streams import Streams, target_fault
 
-__all__ = ["TaskAttempt", "Task", "Written", "asking", "built", "fresh_rows", "written"]
-
 logger = get_logger(__name__)
 
 _FENCE: Final = 0.25

@@ -23,8 +23,6 @@ from ..errors import OptionError
 from ..foreign import read_json, unpacked
 from ..mapping.subjectmapping import SubjectMapping
 
-__all__ = ["BatchMapping", "digest"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchMapping:

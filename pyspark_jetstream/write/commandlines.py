@@ -37,22 +37,6 @@ from ..errors import ColumnError, JetStreamError, OptionError
 from ..outbox.targets import Target, Targets
 from .headerlines import TTL, Headers
 
-__all__ = [
-    "COMMANDS",
-    "KEYS",
-    "ROW_ID",
-    "Commands",
-    "UnfitError",
-    "check_columns",
-    "check_keys",
-    "check_once",
-    "column_fault",
-    "is_bytes",
-    "of_keys",
-    "sound",
-    "unfit",
-]
-
 ROW_ID: Final = "Jetstream-Sink-Id"
 """Header of a scheduled row, and of the messages that its schedule makes: the row's id."""
 

@@ -20,8 +20,6 @@ from ..publish.options import StreamCreation
 from ..sanitize import get_logger
 from .exactlyonce.changes import SETTLES_S
 
-__all__ = ["create_streams", "stream_configs"]
-
 logger = get_logger(__name__)
 
 _DEFAULTS: Final[dict[str, Any]] = {

@@ -30,8 +30,6 @@ from ..publish.options import SinkOptions
 from ..sanitize import get_logger
 from .parked import drain
 
-__all__ = ["keep_draining"]
-
 logger = get_logger(__name__)
 
 _EACH_S: Final = 1.0

@@ -46,8 +46,6 @@ from ..serverheaders import (
     UNTRACED,
 )
 
-__all__ = ["BLANK", "DROPPED", "Headers", "ID", "TTL"]
-
 DROPPED: Final = tuple(sorted(NOT_WRITTEN))
 """Headers of a row that never go out."""
 

@@ -51,17 +51,6 @@ from .exactlyonce.records import TaskRecord
 from .rows import MessageBuilder
 from .streams import Streams
 
-__all__ = [
-    "DRAIN_S",
-    "PARK_BYTES",
-    "check_parked",
-    "drain",
-    "ensure_parking",
-    "found_parking",
-    "parked_rows",
-    "parking",
-]
-
 logger = get_logger(__name__)
 
 DRAIN_S: Final = 10.0

@@ -24,8 +24,6 @@ from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.targets import Targets
 from ..publish.context import RowSignals
 
-__all__ = ["Reroutes"]
-
 _VAIN: Final = 10_000
 """
 After so many draws in vain in a row, the other rows of a block stay as they are: where all is

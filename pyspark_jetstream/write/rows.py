@@ -52,8 +52,6 @@ from .commandlines import (
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
 
-__all__ = ["COLUMNS", "MessageBuilder", "check_names", "check_schema"]
-
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "claims", *COMMANDS)
 """What a row may consist of."""
 

@@ -62,14 +62,6 @@ from .task import TaskReport, write_task
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = [
-    "JetStreamBatchWriter",
-    "JetStreamStreamWriter",
-    "Published",
-    "batch_writer",
-    "stream_writer",
-]
-
 logger = get_logger(__name__)
 
 _QUERY_ID: Final = "sql.streaming.queryId"

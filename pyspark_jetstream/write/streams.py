@@ -27,8 +27,6 @@ from ..sanitize import get_logger
 from .exactlyonce.changes import FoundStream
 from .headerlines import ID
 
-__all__ = ["Streams", "target_fault"]
-
 logger = get_logger(__name__)
 
 _LOOK_S: Final = 1.0

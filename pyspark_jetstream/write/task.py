@@ -50,8 +50,6 @@ from .reroutes import Reroutes
 from .rows import MessageBuilder
 from .streams import Streams
 
-__all__ = ["TaskReport", "write_task"]
-
 logger = get_logger(__name__)
 
 

@@ -28,8 +28,6 @@ from ...subjects import (
 )
 from .keptrate import KeptRate
 
-__all__ = ["FilterState", "FilterStates", "TooManyFiltersError"]
-
 _MAX_SHAPES: Final = 32
 """Shapes that filters with wildcards can have at one time, of one source and reason."""
 

@@ -16,8 +16,6 @@ from typing import Final
 from ..messages import STORED_LESS
 from .throttleprotocol import Kept, Rates, Reason, Unit
 
-__all__ = ["KeptRate", "TokenBucket"]
-
 _STEP_S: Final = 0.05
 """Rows go when what comes in so long is there: twenty sendings a second, not one a row."""
 

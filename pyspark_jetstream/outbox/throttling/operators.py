@@ -38,8 +38,6 @@ from .throttleprotocol import (
     understand,
 )
 
-__all__ = ["LEAST_PATIENCE_S", "PATIENCE_S", "Operators"]
-
 PATIENCE_S: Final = 1.0
 """For a controller that listens and does not answer; later its commands come when they come."""
 

@@ -17,8 +17,6 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Limited", "PauseTimes"]
-
 _MAX: Final = 10_000
 """Pauses, and limits, that are remembered; as many as filters can be paused."""
 

@@ -53,8 +53,6 @@ from .throttleprotocol import (
     understand,
 )
 
-__all__ = ["REFUSALS", "Pause", "Scope", "PausedBy", "Throttle", "Wait"]
-
 logger = get_logger(__name__)
 
 _MAX_COMMANDED: Final = 1_000

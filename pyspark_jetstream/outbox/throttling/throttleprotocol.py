@@ -38,24 +38,6 @@ import xxhash
 from ...foreign import read_json
 from ...subjects import MAX_SUBJECT_BYTES, REST, filter_fault
 
-__all__ = [
-    "DISCOVER",
-    "Active",
-    "Discover",
-    "Kept",
-    "Paused",
-    "Producer",
-    "Rates",
-    "Reason",
-    "Receipt",
-    "THROTTLE_SUBJECT",
-    "ThrottleProducer",
-    "Unit",
-    "active_subject",
-    "new_producer_id",
-    "understand",
-]
-
 THROTTLE_SUBJECT: Final = "spark.jetstream.throttle"
 """Default control subject, on which operators and writers meet."""
 

@@ -17,21 +17,6 @@ from ...client.wire import NO_RESPONDERS
 from ...foreign import read_json
 from ...outbox.limits import Kind
 
-__all__ = [
-    "Answer",
-    "Outcome",
-    "Refusal",
-    "SUBJECT_IN_PROCESS",
-    "Says",
-    "alike_pattern",
-    "batch_answer_pattern",
-    "classify",
-    "is_ordinal",
-    "parsed",
-    "puback_pattern",
-    "understand",
-]
-
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
 """err_codes of a server that is too busy or out of resources: nothing was stored."""
 

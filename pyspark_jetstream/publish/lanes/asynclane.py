@@ -36,8 +36,6 @@ from .frames import Frames, Publishes, frame, numbered
 from .lane import Doubted, Lane, Rejected
 from .window import Window
 
-__all__ = ["AsyncLane", "absorb", "framed"]
-
 _PART_BYTES: Final = 8 << 20
 """
 Payloads whose frames are made at one time, about. Of a batch of 64 MB they would be as much again,

@@ -62,8 +62,6 @@ from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
 from .lane import BROKEN, Doubted
 
-__all__ = ["HEADER_BYTES", "MAX_ROWS", "AtomicLane"]
-
 MAX_ROWS: Final = 1000
 """The server's default limit."""
 

@@ -32,8 +32,6 @@ from .asynclane import AsyncLane
 from .frames import Frames
 from .lane import BROKEN, Doubted, Lane, Rejected, earliest
 
-__all__ = ["Backlog", "Batch", "BatchLane", "OneByOne", "batch_name", "unfit"]
-
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
 

@@ -25,8 +25,6 @@ from .detour import batch_name
 from .frames import Frames, Publishes, frame, numbered
 from .retries import Deadlines
 
-__all__ = ["OUTSTANDING", "BatchTerms", "FastBatch"]
-
 MAX_FLOW: Final = 500
 """
 Upper bound of the rows that the server acknowledges together (checkFlowControl), whatever the

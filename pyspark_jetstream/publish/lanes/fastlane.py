@@ -71,8 +71,6 @@ from .fastbatch import OUTSTANDING, BatchTerms, FastBatch
 from .frames import Frames
 from .lane import BROKEN
 
-__all__ = ["FastLane"]
-
 _FAR_S: Final = 0.004
 """A round trip from which on more than two acks are outstanding."""
 

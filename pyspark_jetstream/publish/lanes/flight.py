@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 
 from .frames import Publishes, size_of
 
-__all__ = ["Flight"]
-
 _SERVED_LIMIT: Final = 10_000
 """Subjects remembered as served by a stream; others get the grace only."""
 

@@ -19,8 +19,6 @@ import pyarrow.compute as pc
 from ...arrays import CRLF, digits, is_all, join, offsets, scalar, view
 from ...outbox.messages import FRAMING_BYTES, Messages
 
-__all__ = ["Frames", "Publishes", "frame", "numbered", "size_of"]
-
 Frames: TypeAlias = bytes | memoryview | list[memoryview]
 """Bytes for one sending, in one piece or several in a row."""
 

@@ -10,8 +10,6 @@ from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
 
-__all__ = ["BROKEN", "Doubted", "Lane", "Rejected", "earliest"]
-
 BROKEN: Final = "the connection broke"
 
 _EXPECTED: Final = re.compile(rb"(?m)^Nats-Expected-Last-(?:Subject-)?Sequence: ?(\d{1,18})\r$")

@@ -15,8 +15,6 @@ from ...errors import PublishError, PublishTimeoutError
 from ...outbox.limits import Kind, pause_s
 from .frames import Publishes
 
-__all__ = ["Deadlines", "Retries", "Trouble"]
-
 _HINTS = {
     Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or enable"
     " JetStream for this account",

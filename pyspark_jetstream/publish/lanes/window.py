@@ -45,8 +45,6 @@ from .frames import Frames, Publishes
 from .lane import BROKEN
 from .retries import Deadlines, Retries, Trouble
 
-__all__ = ["Window"]
-
 NO_STREAM_GRACE_S: Final = 10.0
 """
 Upper bound of the time in which a subject that this task has not stored to yet may be without a

@@ -31,8 +31,6 @@ from ...client.patience import Patience
 from ...errors import JetStreamError, StreamNotFoundError, TargetChangedError
 from ...sanitize import get_logger
 
-__all__ = ["SETTLES_S", "Before", "FoundStream", "check_targets", "fewest"]
-
 logger = get_logger(__name__)
 
 SETTLES_S: Final = 3.0

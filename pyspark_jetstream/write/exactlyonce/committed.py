@@ -22,8 +22,6 @@ from typing import Any, Final
 from ...errors import PublishError, TakenBackError, TargetChangedError
 from .changes import Before, FoundStream
 
-__all__ = ["Committed", "Noted"]
-
 _ENDS: Final = 100
 """Number of batches whose stream ends are kept: two minutes of them, at more than one a second."""
 

@@ -24,8 +24,6 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
-__all__ = ["SECRET_BYTES", "Ids", "Secrets", "of_query"]
-
 SECRET_BYTES: Final = 32
 _PREFIX_BYTES: Final = 8
 _SECRET: Final = re.compile(f"[0-9a-f]{{{2 * SECRET_BYTES}}}")

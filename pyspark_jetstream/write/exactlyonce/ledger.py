@@ -77,8 +77,6 @@ from .records import (
     streams_of,
 )
 
-__all__ = ["BUCKET", "Ledger", "parked_of"]
-
 logger = get_logger(__name__)
 
 BUCKET: Final = "SPARK_LEDGER"

@@ -18,20 +18,6 @@ from .changes import Before
 from .committed import Committed
 from .ids import Secrets
 
-__all__ = [
-    "MAPPING",
-    "LedgerLook",
-    "TaskRecord",
-    "TaskName",
-    "begun_of",
-    "committed_of",
-    "content_of",
-    "mapping_key",
-    "secrets_key",
-    "secrets_of",
-    "streams_of",
-]
-
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 """The name of a stream, which becomes a token of subjects."""
 

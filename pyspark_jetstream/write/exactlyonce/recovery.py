@@ -35,8 +35,6 @@ from ...sanitize import get_logger
 from ..commandlines import ROW_ID
 from .changes import Before, fewest
 
-__all__ = ["Recovery"]
-
 logger = get_logger(__name__)
 
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
