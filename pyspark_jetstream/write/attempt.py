@@ -237,7 +237,7 @@ class TaskAttempt:
             aside=self._streams.parking,
         )
         with (
-            Supply(rows, apart=options.throttle) as supply,
+            Supply(rows) as supply,
             Publisher(task.client, context, supply) as publisher,
         ):
             while publisher.busy:

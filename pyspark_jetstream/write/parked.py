@@ -307,7 +307,7 @@ class _Drain:
         )
         over = time.monotonic() + for_s
         with (
-            Supply(self._read(list(counts), end), apart=True) as supply,
+            Supply(self._read(list(counts), end)) as supply,
             Publisher(self._client, context, supply) as publisher,
         ):
             pauses = publisher.pauses
