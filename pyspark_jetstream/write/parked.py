@@ -186,8 +186,9 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
         if name not in _SAID:
             _SAID.add(name)
             logger.warning(
-                "stream=%s has %d bytes, and throttleParkBytes allows no more: rows of paused"
-                " subjects wait in their batches, which do not end meanwhile", name, info.bytes,
+                "stream=%s has %d bytes, and throttleParkBytes allows no more. Until parked rows"
+                " leave it, rows of paused subjects wait in their batches, which do not end"
+                " meanwhile", name, info.bytes,
             )  # fmt: skip
         return False
 
