@@ -142,7 +142,7 @@ def publish(
 ) -> None:
     """Publishes until there are no more blocks, or it is over."""
     with (
-        Supply(blocks, apart=context.options.throttle) as supply,
+        Supply(blocks) as supply,
         Publisher(client, context, supply) as publisher,
     ):
         while publisher.busy and not is_over():

@@ -241,7 +241,11 @@ class DevServer:
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
         if not self.wait(self._stop_timeout_s):
-            _log.warning("stop name=%s pid=%d ignored SIGTERM, killed", self.name, self._pid)
+            _log.warning(
+                "the server %s (pid %d) is killed, because it did not end within %g s of SIGTERM."
+                " Its streams may lack the last messages",
+                self.name, self._pid, self._stop_timeout_s,
+            )  # fmt: skip
             self.kill()
 
     def kill(self) -> None:

@@ -541,7 +541,8 @@ class Client:
                 late = not told and early.over
                 logger.log(
                     logging.WARNING if late else logging.INFO,
-                    "reconnecting what=%s for %.0fs more: %s", what, waits.left_s, error,
+                    "no connection for %s; it is dialled again for %.0fs more, then this fails: %s",
+                    what, waits.left_s, error,
                 )  # fmt: skip
                 told |= late
                 waits.pause()

@@ -57,7 +57,7 @@ from ..errors import (
 )
 from ..sanitize import get_logger
 from ..worker import is_another_attempt, query_name
-from .assumptions import Assumption, Change, consumer_changes
+from .assumptions import Assumption, Change, consumer_changes, resumed_by
 from .dataloss import check_loss, lost, recount
 from .layout import Slice
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
@@ -351,8 +351,9 @@ class Pinned:
         """Waits for a paused consumer, which delivers nothing to anybody; where it stands then."""
         read = self._read
         logger.warning(
-            "stream=%s partition=%d waits: consumer %s is paused until %s",
+            "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
             read.stream, read.partition, read.consumer, info.config.get("pause_until"),
+            resumed_by(read.stream, read.consumer),
         )  # fmt: skip
         while info.pause_s > 0:
             patience.renew()

@@ -43,7 +43,7 @@ def lost(loss: DataLossError, fail_on_data_loss: bool) -> None:
     """Raises `loss`, or logs it where the query is to go on with what is there."""
     if fail_on_data_loss:
         raise loss
-    logger.warning("data loss: %s", loss)
+    logger.warning("the query goes on after a data loss, as failOnDataLoss=false says: %s", loss)
 
 
 class History:
@@ -170,8 +170,8 @@ def check_loss(
         )
     if again is not None and _is_whole(js, info, read) and again() == rows:
         logger.warning(
-            "stream=%s partition=%d: %d messages were counted in (%d, %d], and there are %d:"
-            " replicas of the stream differ, or one is behind",
+            "stream=%s partition=%d: %d messages were counted in (%d, %d], and there are %d. A"
+            " replica is behind, or differs; all that is there was read, and the query goes on",
             read.stream, partition, read.expected, read.start, read.end, rows,
         )  # fmt: skip
         return

@@ -241,7 +241,7 @@ class Survey:
         if self._options.fail_on_data_loss:
             raise error
         self._is_next_named = True
-        logger.warning("not read: %s", error)
+        logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def _check_filter(self, info: StreamInfo) -> None:
         """
@@ -272,7 +272,7 @@ class Survey:
         )
         if not _is_filled(info):
             raise error
-        logger.warning("nothing is read yet: %s", error)
+        logger.warning("nothing is read until a message matches: %s", error)
 
     def site(self, info: StreamInfo) -> planning.Site:
         """Where the server of a stream is."""
@@ -602,9 +602,10 @@ class Survey:
                 beyond[subject] = count
             elif place in self._strays:
                 logger.warning(
-                    "stream=%s: subject '%s' has no partition's number in its place. No partition"
-                    " reads its messages, nor other messages on '%s'",
-                    stream, subject, place,
+                    "stream=%s: no partition reads messages on '%s', because subject '%s' has no"
+                    " partition's number in its place. Publish them with one, or set subject to"
+                    " read all",
+                    stream, place, subject,
                 )  # fmt: skip
         if not beyond:
             return
@@ -617,7 +618,7 @@ class Survey:
         )
         if self._options.fail_on_data_loss:
             raise error
-        logger.warning("not read: %s", error)
+        logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def cuts(
         self, wanted: Sequence[tuple[Span, int, int]], infos: Mapping[str, StreamInfo]

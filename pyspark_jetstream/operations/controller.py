@@ -176,7 +176,7 @@ class Controller:
         except JetStreamError as error:
             if not error.retryable and not isinstance(error, StreamNotFoundError):
                 raise
-            logger.warning("not counted reason=%s", error)
+            logger.warning("what is stored was not counted; it is counted again: %s", error)
         now = time.monotonic()
         for quota in quotas:
             quota.count(came, now)
@@ -221,7 +221,7 @@ class Controller:
                     self._send(connection, self._heard(frame))
             except NotConnectedError as error:
                 # What was said is lost; receipts that do not come are dealt with in time.
-                logger.warning("lost the connection reason=%s", error.reason)
+                logger.warning("the connection broke, and is dialled again: %s", error.reason)
                 self._client.drop()
                 sends = []
         self._show()
@@ -240,7 +240,7 @@ class Controller:
         try:
             return self._meanwhile(call)
         except JetStreamError as error:
-            logger.warning("not counted reason=%s", error)
+            logger.warning("what is stored was not counted; the pause holds without: %s", error)
             return None
 
     def _connected(self) -> Connection:

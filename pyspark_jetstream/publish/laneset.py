@@ -210,10 +210,8 @@ class LaneSet:
                 lane.set_round_trip(round_trip_s)
 
     def expect(self, more: bool) -> None:
-        """
-        Whether more rows may come; with `throttleSubject=none` nobody drives the lanes meanwhile.
-        """
-        self._more = more and self._options.throttle
+        """Sets whether more rows may come."""
+        self._more = more
         for lane in self.main:
             lane.expect(self._more)
 

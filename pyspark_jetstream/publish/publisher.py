@@ -21,9 +21,6 @@ caller's (`publish` is the plain one), so that whoever has a ledger looks at it 
         for leaving in publisher.leaving():  # rows that leave the queue, to be sent or shed
             publisher.release(leaving)       # all of them, or those that are not stored yet
         publisher.turn()                     # sends once, or waits once, and reads what came
-
-With `throttleSubject=none` nobody reads replies, or answers a PING, while Spark computes the next
-batch: a server that cuts the connection for that costs a reconnect and no row.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
         NotConnectedError: The server could not be reached again within `publishTimeout`.
     """
     with (
-        Supply(blocks, apart=context.options.throttle) as supply,
+        Supply(blocks) as supply,
         Publisher(client, context, supply) as publisher,
     ):
         while publisher.busy:
@@ -300,8 +297,6 @@ class Publisher:
         if not supply.asked and not supply.ended and self._has_room(now):
             self._context.signals.is_paused = self.pauses.throttle.snapshot(now)
             supply.ask()
-            if not self._context.options.throttle:
-                self._drain_acks()
         block = supply.get()
         if block is not None:
             block = self.shedding.sort_out(block)
@@ -546,16 +541,6 @@ class Publisher:
             if answer is not None and frame.reply:
                 self.sender.connection.answer(frame.reply, answer, SEND_TIMEOUT_S)
                 self._context.telemetry.bypassed()
-
-    def _drain_acks(self) -> None:
-        """Reads what came while Spark made the next batch; when it came nobody knows."""
-        for lane in self.lanes.all:
-            lane.mark_replies_late()
-        try:
-            while self.sender.connection.poll():
-                self._read()
-        except NotConnectedError as error:
-            self._reconnect(error)
 
     def _listen(self) -> None:
         self.sender.listen()

@@ -19,15 +19,9 @@ _JOIN_S: Final = 1.0
 
 
 class Supply:
-    """
-    Blocks, one at a time.
+    """Blocks, one at a time."""
 
-    Args:
-        apart: whether they are made on a thread of their own; if not, `ask` returns when the block
-            is there.
-    """
-
-    def __init__(self, blocks: Iterable[Messages], apart: bool) -> None:
+    def __init__(self, blocks: Iterable[Messages]) -> None:
         self.asked = False
         """Whether a block is on its way."""
         self.ended = False
@@ -37,10 +31,9 @@ class Supply:
         self._is_made = False
         self._wanted = threading.Semaphore(0)
         self._closed = False
-        self._reader, self._writer = os.pipe() if apart else (-1, -1)
+        self._reader, self._writer = os.pipe()
         self._thread = threading.Thread(target=self._run, name="rows", daemon=True)
-        if apart:
-            self._thread.start()
+        self._thread.start()
 
     def __enter__(self) -> Supply:
         return self
@@ -49,8 +42,6 @@ class Supply:
         """Ends the thread, unless Spark holds it; then it ends with the worker process."""
         self._closed = True
         self._wanted.release()
-        if self._reader < 0:
-            return
         os.close(self._reader)
         if not self.asked or self._is_made:
             self._thread.join(_JOIN_S)
@@ -62,10 +53,7 @@ class Supply:
     def ask(self) -> None:
         """Has the next block made."""
         self.asked = True
-        if self._reader < 0:
-            self._make()
-        else:
-            self._wanted.release()
+        self._wanted.release()
 
     def get(self) -> Messages | None:
         """
@@ -76,8 +64,7 @@ class Supply:
         """
         if not self._is_made:
             return None
-        if self._reader >= 0:
-            os.read(self._reader, 1)
+        os.read(self._reader, 1)
         made, self._made = self._made, None
         self.asked = self._is_made = False
         if isinstance(made, BaseException):
@@ -88,16 +75,13 @@ class Supply:
     def _run(self) -> None:
         try:
             while self._wanted.acquire() and not self._closed:
-                self._make()
+                try:
+                    self._made = next(self._blocks, None)
+                except BaseException as error:
+                    self._made = error
+                self._is_made = True
                 os.write(self._writer, b".")
         except BrokenPipeError:
             pass  # nobody waits for it any more
         finally:
             os.close(self._writer)
-
-    def _make(self) -> None:
-        try:
-            self._made = next(self._blocks, None)
-        except BaseException as error:
-            self._made = error
-        self._is_made = True

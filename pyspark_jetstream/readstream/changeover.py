@@ -66,7 +66,10 @@ class Changeover:
             try:
                 layout = replacing(first.config) if first is not None else None
             except ValueError as error:
-                logger.warning("%s", error)
+                logger.warning(
+                    "the query stays in its layout until this is mended and it starts again: %s",
+                    error,
+                )
                 break
             if layout is None or layout in self._known or not self._may_go(layout):
                 break
@@ -79,14 +82,14 @@ class Changeover:
         names = ", ".join(layout.streams)
         if None in self._js.stream_infos_there(list(layout.streams)):
             logger.warning(
-                "the query does not change to the new layout yet, because not all of its streams"
-                " exist: %s",
+                "the query does not change to the new layout, because not all of its streams"
+                " exist. It looks again when it starts again: %s",
                 names,
             )
         elif not self._is_related(layout):
             logger.warning(
                 "the query does not change to the new layout, because its streams are copies of"
-                " another stream: %s",
+                " another stream. It looks again when it starts again: %s",
                 names,
             )
         else:
@@ -118,7 +121,9 @@ class Changeover:
         except (JetStreamError, ValueError) as error:
             self._retry_at = time.monotonic() + _RETRY_S
             logger.warning(
-                "the query does not change to the new layout, and tries again later: %s", error
+                "the query does not change to the new layout, and tries again in %g s: %s",
+                _RETRY_S,
+                error,
             )
 
     def meet(self, offset: Offset) -> None:

@@ -218,14 +218,14 @@ class Lease:
                         self._renew()
                     self._doubt = None
             except RecordError as error:
-                logger.warning("standby: %s", error)
+                logger.warning("standby: the query fails when it asks who reads: %s", error)
                 self._doubt = error
             except OffsetError as error:
-                logger.warning("standby: %s", error)
+                logger.warning("standby: the query waits, and looks again: %s", error)
             except JetStreamError as error:
                 logger.info("standby: %s", error)
             except Exception as error:  # without this thread nobody renews, and nobody takes over
-                logger.warning("standby: %r", error, exc_info=True)
+                logger.warning("standby: it is tried again: %r", error, exc_info=True)
 
     def _watch(self) -> None:
         """One look at the record; takes the lease if this query may."""
@@ -244,7 +244,8 @@ class Lease:
         view.hold(wanted, stored, now)
         self._changed.set()
         logger.warning(
-            "standby: consumer=%s %s reads from now on, term=%d, in place of %s, silent=%.1fs",
+            "standby: consumer=%s: %s reads from now on (term %d), in place of %s, of which nothing"
+            " was heard for %.1f s",
             self._consumer, view.owner, wanted.term,
             before.owner if before is not None else "nobody", view.silent_s,
         )  # fmt: skip
@@ -265,7 +266,10 @@ class Lease:
         else:
             view.fenced = f"{view.owner} took the place of {view.owner}"  # who imitates it
         self._changed.set()
-        logger.warning("standby: consumer=%s %s", self._consumer, view.fenced)
+        logger.warning(
+            "standby: consumer=%s: %s, so this query ends with QueryFencedError",
+            self._consumer, view.fenced,
+        )  # fmt: skip
 
     def _check_fenced(self) -> None:
         if self._view.fenced is not None:
@@ -461,7 +465,11 @@ class Standby:
             return self.holds
         lease = self._lease_of(upto)
         if not lease.wait(_WAIT_S):
-            logger.warning("standby: an unfinished batch waits, while %s reads", lease.reads)
+            logger.warning(
+                "standby: %s reads, so the batch that this query has begun waits. It goes on when"
+                " that query stops, or does not renew its lease",
+                lease.reads,
+            )
             while not lease.wait(_WAIT_S):
                 pass
         return True

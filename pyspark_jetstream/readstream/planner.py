@@ -217,9 +217,9 @@ class BatchPlanner:
         if not self._warned and wide:
             self._warned = True
             logger.warning(
-                "stream=%s filter=%s: with %d subjects and a backlog of %d, this filter costs the"
-                " server ten times a plain read; one stream a partition is the way out"
-                " (pyspark-jetstream partition)",
+                "stream=%s filter=%s: this filter costs the server ten times a plain read, because"
+                " the stream has %d subjects and a backlog of %d. That is so at each backlog;"
+                " a stream for each partition has no such cost (`pyspark-jetstream partition`)",
                 info.name, partition.filter, info.num_subjects, behind,
             )  # fmt: skip
         return "consumer"

@@ -219,8 +219,8 @@ class WatchedStreams:
         if stream not in self._awaited:
             self._awaited.add(stream)
             logger.warning(
-                "stream=%s: not read yet, startingOffsets begins it at sequence %d and it ends at"
-                " %d", stream, first, last,
+                "stream=%s is not read yet: startingOffsets begins it at sequence %d, and it ends"
+                " at %d. It is read from then on, when it has that sequence", stream, first, last,
             )  # fmt: skip
         return False
 

@@ -237,7 +237,7 @@ class TaskAttempt:
             aside=self._streams.parking,
         )
         with (
-            Supply(rows, apart=options.throttle) as supply,
+            Supply(rows) as supply,
             Publisher(task.client, context, supply) as publisher,
         ):
             while publisher.busy:
@@ -268,8 +268,9 @@ class TaskAttempt:
                 Ledger(JetStream(self._task.client)).extend(record, found, late=True)
         except JetStreamError as error:
             logger.warning(
-                "task=%s: that %s has rows is not noted: %s", self._task.name, names, error
-            )
+                "task=%s: the write fails, and the ledger does not know that rows of it are in %s:"
+                " %s", self._task.name, ", ".join(names), error,
+            )  # fmt: skip
         known = ", ".join(self._reached)
         raise TargetChangedError(
             names[0],
@@ -346,7 +347,7 @@ class TaskAttempt:
                 silent = names.index(asked) if asked in names else 0
                 logger.warning(
                     "task=%s: rows without a PubAck wait until stream=%s answers whether it has"
-                    " them: %s",
+                    " them, for publishTimeout at most: %s",
                     self._task.name, names[silent], error,
                 )  # fmt: skip
                 return [None if i == silent else target for i, target in enumerate(known)]

@@ -68,10 +68,10 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             differing = [key for key in differing if key not in actual]
         if differing:
             logger.warning(
-                "stream=%s was created without: %s; the server does not know it"
+                "stream=%s was created without: %s. This server does not know that; a newer one may"
                 if is_new
-                else "stream=%s is there and stays as it is, though createStream says otherwise"
-                " of: %s",
+                else "stream=%s is there, and stays as it is. The options of createStream say"
+                " otherwise of: %s. `nats stream edit` changes it",
                 name, ", ".join(differing),
             )  # fmt: skip
 

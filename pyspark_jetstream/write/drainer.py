@@ -55,7 +55,10 @@ def keep_draining(options: SinkOptions, query: str) -> None:
             with process.stdin as stdin:
                 stdin.write(pickle.dumps((options, query)))
     except OSError as error:
-        logger.warning("query=%s: rows stay parked until the next batch: %s", query, error)
+        logger.warning(
+            "query=%s: rows stay parked until the next batch, because the process that sends them"
+            " did not start: %s", query, error,
+        )  # fmt: skip
         return
     logger.info("query=%s: process %d sends what is parked", query, process.pid)
 
@@ -116,7 +119,10 @@ def send_all(
         except WriterFencedError as error:
             logger.info("query=%s: %s", query, error)
         except JetStreamError as error:
-            logger.warning("query=%s: parked rows are not sent: %s", query, error)
+            logger.warning(
+                "query=%s: parked rows could not be sent, and stay parked %s: %s", query,
+                f"for {_EACH_S:g} s more" if error.retryable else "until the next batch", error,
+            )  # fmt: skip
             if not error.retryable:
                 return  # the next commit fails with it
         time.sleep(_EACH_S)

@@ -186,8 +186,9 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
         if name not in _SAID:
             _SAID.add(name)
             logger.warning(
-                "stream=%s has %d bytes, and throttleParkBytes allows no more: rows of paused"
-                " subjects wait in their batches, which do not end meanwhile", name, info.bytes,
+                "stream=%s has %d bytes, and throttleParkBytes allows no more. Until parked rows"
+                " leave it, rows of paused subjects wait in their batches, which do not end"
+                " meanwhile", name, info.bytes,
             )  # fmt: skip
         return False
 
@@ -307,7 +308,7 @@ class _Drain:
         )
         over = time.monotonic() + for_s
         with (
-            Supply(self._read(list(counts), end), apart=True) as supply,
+            Supply(self._read(list(counts), end)) as supply,
             Publisher(self._client, context, supply) as publisher,
         ):
             pauses = publisher.pauses

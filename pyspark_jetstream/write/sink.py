@@ -397,7 +397,10 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
             if self.options.ledger:
                 _ledger(self.options, lambda ledger: ledger.forget(self.write_id, 0))
         except JetStreamError as error:
-            logger.warning("write=%s: its records stay in the ledger: %s", self.write_id, error)
+            logger.warning(
+                "write=%s: all rows are stored, and its records stay in the ledger until somebody"
+                " deletes them, because they could not be: %s", self.write_id, error,
+            )  # fmt: skip
 
 
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
@@ -452,7 +455,10 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         except JetStreamError as error:
             if not (error.retryable or isinstance(error, WriterFencedError)):
                 raise
-            logger.warning("query=%s: rows stay parked for now: %s", query, error)
+            logger.warning(
+                "query=%s: parked rows could not be sent. They stay parked, and that is tried again"
+                " until the stream has them: %s", query, error,
+            )  # fmt: skip
             left = 1
         if left:
             keep_draining(self.options, query)

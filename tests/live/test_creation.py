@@ -126,7 +126,7 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
     )
 
     assert js.stream_info(name).config == before
-    assert "stays as it is, though createStream says otherwise of: subjects, retention" in (
+    assert "stays as it is. The options of createStream say otherwise of: subjects, retention" in (
         caplog.text
     )
 

@@ -500,5 +500,8 @@ def test_what_is_no_mistake(place, caplog):
     assert read(**place.on("plain", stream="MOVED", subject="MOVED.>")) == 1
     assert caplog.text == ""
     assert read(**place.on("plain", stream="FILLED", subject="T.>")) == 0
-    assert "nothing is read yet: option 'subject': 'T.>' matches no message" in caplog.text
+    assert (
+        "nothing is read until a message matches: option 'subject': 'T.>' matches no message"
+        in caplog.text
+    )
     assert "which takes none by itself" in caplog.text

@@ -139,8 +139,8 @@ def test_a_start_that_a_new_stream_does_not_reach_yet(
     drain(several)
     drain(several)
     assert rows(several) == every(tenants, a=7)
-    (said,) = [record for record in caplog.records if "not read yet" in record.message]
-    assert "begins it at sequence 6 and it ends at 4" in said.message
+    (said,) = [record for record in caplog.records if "is not read yet" in record.message]
+    assert "begins it at sequence 6, and it ends at 4" in said.message
     tenants.fill("c", count=4)
     drain(several)
 

@@ -35,7 +35,7 @@ WITH_SOME = [
     page for page in PAGES if any(not s.reason and s.language != "text" for s in snippets(page))
 ]
 ACTS = re.compile(r"\.(start|save|show)\(")
-PLACES = re.compile(r'("(?:checkpointLocation|path)", f?"|\.parquet\(f?")')
+PLACES = re.compile(r'("(?:checkpointLocation|path)", f?"|\.parquet\(f?"|\bopen\(f?")')
 
 
 @pytest.fixture(scope="module")

@@ -364,8 +364,8 @@ class RowBuilder:
             return
         self.odd += count
         logger.warning(
-            "stream=%s: the headers of %d messages are malformed, wholly or in part, and these"
-            " parts are left out: sequences=%s%s, %d so far",
+            "stream=%s: the headers of %d messages are malformed, as their publisher sent them."
+            " The rows are there, without these parts: sequences=%s%s, %d so far",
             self.stream, count, ",".join(map(str, sequences[:_NAMED].to_pylist())),
             ",…" if count > _NAMED else "", self.odd,
         )  # fmt: skip

@@ -136,7 +136,7 @@ class Exporter:
                 client.drop()
                 if not error.retryable:
                     raise
-                logger.warning("%s", error)
+                logger.warning("no reports come until the server answers again: %s", error)
                 time.sleep(1)
 
     def take(self, data: bytes) -> None:
@@ -148,7 +148,9 @@ class Exporter:
         except ValueError as error:
             self._left_out += 1
             if self._clock() >= self._warn_at:
-                logger.warning("left out %d reports so far: %s", self._left_out, error)
+                logger.warning(
+                    "left out %d reports so far, which count for nothing: %s", self._left_out, error
+                )
                 self._warn_at = self._clock() + _WARN_S
 
 

@@ -110,8 +110,6 @@ class AtomicBatch:
         self.sent = 0
         self.waiting = True
         """Whether it is to be sent (again)."""
-        self.unread = False
-        """Whether what comes before the next sending may have come long ago."""
         self.asks = False
         """Whether every row asks for a reply."""
         self.last_sent = math.inf
@@ -173,7 +171,6 @@ class AtomicBatch:
 
     def send(self, now: float, max_bytes: int) -> Frames:
         """The next rows of this attempt, one at least."""
-        self.unread = False
         start, offsets = self.sent, self._frames.offsets
         end = bisect.bisect_right(offsets, offsets[start] + max_bytes, start) - 1
         self.sent = max(end, start + 1)
@@ -267,7 +264,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
             if not is_commit or parsed(said[2]).get("batch") != id.decode():
                 return  # to a row that commits nothing, or of another batch
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
-            if batch.past.attempt == 1 and not batch.unread:
+            if batch.past.attempt == 1:
                 self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._ended(outcome, batch.size)
             self._end(batch)
@@ -425,11 +422,6 @@ class AtomicLane(BatchLane[AtomicBatch]):
         if batch.waiting or batch.sent < batch.size:
             return math.inf
         return batch.last_sent + self._deadlines.ack_timeout_s
-
-    def mark_replies_late(self) -> None:
-        super().mark_replies_late()
-        if self._batch is not None:
-            self._batch.unread = True
 
     def next_deadline(self, now: float) -> float:
         batch = self._batch

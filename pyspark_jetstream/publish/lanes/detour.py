@@ -402,9 +402,6 @@ class BatchLane(Lane, Generic[B]):
     def lower_id_memory(self, after_s: float) -> None:
         self._detour.lower_id_memory(after_s)
 
-    def mark_replies_late(self) -> None:
-        self._detour.mark_replies_late()
-
 
 def batch_name(prefix: str, number: int) -> str:
     """

@@ -195,8 +195,6 @@ class FastBatch:
         """None before the end."""
         self.pushed_back = False
         """Whether the server pushed back; who looks at it says it is told."""
-        self.unread = False
-        """Whether what comes before the next sending may have come long ago."""
         flow = max(1, min(MAX_FLOW, terms.limit.value // OUTSTANDING))
         self._terms = terms
         self._rows = _BatchRows(prefix, self.name, messages, flow, terms.max_bytes)
@@ -287,7 +285,6 @@ class FastBatch:
 
     def ready(self, now: float, max_bytes: int) -> Frames | None:
         """The rows to send now, none with `max_bytes` of 0, or a ping."""
-        self.unread = False
         contact, start = self._contact, self.sent
         end = start if self._doubted or max_bytes <= 0 else self._sendable(max_bytes)
         if self._ending is _Ending.COMMIT_DUE and not self._doubted:
@@ -350,7 +347,7 @@ class FastBatch:
             contact.quiet_since = now
         if answer.says is Says.GAP or answer.outcome.is_push_back:
             self._drop(now)
-        elif not (pinged or self._doubted or self.unread):
+        elif not (pinged or self._doubted):
             # What a commit without a row answers was asked some time after the last row was sent.
             since = contact.closed_at if answer.says is Says.END else -math.inf
             self._sample(answer.sequence, since, now)

@@ -99,7 +99,7 @@ class FastLane(BatchLane[FastBatch]):
     """The fast-ingest batches of one task into one stream, one after the other."""
 
     _more = False
-    """Whether more rows may come, and whoever drives the lane does so until they have."""
+    """Whether more rows may come."""
     _round_trip_s = 0.0
     _stretch = 0
     """Rows that go one by one, at least, when the next batch fails."""
@@ -211,11 +211,6 @@ class FastLane(BatchLane[FastBatch]):
         if self._batch is None:
             return super().next_deadline(now)
         return min(self._batch.next_deadline(), self._close_at(self._batch))
-
-    def mark_replies_late(self) -> None:
-        super().mark_replies_late()
-        if self._batch is not None:
-            self._batch.unread = True
 
     def _settle(self, batch: FastBatch, now: float) -> None:
         """Ends a batch: its stored rows are done, the others go one by one."""

@@ -210,10 +210,7 @@ class Lane(Protocol):
         """Sets the time between a PING and its PONG."""
 
     def expect(self, more: bool) -> None:
-        """Sets whether more rows may come while the caller goes on driving the lane."""
-
-    def mark_replies_late(self) -> None:
-        """Marks replies handed in before the next `ready` as late: they measure no round trip."""
+        """Sets whether more rows may come."""
 
 
 def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:

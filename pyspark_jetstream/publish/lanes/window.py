@@ -96,7 +96,6 @@ class Window:
         self._flight = Flight()
         self._again = Retries(self.deadlines)
         self._earlier: dict[int, _Earlier] = {}  # of those that were here once before
-        self._unread = False  # what comes may have come long ago
 
     def __repr__(self) -> str:
         return (
@@ -214,7 +213,6 @@ class Window:
 
         The caller sends them before it asks again. With 0 only what goes again: its bytes count.
         """
-        self._unread = False
         if now < self._again.resume_at:
             return None
         if len(self._again):
@@ -270,12 +268,6 @@ class Window:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
-    def mark_replies_late(self) -> None:
-        """
-        What is handed in before the next sending may have come long ago: it tells no round trip.
-        """
-        self._unread = True
-
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
@@ -294,7 +286,7 @@ class Window:
 
     def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
         """The limit hears of the PubAcks of these ordinals, unless they were sent again."""
-        if self._unread or start in self._again or not self._flight.is_outstanding(start):
+        if start in self._again or not self._flight.is_outstanding(start):
             return
         in_flight = self.in_flight
         for count, at in self._flight.trips(start, end):

@@ -488,8 +488,8 @@ class Durables:
                     self._js.delete_consumer(stream, name)
         except JetStreamError as error:
             logger.warning(
-                "the consumers of the old layout were not deleted, and stay on the server; nobody"
-                " reads by them: %s",
+                "the consumers of the old layout were not deleted. Nobody reads by them, and they"
+                " stay until somebody deletes them (`nats consumer rm`): %s",
                 error,
             )
 

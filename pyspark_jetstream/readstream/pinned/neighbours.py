@@ -78,8 +78,9 @@ class Neighbours:
             self.watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
             if not self.watch.wait(connection.connect_timeout_s):
                 logger.warning(
-                    "the driver does not hear of pins yet, and goes on trying. The query goes on;"
-                    " until then its driver asks for consumers' states instead"
+                    "the driver does not hear of pins yet, because the server is slow to answer."
+                    " It goes on trying, and asks for consumers' states until then. The query goes"
+                    " on"
                 )
 
     def begin_run(self) -> None:
@@ -115,7 +116,8 @@ class Neighbours:
                     " for the other)",
                 )
             logger.warning(
-                "stream=%s consumer=%s taken over from %s, which does not answer",
+                "stream=%s consumer=%s: this query reads by it from now on. It was that of %s,"
+                " which does not answer and counts as ended",
                 read.stream, read.consumer, other,
             )  # fmt: skip
 

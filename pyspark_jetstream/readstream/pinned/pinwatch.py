@@ -148,7 +148,9 @@ class PinWatch:
             except PermissionsError as error:
                 if not self._forbidden:
                     logger.warning(
-                        "the progress will not show who was pinned; the query goes on: %s", error
+                        "the progress does not show who was pinned, until this user may listen and"
+                        " the query starts again. The query goes on: %s",
+                        error,
                     )
                 self._forbidden = True
         self._arrivals.set_listening(True, is_warned=not self._forbidden)

@@ -275,8 +275,9 @@ class GroupMember:
         late_s = self.heartbeats.overdue_s
         if late_s > self._claimant.ack_wait_s and self.batches is None:
             logger.warning(
-                "consumer=%s: no heartbeat arrived for %.0f s, longer than its ack wait of %.0f"
-                " s; the server may have given the claimed messages to other readers as well",
+                "consumer=%s: for %.0f s no heartbeat reached the server, as when the driver or the"
+                " server stood still. That is longer than ackWait (%.0f s), so other queries may"
+                " have got messages of this batch as well. The query goes on",
                 self._options.consumer, late_s, self._claimant.ack_wait_s,
             )  # fmt: skip
         if offset.serial == self._settled:

@@ -299,9 +299,9 @@ def entered(batches: OpenBatches, must: bool) -> OpenBatches | None:
         if must or not unusable:
             raise
         logger.warning(
-            "consumer=%s: queries that share it do not see each other's open batches (%s). If one"
-            " of them is away for longer than ackWait, its last batch is read twice, because"
-            " others read it as well",
+            "consumer=%s: queries that share it do not see each other's open batches. If one of"
+            " them is away for longer than ackWait, its last batch is read twice, because others"
+            " read it as well. That is so until this is mended and the query starts again: %s",
             batches.alive.key, error,
         )  # fmt: skip
         return None

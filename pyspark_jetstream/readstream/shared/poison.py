@@ -135,7 +135,8 @@ class Poison:
             self._js.publish(to, message.data, headers)
             self.stored[consumer.partition] += 1
             logger.warning(
-                "dead letter stream=%s sequence=%d deliveries=%d subject=%s",
+                "stream=%s: message %d was delivered %d times and never acknowledged, so it is a"
+                " dead letter now, on subject '%s'. No query gets it again",
                 consumer.stream, claim.sequence, claim.deliveries, to,
             )  # fmt: skip
         ack(self._client, consumer, sequences, TERM)

@@ -37,6 +37,7 @@ from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
+from ...fetch.assumptions import resumed_by
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ...tasks import ReadTask, WarmUp
@@ -376,9 +377,9 @@ class ClaimDriver(Driver):
                 report["pausedUntil"] = until = str(info.config.get("pause_until"))
                 if before.get(str(index), {}).get("pausedUntil") != until:
                     logger.warning(
-                        "stream=%s partition=%d waits: consumer %s is paused until %s"
-                        " (pyspark-jetstream resume --stream %s --consumer %s ends it)",
-                        partition.stream, index, info.name, until, partition.stream, info.name,
+                        "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
+                        partition.stream, index, info.name, until,
+                        resumed_by(partition.stream, info.name),
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()

@@ -487,8 +487,9 @@ class Ledger:
                 (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
             except PermissionsError as error:
                 logger.warning(
-                    "stream=%s: it is not checked whether the stream was taken back to an older"
-                    " copy, because the user may not read it: %s", target.name, error,
+                    "stream=%s: at each start the query goes on without the check whether the"
+                    " stream was taken back to an older copy, because the user may not read it: %s",
+                    target.name, error,
                 )  # fmt: skip
                 continue
             if message is not None and message.time != noted.time:

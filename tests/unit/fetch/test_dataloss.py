@@ -38,4 +38,7 @@ def test_a_loss_is_logged(loss, caplog):
 
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert record.getMessage() == f"data loss: {loss}"
+    assert (
+        record.getMessage()
+        == f"the query goes on after a data loss, as failOnDataLoss=false says: {loss}"
+    )

@@ -40,22 +40,6 @@ def test_the_limit_hears_of_acks():
     assert ear.heard == [(4, 0.3, 8, 0.5), (4, 0.7, 5, 0.9)]
 
 
-def test_acks_that_nobody_waited_for_are_no_samples():
-    """
-    What came while Spark made the next batch tells no round trip.
-    """
-    one = lane(ear := Ear(8))
-    one.offer(messages(["a"] * 4))
-    (start,) = sent(one, 0.0)
-    hear(one, reply(start, type="ack", seq=0, msgs=4), now=0.1)
-    rows = sent(one, 0.2)
-    one.mark_replies_late()
-    hear(one, reply(rows[-1], stream="S", seq=4, batch="b", count=4), now=60.0)
-
-    assert one.acked == 4
-    assert ear.heard == []
-
-
 @pytest.mark.parametrize(
     "answer",
     [

@@ -250,15 +250,14 @@ def test_what_waits_for_a_stream_that_is_never_seen_ends():
     assert lanes.awaits_windows
 
 
-@pytest.mark.parametrize("throttle", [True, False])
-def test_a_batch_stays_open_only_while_its_lane_is_driven(throttle):
+@pytest.mark.parametrize("more", [True, False])
+def test_a_batch_stays_open_only_while_more_rows_may_come(more):
     """
-    With `throttleSubject=none` a task does nothing while Spark makes rows, and the server forgets a
-    batch; lanes that come later are told, too.
+    Else its last row commits it; lanes that come later are told, too.
     """
-    lanes = lanes_of("fast", throttle_subject="t" if throttle else None)
+    lanes = lanes_of("fast")
     lanes.set_round_trip(0.04)
-    lanes.expect(True)
+    lanes.expect(more)
     ends = []
     for lane, part in lanes.parts(block("aacc", 0)):
         lane.offer(part)
@@ -268,4 +267,4 @@ def test_a_batch_stays_open_only_while_its_lane_is_driven(throttle):
         lane.on_reply(name, 0, "", b'{"type":"ack","seq":0,"msgs":500}', 1.04)
         ends += [each.reply.rsplit(".", 2)[1] for each in parse(bytes(lane.ready(1.04, 1 << 20)))]
 
-    assert ends == ["1" if throttle else "2"] * 2
+    assert ends == ["1" if more else "2"] * 2

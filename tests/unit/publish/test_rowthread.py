@@ -24,18 +24,16 @@ def left() -> tuple[int, int]:
 def asked(supply: Supply) -> Any:
     """The next block."""
     supply.ask()
-    if supply.fileno() >= 0:
-        assert select.select([supply.fileno()], [], [], PATIENCE_S)[0]
+    assert select.select([supply.fileno()], [], [], PATIENCE_S)[0]
     return supply.get()
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_blocks_come_one_by_one_and_end(apart):
+def test_blocks_come_one_by_one_and_end():
     """
     Each when it was asked for; behind the last one it has ended, and nothing is left.
     """
     before = left()
-    with Supply(iter("ab"), apart) as supply:
+    with Supply(iter("ab")) as supply:
         idle = supply.get()
         found = [asked(supply), supply.get(), asked(supply), supply.ended, asked(supply)]
         ended = supply.ended
@@ -45,8 +43,7 @@ def test_blocks_come_one_by_one_and_end(apart):
 
 
 @pytest.mark.parametrize("error", [ValueError("row"), KeyboardInterrupt(), SystemExit(3)])
-@pytest.mark.parametrize("apart", [True, False])
-def test_what_making_a_block_raises_surfaces(apart, error):
+def test_what_making_a_block_raises_surfaces(error):
     """
     I9: on the task's own thread, whatever it is; and nothing is left.
     """
@@ -56,7 +53,7 @@ def test_what_making_a_block_raises_surfaces(apart, error):
         raise error
 
     before = left()
-    with pytest.raises(type(error)), Supply(blocks(), apart) as supply:
+    with pytest.raises(type(error)), Supply(blocks()) as supply:
         asked(supply)
         asked(supply)
 
@@ -77,7 +74,7 @@ def test_a_thread_that_spark_holds_ends_when_spark_lets_go():
         yield "a"
 
     before = left()
-    with Supply(blocks(), apart=True) as supply:
+    with Supply(blocks()) as supply:
         supply.ask()
         assert begun.wait(PATIENCE_S)
     held, _ = left()

@@ -310,24 +310,6 @@ def test_what_was_sent_twice_is_no_sample():
     assert heard == []
 
 
-def test_what_came_while_nobody_looked_is_no_sample():
-    """
-    PubAcks that waited in the socket while Spark made the next batch tell no round trip.
-    """
-    heard = []
-    limit = FixedLimit(4)
-    limit.acked = lambda *sample: heard.append(sample)
-    w = window(limit)
-    w.append(block(0, ["a"] * 6))
-    sent(w, 0.0)
-    w.mark_replies_late()
-    w.on_pubacks([0], 90.0)
-    sent(w, 90.0)
-    w.on_pubacks([1], 90.5)
-
-    assert heard == [(1, 90.5, 4, 90.5)]
-
-
 @pytest.mark.parametrize(
     ("outcome", "drops"),
     [
