@@ -76,12 +76,13 @@ def test_the_list(capsys):
     text = " ".join(out.split())
 
     assert (status, err) == (0, "")
-    for name, (module, does, words) in commands.COMMANDS.items():
+    for name, (module, words) in commands.COMMANDS.items():
         doc = importlib.import_module(f"{commands.__package__}.{module}").__doc__
+        does = commands.does(name)
         first = f"`{name}`: {does}" if words else does
+        assert len(does) > 40
         assert first in " ".join(doc.split())[: None if words else len(does)]
         assert f"{name} {does}" in text
-        assert does.count(".") == 1
 
 
 def test_the_list_into_a_pipe_that_ends():

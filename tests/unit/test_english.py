@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_jetstream.operations.console import program
-from pyspark_jetstream.operations.console.commands import COMMANDS
+from pyspark_jetstream.operations.console.commands import COMMANDS, does
 
 from ..kits.places import ROOT
 from ..kits.prose import LONGEST, faults, pieces
@@ -77,7 +77,7 @@ def test_help_is_understood_at_once(name):
     module = import_module(f".{COMMANDS[name].module}", program.__package__)
     module.arguments(parser)
     parsers = [parser, *parser.commands().values()]
-    said = [COMMANDS[name].does, re.sub(r"(?m)^ {4}.*$", "", module.__doc__ or "")]
+    said = [does(name), re.sub(r"(?m)^ {4}.*$", "", module.__doc__ or "")]
     said += [text for each in parsers for text in (each.description, each.epilog) if text]
     said += [action.help for each in parsers for _, action in each.flags() if action.help]
 

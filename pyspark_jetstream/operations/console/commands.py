@@ -7,6 +7,7 @@ Spark or the packages of extras.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pkgutil import get_data
 from typing import Final, NamedTuple
 
 from pyspark_jetstream import __version__
@@ -33,69 +35,23 @@ class Command(NamedTuple):
     module: str
     """The module beside this one that is the program, as `program` has it."""
 
-    does: str
-    """The first sentence of its help."""
-
     words: tuple[str, ...] = ()
     """Arguments that the name stands for, before those that are given."""
 
 
 COMMANDS: Final = {
-    "inspect": Command(
-        "overview",
-        "Shows streams, partitions, consumers, pins, lag, claims, leases of standbys,"
-        " parked rows, and a checkpoint beside what the server holds.",
-    ),
-    "unpin": Command(
-        "unpinning",
-        "Takes the pin from the client that holds it, at consumers of a priority group, and says"
-        " from whom.",
-    ),
-    "pause": Command(
-        "pausing",
-        "Pauses all consumers of a query for a time: the query waits.",
-    ),
-    "resume": Command(
-        "pausing",
-        "Ends a pause before its time: the query goes on.",
-        ("--resume",),
-    ),
-    "rewind": Command(
-        "rewinding",
-        "Lets a stopped streaming query write a batch and all later ones again; changes checkpoint"
-        " and ledger.",
-    ),
-    "partition": Command(
-        "partitions",
-        "Makes N partitions of a stream that exists, on the server itself, and compares them with"
-        " it.",
-    ),
-    "throttle": Command(
-        "throttle",
-        "Pauses what Spark publishes on some subjects, or holds it to a rate; says who"
-        " acknowledged.",
-    ),
-    "metrics": Command(
-        "exporter",
-        "Serves the metrics that reads and writes publish (option metricsSubject) to Prometheus.",
-    ),
-    "explain-mapping": Command(
-        "explanation",
-        "Shows where a mapping sends subjects: by which rule, on which subject, with which share.",
-    ),
-    "backfill range": Command(
-        "backfills.rangebackfill",
-        "Copies a range of a stream into Parquet files, or into another stream.",
-    ),
-    "backfill snapshot": Command(
-        "backfills.snapshotbackfill",
-        "Copies a snapshot into Parquet files: the last message of every subject, or the latest"
-        " value of every key of a bucket, all as of one sequence.",
-    ),
-    "replay": Command(
-        "backfills.replay",
-        "Publishes dead letters again as rows, on their original subjects.",
-    ),
+    "inspect": Command("overview"),
+    "unpin": Command("unpinning"),
+    "pause": Command("pausing"),
+    "resume": Command("pausing", ("--resume",)),
+    "rewind": Command("rewinding"),
+    "partition": Command("partitions"),
+    "throttle": Command("throttle"),
+    "metrics": Command("exporter"),
+    "explain-mapping": Command("explanation"),
+    "backfill range": Command("backfills.rangebackfill"),
+    "backfill snapshot": Command("backfills.snapshotbackfill"),
+    "replay": Command("backfills.replay"),
 }
 
 _OPTIONAL: Final = {"rich": "rich", "prometheus_client": "prometheus-client"}
@@ -215,13 +171,24 @@ def _mistake(words: list[str], group: list[str]) -> str:
     return f"unknown command '{word}'" + (f": expected {' or '.join(group)}." if group else ".")
 
 
+def does(name: str) -> str:
+    """
+    The first sentence of a program's help; of a name that stands for arguments, what the help says
+    of it. It is read off the file: to import a program may need Spark.
+    """
+    module, words = COMMANDS[name]
+    source = get_data(str(__package__), f"{module.replace('.', '/')}.py") or b""
+    text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+    return text.partition(f"`{name}`: ")[2 if words else 0].partition(".")[0] + "."
+
+
 def _help(names: Iterable[str], program: str) -> list[str]:
     width = shutil.get_terminal_size().columns - 2
     lines = [
         line
         for name in names
         for line in textwrap.wrap(
-            COMMANDS[name].does, width, initial_indent=f"  {name:<19}", subsequent_indent=" " * 21
+            does(name), width, initial_indent=f"  {name:<19}", subsequent_indent=" " * 21
         )
     ]
     return [
