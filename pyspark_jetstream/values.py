@@ -144,12 +144,7 @@ def inline_or_file(value: str) -> str:
     """The text itself where it holds a brace, else the text of the file it names."""
     if "{" in value:
         return value
-    path = existing_file(value)
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read '{path}': {type(error).__name__}") from None
+    return _text_of_file(value)
 
 
 def stream_subjects(value: str) -> tuple[str, ...]:
@@ -233,10 +228,14 @@ def secret(value: str) -> Secret:
 
 def secret_file(value: str) -> Secret:
     """A file's text as a secret."""
+    return Secret(_text_of_file(value))
+
+
+def _text_of_file(value: str) -> str:
     path = existing_file(value)
     try:
         with open(path, encoding="utf-8") as file:
-            return Secret(file.read())
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read '{path}': {type(error).__name__}") from None
 

@@ -30,6 +30,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CheckpointError, JetStreamError, OptionError
 from pyspark_jetstream.operations.inspection.checkpoints import (
     Directory,
@@ -37,7 +38,7 @@ from pyspark_jetstream.operations.inspection.checkpoints import (
     checkpoint_path,
     is_local,
 )
-from pyspark_jetstream.operations.inspection.findings import Inspection
+from pyspark_jetstream.operations.inspection.findings import ConsumerState, Inspection
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import complain, say_json
@@ -112,6 +113,18 @@ def inspecting(given: argparse.Namespace) -> Iterator[tuple[Client, Inspector]]:
         raise OptionError("stream", "expected one; --checkpoint shows a query of several")
     with _checkpoint(given) as checkpoint, connected(given) as client:
         yield client, Inspector(client, options, given.consumer, checkpoint)
+
+
+@contextmanager
+def selected(given: argparse.Namespace) -> Iterator[tuple[JetStream, list[ConsumerState]]]:
+    """
+    The consumers of `add_consumers` that are to be changed, none of which is an attempt's own, and
+    what changes them; ends the program where none was named.
+    """
+    if given.checkpoint is None and not (given.stream and given.consumer):
+        given.parser.error("expected --stream and --consumer, or --checkpoint")
+    with inspecting(given) as (client, inspector):
+        yield JetStream(client), [each for each in inspector.look().consumers if not each.own]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.terminal import say, say_json
 
-from .overview import add_consumers, inspecting
+from .overview import add_consumers, selected
 from .program import FAILED, Parser, seconds
 
 NOT_PAUSED: Final = 3
@@ -48,19 +48,15 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Pauses, or resumes; the exit status, as the help says."""
-    if given.checkpoint is None and not (given.stream and given.consumer):
-        given.parser.error("expected --stream and --consumer, or --checkpoint")
     if given.resume is (given.for_s is not None):
         given.parser.error("expected --for, or --resume")
-    with inspecting(given) as (client, inspector):
-        found = inspector.look().consumers
-        consumers = [each for each in found if not each.own]
+    with selected(given) as (js, consumers):
         if not consumers:
             given.parser.complain("there is no such consumer")
             return FAILED
         until = None if given.resume else datetime.now(UTC) + timedelta(seconds=given.for_s)
         for each in consumers:
-            _pause(JetStream(client), each, until, given.json)
+            _pause(js, each, until, given.json)
     return 0 if until or all(each.paused_until for each in consumers) else NOT_PAUSED
 
 

@@ -26,7 +26,7 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.terminal import say, say_json
 
-from .overview import add_consumers, inspecting
+from .overview import add_consumers, selected
 from .program import FAILED, Parser
 
 NOBODY: Final = 3
@@ -43,15 +43,12 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Takes the pins; the exit status, as the help says."""
-    if given.checkpoint is None and not (given.stream and given.consumer):
-        given.parser.error("expected --stream and --consumer, or --checkpoint")
-    with inspecting(given) as (client, inspector):
-        consumers = [each for each in inspector.look().consumers if not each.own]
+    with selected(given) as (js, consumers):
         others = [consumer for consumer in consumers if consumer.pin.policy != PINNED_CLIENT]
         if others or not consumers:
             given.parser.complain(_refusal(others[0]) if others else "there is no such consumer")
             return FAILED
-        taken = [_unpinned(JetStream(client), consumer, given.json) for consumer in consumers]
+        taken = [_unpinned(js, consumer, given.json) for consumer in consumers]
     return 0 if all(taken) else NOBODY
 
 

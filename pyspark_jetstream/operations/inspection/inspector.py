@@ -115,14 +115,6 @@ class _Source:
         return self.planned.consumer if self.planned is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """State of the last look, by which rates are counted."""
-
-    at_s: float
-    found: Inspection
-
-
 class Inspector:
     """Looks again and again; from the second time on with rates."""
 
@@ -140,7 +132,8 @@ class Inspector:
         self._consumer = consumer
         self._files = checkpoint
         self._everything = options is None and checkpoint is None
-        self._before: _Look | None = None
+        self._before: tuple[float, Inspection] | None = None
+        """When the last look was, and what it found: by that rates are counted."""
         self._hidden: tuple[str, ...] = ()
         """Why leases cannot be looked at: what is forbidden is not asked again and again."""
         self._unasked: set[str] = set()
@@ -203,14 +196,12 @@ class Inspector:
             parkings=self._parkings(records, checkpoint, streams),
             notes=(*notes, *_changes(sources)),
         )
-        now = _Look(time.monotonic(), inspection)
-        before, self._before = self._before, now
+        before, self._before = self._before, (time.monotonic(), inspection)
         if before is None:
             return inspection
-        elapsed_s = max(0.001, now.at_s - before.at_s)
-        return since(
-            inspection, before.found, elapsed_s, self._read_since(before.found, inspection, infos)
-        )
+        at_s, found = before
+        elapsed_s = max(0.001, self._before[0] - at_s)
+        return since(inspection, found, elapsed_s, self._read_since(found, inspection, infos))
 
     # ── streams and consumers ────────────────────────────────────────────────────────────────
 
@@ -457,32 +448,23 @@ class Inspector:
         if layout is None:
             return ()
         filtered = [partition for partition in layout if partition.filter is not None]
-        lasts: dict[int, int] = {}
+        known: dict[int, tuple[int | None, int]] = {}
         if filtered:  # all of one stream
+            info = infos[filtered[0].stream]
             queries = [{"last_by_subj": partition.filter} for partition in filtered]
-            answers = self._js.messages_get(filtered[0].stream, queries)
-            for partition, answer in zip(filtered, answers, strict=True):
-                lasts[partition.index] = answer[0] if answer is not None else 0
-        spans = [
-            Span(partition.stream, partition.filter, 0, infos[partition.stream].last_seq)
-            for partition in filtered
-        ]
-        counts = dict(
-            zip(
-                [partition.index for partition in filtered],
-                self._survey.counts(spans, infos),
-                strict=True,
-            )
-        )
+            lasts = self._js.messages_get(info.name, queries)
+            spans = [Span(each.stream, each.filter, 0, info.last_seq) for each in filtered]
+            counts = self._survey.counts(spans, infos)
+            for partition, count, last in zip(filtered, counts, lasts, strict=True):
+                known[partition.index] = count, last[0] if last is not None else 0
         return tuple(
             PartitionState(
-                partition.index,
-                partition.stream,
-                partition.filter,
-                counts.get(partition.index, infos[partition.stream].messages),
-                lasts.get(partition.index, infos[partition.stream].last_seq),
+                each.index,
+                each.stream,
+                each.filter,
+                *known.get(each.index, (infos[each.stream].messages, infos[each.stream].last_seq)),
             )
-            for partition in layout
+            for each in layout
         )
 
     # ── the checkpoint ───────────────────────────────────────────────────────────────────────
