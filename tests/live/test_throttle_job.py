@@ -94,7 +94,7 @@ def test_b21_the_producers(nats_server):
     assert found == (
         0,
         [
-            {"producer": "7", "supports throttle": "yes", "subjects sent": "orders.eu, '\\x1b[2J'"},
+            {"producer": "7", "supports throttle": "yes", "subjects sent": "orders.eu, \\x1b[2J"},
             {"producer": "8", "supports throttle": "no", "subjects sent": "orders.us"},
         ],
         "",

@@ -45,7 +45,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import further
 from pyspark_jetstream.operations.controller import Controller
-from pyspark_jetstream.operations.pauses import Member, Pauses, Response
+from pyspark_jetstream.operations.pauses import Pauses, Response
 from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import Row, complain, say_json, show
@@ -221,7 +221,7 @@ def parked(given: argparse.Namespace) -> int:
                 drain(parse_sink(words, streaming=True), query, math.inf)
             found = parked_rows(JetStream(client), given.stream)
     rows: list[Row] = [
-        {"query": _shown(query), "subject": _shown(subject), "rows": count}
+        {"query": query, "subject": subject, "rows": count}
         for query, subjects in sorted(found.items())
         for subject, count in sorted(subjects.items())
     ]
@@ -246,7 +246,7 @@ def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
 def _called(pauses: Pauses, number: int) -> str:
     """A producer, with its query as far as it is there and has said so."""
     member = pauses.members.get(number)
-    query = _shown(member.producer.query) if member is not None else ""
+    query = member.producer.query if member is not None else ""
     return f"{number} ({query})" if query else str(number)
 
 
@@ -265,10 +265,10 @@ def _found(pauses: Pauses) -> list[Row]:
     return [
         {
             "producer": str(number),
-            "query": _shown(member.producer.query),
-            "host": _shown(member.producer.host),
-            "streams": ", ".join(map(_shown, member.producer.streams)),
-            "subjects sent": _sent(member),
+            "query": member.producer.query,
+            "host": member.producer.host,
+            "streams": ", ".join(member.producer.streams),
+            "subjects sent": ", ".join(member.producer.subjects),
             "supports throttle": "yes" if member.producer.supports_throttle else "no",
             "paused": "; ".join(map(_paused, throttled_of(member))),
         }
@@ -312,36 +312,25 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
 
 
 def _told(pauses: Pauses) -> list[Row]:
-    rows: list[Row] = [
-        _row(
+    columns = ("producer", "query", "subjects sent", "receipts", "missed", "state")
+    rows: list[tuple[Any, ...]] = [
+        (
             str(number),
-            _shown(member.producer.query),
-            _sent(member),
+            member.producer.query,
+            ", ".join(member.producer.subjects),
             member.receipts,
             member.missed,
             member.response.value,
         )
         for number, member in sorted(pauses.members.items())
     ]
-    for response, (count, receipts, missed) in pauses.ended.items():
-        state = f"{response.value}, ended meanwhile"
-        rows.append(_row(f"{count:,} more", "", "", receipts, missed, state))
+    rows += [
+        (f"{count:,} more", "", "", receipts, missed, f"{response.value}, ended meanwhile")
+        for response, (count, receipts, missed) in pauses.ended.items()
+    ]
     if not rows and pauses.nobody:
-        rows.append(_row("nobody so far", "", "", None, None, "who comes is told"))
-    return rows
-
-
-def _row(
-    producer: str, query: str, subjects: str, receipts: int | None, missed: int | None, state: str
-) -> Row:
-    return {
-        "producer": producer,
-        "query": query,
-        "subjects sent": subjects,
-        "receipts": receipts,
-        "missed": missed,
-        "state": state,
-    }
+        rows.append(("nobody so far", "", "", None, None, "who comes is told"))
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
@@ -424,7 +413,7 @@ def _writers(limit: QuotaLimit, pauses: Pauses) -> list[_Writer]:
         if share or total:
             state = "" if member.response is Response.ACKNOWLEDGED else member.response.value
             waits = any(use.waiting_for for use in own)
-            query, figures = _shown(member.producer.query), (share, rate, total)
+            query, figures = member.producer.query, (share, rate, total)
             found.append(_Writer(str(number), query, figures, waits, state))
     return sorted(found, key=lambda writer: -writer.figures[1])
 
@@ -441,20 +430,11 @@ def _bytes(count: float) -> str:
     return f"{count:,.1f} GiB"
 
 
-def _sent(member: Member) -> str:
-    """Its subjects; what others wrote must not steer the terminal."""
-    return ", ".join(map(_shown, member.producer.subjects))
-
-
 def _paused(entry: Throttled) -> str:
     """A paused subject in words: until when, why, by whom."""
     until = f"{entry.until:%H:%M:%S}Z"
     who = f"operator's request {entry.request_id}" if entry.source == "operator" else entry.source
-    return f"{_shown(entry.subject)} until {until}: {entry.reason} of {_shown(entry.filter)}, {who}"
-
-
-def _shown(text: str) -> str:
-    return text if text.isprintable() else ascii(text)
+    return f"{entry.subject} until {until}: {entry.reason} of {entry.filter}, {who}"
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────
