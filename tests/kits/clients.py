@@ -10,9 +10,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.errors import JetStreamError
 
-from .options import connection_of
-
-SECRET = "hunter2-unmistakable"
+from .options import SECRET, connection_of
 
 
 def options(*servers, **changes) -> ConnectionOptions:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,6 +12,8 @@ from typing import Any
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan
+
+from . import snapshots
 
 N = 4
 ORIGINS = [f"O{i}" for i in range(12)]
@@ -37,26 +37,16 @@ def numbered_messages(name: str) -> list[tuple[str, bytes]]:
 
 def update(js: JetStream, stream: str, **changes: Any) -> None:
     """Changes the configuration of a stream."""
-    config = js.stream_info(stream).config | changes
-    reply = js.client.request(f"{js.prefix}.STREAM.UPDATE.{stream}", json.dumps(config).encode())
-    assert "error" not in json.loads(reply.data), reply.data
+    js.update_stream(js.stream_info(stream).config | changes)
 
 
 def stored(js: JetStream, *streams: str, between: tuple[int, int] | None = None) -> Rows:
     """Payloads by subject in stored order, of all the streams together."""
     rows: Rows = defaultdict(list)
     for stream in streams:
-        info = js.stream_info(stream)
-        low, high = between or (info.first_seq, info.last_seq)
-        requests = [
-            (f"{js.prefix}.STREAM.MSG.GET.{stream}", json.dumps({"seq": seq}).encode())
-            for seq in range(low, high + 1)
-        ]
-        for reply in js.client.requests(requests) if requests else ():
-            message = json.loads(reply.data).get("message")
-            if message is None:
-                continue
-            rows[message["subject"]].append(base64.b64decode(message["data"]))
+        for sequence, message in snapshots.stored(js, stream).items():
+            if between is None or between[0] <= sequence <= between[1]:
+                rows[message["subject"]].append(message["data"])
     return rows
 
 

@@ -116,15 +116,20 @@ def hang_up() -> None:
         connection._idle.clients.popitem()[1].close()
 
 
-@pytest.fixture
-def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
-    """Makes queries, of the shared server where no other one is given; all end with the test."""
+def queries(nats_server: DevServer, **usual: Any) -> Iterator[Callable[..., Query]]:
+    """Makes queries, of this server where no other one is given; all end with the test."""
     made: list[Query] = []
 
     def make(server: DevServer | None = None, **options: Any) -> Query:
-        made.append(Query(server or nats_server, **options))
+        made.append(Query(server or nats_server, **usual | options))
         return made[-1]
 
     yield make
     for each in made:
         each.reader.stop()
+
+
+@pytest.fixture
+def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
+    """Makes queries of the shared server."""
+    yield from queries(nats_server)

@@ -12,7 +12,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
-from .reading import Query, hang_up, text
+from .reading import Query, hang_up, queries, text
 
 __all__ = [
     "RETENTIONS", "Query", "ack_pending", "api", "eventually", "hang_up", "numbered", "query",
@@ -24,17 +24,8 @@ RETENTIONS = ["limits", "interest", "workqueue"]
 
 @pytest.fixture
 def query(nats_server: DevServer) -> Iterator[Callable[..., Query]]:
-    """Makes queries of the shared server, all of which end with the test."""
-    made: list[Query] = []
-
-    def make(server: DevServer | None = None, **options: Any) -> Query:
-        options = {"priorityPolicy": "overflow", "consumer": "jobs"} | options
-        made.append(Query(server or nats_server, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.reader.stop()
+    """Makes queries of the shared server on one consumer."""
+    yield from queries(nats_server, priorityPolicy="overflow", consumer="jobs")
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
