@@ -17,6 +17,8 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.lane import LaneTerms
+from pyspark_jetstream.publish.lanes.retries import Deadlines
 from pyspark_jetstream.publish.lanes.window import Window
 
 __all__ = ["SCRIPTS", "Script", "stored"]
@@ -68,7 +70,8 @@ SCRIPTS: Final = (
 def stored(script: Script, limit: Limit) -> int:
     """How many publishes a writer that has always more gets stored in the time of the script."""
     server = _Server(script)
-    window = Window(limit, _WINDOW.max_in_flight_bytes, _WINDOW.ack_timeout_s, 1e9)
+    deadlines = Deadlines(_WINDOW.ack_timeout_s, 1e9)
+    window = Window(LaneTerms(limit, _WINDOW.max_in_flight_bytes, deadlines))
     offered = 0
     for tick in range(round(script.seconds / _TICK_S)):
         now = tick * _TICK_S
@@ -86,7 +89,7 @@ def stored(script: Script, limit: Limit) -> int:
         while (frames := window.ready(now, _MAX_BYTES)) is not None:
             wire = b"".join(frames) if isinstance(frames, list) else frames
             server.publish(memoryview(wire).cast("q").tolist(), now)
-    return window.acked
+    return window.tally.acked
 
 
 class _Server:

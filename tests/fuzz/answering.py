@@ -16,6 +16,7 @@ from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understan
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.sender import Sender
 
+from ..kits.lanes import terms
 from ..kits.options import connection_of, sink_of
 from . import reference, referenceacks
 from .cases import TYPED, Case, Sound, same
@@ -34,7 +35,7 @@ class _Lane(AsyncLane):
 
     def __init__(self, number: int) -> None:
         prefix = f"{INBOX.decode()}.{number}"
-        super().__init__(prefix, FixedLimit(1), 1, 1.0, 1.0)
+        super().__init__(prefix, terms(FixedLimit(1), 1, 1.0, 1.0))
         self.heard: list[tuple[int, Meaning]] = []
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:

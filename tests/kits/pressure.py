@@ -12,6 +12,8 @@ from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.window import Window
 
+from .lanes import terms
+
 SEED = int(os.environ.get("PRESSURE_SEED", "0"))
 """Added to the seed of every random test; set it to try others. Failures name theirs."""
 
@@ -69,7 +71,7 @@ class Client:
 
     def __init__(self, limit: Limit, ack_timeout_s: float = 5.0) -> None:
         self.limit = limit
-        self.window = Window(limit, 1 << 40, ack_timeout_s, 1e9)
+        self.window = Window(terms(limit, 1 << 40, ack_timeout_s, 1e9))
         self.answers: deque[tuple[float, int, int, bool]] = deque()
         self.track: list[tuple[float, int]] = []
         """The limit over time."""

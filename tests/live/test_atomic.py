@@ -18,7 +18,7 @@ from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, AtomicLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
-from ..kits.lanes import INBOX, ModelServer, error, messages, parse
+from ..kits.lanes import INBOX, ModelServer, error, messages, parse, terms
 from ..kits.options import connection_of
 from .test_publisher import stored
 
@@ -27,7 +27,7 @@ def atomic(
     maximum: int = 4096, max_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0
 ):
     """Makes a lane for a prefix."""
-    return lambda prefix: AtomicLane(prefix, FixedLimit(maximum), max_bytes, ack, publish)
+    return lambda prefix: AtomicLane(prefix, terms(FixedLimit(maximum), max_bytes, ack, publish))
 
 
 def own(server, **config) -> JetStream:

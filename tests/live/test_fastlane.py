@@ -19,14 +19,14 @@ from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
-from ..kits.lanes import ModelServer, error, messages, parse
+from ..kits.lanes import ModelServer, error, messages, parse, terms
 from ..kits.options import connection_of
 from .test_publisher import stored
 
 
 def fast(maximum: int = 4096, max_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
     """Makes a lane for a prefix."""
-    return lambda prefix: FastLane(prefix, FixedLimit(maximum), max_bytes, ack, publish)
+    return lambda prefix: FastLane(prefix, terms(FixedLimit(maximum), max_bytes, ack, publish))
 
 
 def own(server, **config) -> JetStream:
@@ -286,7 +286,7 @@ def test_lanes_share_a_stream_with_each_other_and_with_plain_publishes(nats_serv
     def write(number):
         client = Client(connection_of(nats_server.url))
         try:
-            plain = lambda prefix: AsyncLane(prefix, FixedLimit(256), 1 << 20, 5.0, 120.0)  # noqa: E731
+            plain = lambda prefix: AsyncLane(prefix, terms(FixedLimit(256), 1 << 20, 5.0, 120.0))  # noqa: E731
             driver = Driver(client, plain if number == 4 else fast())
             driver.run(offers(f"{name}.{number}", 5000, 1000, ids=False))
         except Exception as error:

@@ -23,6 +23,7 @@ from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.lanedriver import Driver, check_in_order, offers
+from ..kits.lanes import terms
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
@@ -65,7 +66,7 @@ def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
 
 def lane_of(kind):
     """Makes a lane for a prefix."""
-    return lambda prefix: kind(prefix, FixedLimit(4096), 32 << 20, 5.0, 120.0)
+    return lambda prefix: kind(prefix, terms(FixedLimit(4096), 32 << 20))
 
 
 @pytest.mark.slow

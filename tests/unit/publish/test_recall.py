@@ -21,7 +21,18 @@ from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits import atomic, fast
-from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
+from ...kits.lanes import (
+    PREFIX,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    exchange,
+    hear,
+    parse,
+    sent,
+    terms,
+)
 from ...kits.options import FIXED, rules_of
 from ...kits.pressure import SEED
 from ...kits.world import SUBJECTS, World, block, command
@@ -119,8 +130,8 @@ def test_a_commit_without_a_row_that_is_lost_goes_again(how):
         one.expire(tick / 10)
 
     assert not one.busy
-    assert one.acked == len(server.stored) > 1
-    assert one.retries == 0
+    assert one.tally.acked == len(server.stored) > 1
+    assert one.tally.retries == 0
 
 
 def test_rows_of_a_lost_fast_batch_wait_while_paused():
@@ -209,7 +220,7 @@ def test_a_row_that_is_stored_has_no_deadline():
     """
     One that came back and was stored does not shorten the time for the next connection.
     """
-    one = AsyncLane(PREFIX, FixedLimit(8), 1 << 30, 5.0, 120.0)
+    one = AsyncLane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
     one.ready(100.0, 1 << 20)
     before = one.give_up_at

@@ -195,7 +195,7 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
         world.run()
     assert world.clock.now < 100 + 21
     lane = world.publisher.shedding.lane
-    assert lane is not None and len(lane.refusals) <= 1
+    assert lane is not None and len(lane.tally.refusals) <= 1
     counted = world.telemetry.snapshot()
     assert counted.total("jetstream_publish_rejected_total") > (0,)
     assert counted.total("jetstream_publish_dead_letter_total") == (0,)
