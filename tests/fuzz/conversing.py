@@ -148,20 +148,24 @@ class _Walk:
             self._account()
             return self.steps
         self._account()
-        if self.lane.acked + self._rejected != self._total:
-            raise Fault(f"{self._total} rows: {self.lane.acked} stored, {self._rejected} rejected")
+        if self.lane.tally.acked + self._rejected != self._total:
+            raise Fault(
+                f"{self._total} rows: {self.lane.tally.acked} stored, {self._rejected} rejected"
+            )
         if self.lane.bytes_in_flight:
             raise Fault(f"{self.lane.bytes_in_flight} bytes stay on the wire")
         return self.steps
 
     def _account(self) -> None:
-        self._rejected += sum(len(each.message) for each in self.lane.rejected)
-        self.lane.rejected.clear()
-        if self.lane.acked > len(self._allowed.rows):
-            raise Fault(f"{self.lane.acked} rows stored, by answers {len(self._allowed.rows)}")
-        if self.lane.acked + self._rejected > self._offered:
+        self._rejected += sum(len(each.message) for each in self.lane.tally.rejected)
+        self.lane.tally.rejected.clear()
+        if self.lane.tally.acked > len(self._allowed.rows):
             raise Fault(
-                f"{self.lane.acked} stored and {self._rejected} rejected of {self._offered}"
+                f"{self.lane.tally.acked} rows stored, by answers {len(self._allowed.rows)}"
+            )
+        if self.lane.tally.acked + self._rejected > self._offered:
+            raise Fault(
+                f"{self.lane.tally.acked} stored and {self._rejected} rejected of {self._offered}"
             )
 
     def _turn(self, hostile: bool) -> None:

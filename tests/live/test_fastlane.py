@@ -56,7 +56,7 @@ def test_every_row_is_stored_in_order(js, new_stream, ids, away_s):
     driver.run(offers(name, 100_000, ids=ids))
 
     assert [int(data) for _, data in stored(js, name)] == list(range(100_000))
-    assert (driver.lane.acked, driver.lane.retries) == (100_000, 0)
+    assert (driver.lane.tally.acked, driver.lane.tally.retries) == (100_000, 0)
     assert batches_of(driver) == 1
     assert len(driver.replies) < 400
 
@@ -70,7 +70,7 @@ def test_the_same_ids_store_nothing_twice(js, new_stream):
     again = Driver(js.client, fast())
     again.run(offers(name, 3500, 1000))
 
-    assert again.lane.acked == 3500
+    assert again.lane.tally.acked == 3500
     assert [int(data) for _, data in stored(js, name)] == list(range(3500))
 
 
@@ -200,7 +200,7 @@ def test_headers_work_as_in_a_plain_publish(js, new_stream, header):
     subjects = [f"{name}.{row}" for row in range(1200)]
     driver.run([messages(subjects, ids=False, headers=headers)])
 
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
     assert js.stream_info(name).messages == 1200
 
 
@@ -246,7 +246,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
     room.join()
     other.client.close()
 
-    assert driver.lane.acked == 1400
+    assert driver.lane.tally.acked == 1400
     assert js.stream_info(name).last_seq == 1400
 
 
@@ -260,7 +260,7 @@ def test_any_limit_stores_every_row_in_order(js, new_stream, limits):
     driver.run(offers(name, 2000, 700))
 
     check_in_order(stored(js, name), name, 2000)
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
 
 
 def test_large_rows_stay_within_the_bytes_allowed(js, new_stream):
@@ -318,7 +318,7 @@ def test_too_many_open_batches_are_no_obstacle(js, new_stream):
     driver = Driver(js.client, fast())
     driver.run(offers(name, 3000))
 
-    assert driver.lane.acked == 3000
+    assert driver.lane.tally.acked == 3000
     assert any(b"10211" in data for _, data in driver.replies)
     check_in_order([each for each in stored(js, name) if each[1]], name, 3000)
 
@@ -334,7 +334,7 @@ def test_real_429s_are_retried():
         heard = b"".join(data for _, data in driver.replies)
 
         assert sorted(int(data) for _, data in stored(js, "S")) == list(range(5000))
-        assert driver.lane.acked == 5000
+        assert driver.lane.tally.acked == 5000
         assert b"10167" in heard
         js.client.close()
 
@@ -348,7 +348,7 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
     name = new_stream(allow_batched=True)
     driver = Driver(js.client, fast())
     driver.lane.offer(offers(name, 10_000, ids=ids)[0])
-    while driver.lane.acked < 2000:
+    while driver.lane.tally.acked < 2000:
         driver.turn()
     while (frames := driver.lane.ready(time.monotonic(), 1 << 17)) is not None:
         driver.connection.send(frames)
@@ -359,7 +359,7 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
 
     assert len(pings) == 1
     assert batches_of(driver) == 1
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
     assert [int(data) for _, data in stored(js, name)] == list(range(10_000))
 
 
@@ -390,7 +390,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how, away_s):
         down.join()
 
         check_in_order(stored(js, "S"), "S", 60_000)
-        assert driver.lane.acked == 60_000
+        assert driver.lane.tally.acked == 60_000
         client.close()
         js.client.close()
 
@@ -416,7 +416,7 @@ def test_a_server_that_sleeps_has_forgotten_the_batch(ack):
         driver.run(rows())
 
         check_in_order(stored(js, "S"), "S", 40_000)
-        assert driver.lane.acked == 40_000
+        assert driver.lane.tally.acked == 40_000
         js.client.close()
 
 

@@ -97,7 +97,7 @@ def test_a_leader_steps_down(cluster, kind):
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
+    assert driver.lane.tally.acked == 60_000
     check_in_order(found, name, 60_000)
 
 
@@ -133,7 +133,7 @@ def test_leaders_step_down_again_and_again(cluster, kind, ids):
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
+    assert driver.lane.tally.acked == 60_000
     assert sorted(found if ids else set(found)) == list(range(60_000))
 
 
@@ -231,7 +231,7 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
+    assert driver.lane.tally.acked == 60_000
     check_in_order(found, name, 60_000)
 
 

@@ -284,7 +284,7 @@ def results():
     for name, (script, seconds) in SERVERS.items():
         [client] = run(script, GradientLimit(1, 64, 4096), until=seconds)
         stored = {maximum: run(script, FixedLimit(maximum), until=seconds)[0] for maximum in FIXED}
-        found[name] = client, {maximum: each.window.acked for maximum, each in stored.items()}
+        found[name] = client, {maximum: each.window.tally.acked for maximum, each in stored.items()}
     return found
 
 
@@ -295,7 +295,7 @@ def test_the_gradient_is_close_to_the_best_fixed_window(results, name):
     """
     client, fixed = results[name]
 
-    assert client.window.acked >= 0.8 * max(fixed.values())
+    assert client.window.tally.acked >= 0.8 * max(fixed.values())
 
 
 def test_no_fixed_window_is_as_good_on_all_servers(results):
@@ -305,12 +305,12 @@ def test_no_fixed_window_is_as_good_on_all_servers(results):
 
     def mean(stored):
         shares = [
-            stored(client, fixed) / max(client.window.acked, *fixed.values())
+            stored(client, fixed) / max(client.window.tally.acked, *fixed.values())
             for client, fixed in results.values()
         ]
         return math.prod(shares) ** (1 / len(shares))
 
-    adaptive = mean(lambda client, fixed: client.window.acked)
+    adaptive = mean(lambda client, fixed: client.window.tally.acked)
 
     assert adaptive > 0.9
     assert adaptive > max(mean(lambda client, fixed, m=maximum: fixed[m]) for maximum in FIXED)
@@ -338,7 +338,7 @@ def test_refusals_become_rare(results):
     """
     client, _ = results["refuses above 300"]
 
-    assert client.window.retries < 0.01 * client.window.acked
+    assert client.window.tally.retries < 0.01 * client.window.tally.acked
 
 
 def test_latency_of_another_cause_is_accepted_within_seconds():
@@ -365,7 +365,7 @@ def test_late_answers_in_slow_start_keep_no_writer_slow():
     [client] = run(script, GradientLimit(1, 64, 4096), until=2)
     [steady] = run(Script(rtt_s=lambda now: 0.02), GradientLimit(1, 64, 4096), until=2)
 
-    assert client.window.acked > 0.8 * steady.window.acked
+    assert client.window.tally.acked > 0.8 * steady.window.tally.acked
 
 
 def test_a_capacity_cut_shortens_the_queue():
@@ -384,7 +384,7 @@ def test_sixteen_writers_converge():
     Sixteen writers on one server share it: none starves, none is refused, all of it is used.
     """
     clients = run(Script(), *(GradientLimit(1, 64, 4096) for _ in range(16)), until=8)
-    stored = [client.window.acked for client in clients]
+    stored = [client.window.tally.acked for client in clients]
 
     assert sum(stored) >= 0.95 * 8 * 50_000
     assert min(stored) > 0.4 * sum(stored) / 16
