@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from ..errors import OptionError, PublishTimeoutError
 from ..outbox.admission import Load
-from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
+from ..outbox.limits import GradientLimit, Limit
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..sanitize import get_logger
@@ -37,12 +38,6 @@ _LANES: Final[dict[str, Callable[[str, LaneTerms], Lane]]] = {
     "atomic": AtomicLane,
 }
 """The lane of each publish mode."""
-
-LIMITS: Final = Limits()
-"""
-What this worker process knows of servers and streams: how much each could take when last written
-to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
-"""
 
 _FAST_LANES: Final = 32
 """
@@ -65,6 +60,17 @@ _PARKED: Final = 512
 
 _AGAIN_S: Final = 0.1
 """Pause before a stream that did not tell its duplicate window is asked again."""
+
+
+@lru_cache(maxsize=64)
+def kept_limit(
+    servers: Hashable, stream: str | None, mode: str, settings: tuple[int, int, int]
+) -> GradientLimit:
+    """
+    What this worker process knows of a server and a stream: how much it could take when last
+    written to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
+    """
+    return GradientLimit(*settings)
 
 
 @dataclass(slots=True)
@@ -223,13 +229,13 @@ class LaneSet:
 
     def add_dead_letters(self) -> Lane:
         """The lane of dead letters."""
-        return self._new(Way("async"), FixedLimit(_DEAD_LETTERS))
+        return self._new(Way("async"), GradientLimit(*[_DEAD_LETTERS] * 3))
 
     def park(self, messages: Messages) -> None:
         """Rows that are parked go out, in their order."""
         if self.parked is None:
             way = Way("async", self._options.rules.park_stream or "")
-            self.parked = self._new(way, FixedLimit(_PARKED))
+            self.parked = self._new(way, GradientLimit(*[_PARKED] * 3))
         self.parked.offer(messages)
 
     def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
@@ -394,7 +400,6 @@ class LaneSet:
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
         name = target.name if target is not None else None
-        key = self._options.connection.servers, name, mode, settings
-        limit = LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit = kept_limit(self._options.connection.servers, name, mode, settings)
         limit.held = False  # by a task before
         return limit

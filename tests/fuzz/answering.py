@@ -10,13 +10,12 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes import atomiclane
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understand
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.sender import Sender
 
-from ..kits.lanes import terms
+from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
 from . import reference, referenceacks
 from .cases import TYPED, Case, Sound, same

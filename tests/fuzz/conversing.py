@@ -19,13 +19,23 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ..kits.lanes import MANY, PREFIX, ModelServer, Reply, Sent, error, messages, parse, terms
+from ..kits.lanes import (
+    MANY,
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    messages,
+    parse,
+    terms,
+)
 from . import referenceacks
 from .cases import TYPED, Case, Fault, Sound
 

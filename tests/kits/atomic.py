@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 
-from .lanes import MANY, PREFIX, Sent, terms
+from .lanes import MANY, PREFIX, FixedLimit, Sent, terms
 
 
 def lane(maximum: int = 4096, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.limits import FixedLimit, Limit
+from pyspark_jetstream.outbox.limits import Limit
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
-from .lanes import MANY, PREFIX, ModelServer, Sent, hear, sent, terms
+from .lanes import MANY, PREFIX, FixedLimit, ModelServer, Sent, hear, sent, terms
 
 
 def lane(

@@ -15,7 +15,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.write.exactlyonce.ids import Ids
@@ -23,7 +22,7 @@ from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.lanedriver import Driver, check_in_order, offers
-from ..kits.lanes import terms
+from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored

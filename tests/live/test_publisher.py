@@ -18,7 +18,6 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
-from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.context import WriteContext
@@ -422,14 +421,13 @@ def test_a_worker_process_remembers_how_much_a_server_takes(
     """
     The next task of the same process goes on with the limit that the last one came to.
     """
-    used = []
+    used, kept = [], laneset.kept_limit
 
-    class Seen(Limits):
-        def of(self, key, make):
-            used.append(super().of(key, make))
-            return used[-1]
+    def seen(*key):
+        used.append(kept(*key))
+        return used[-1]
 
-    monkeypatch.setattr(laneset, "LIMITS", Seen())
+    monkeypatch.setattr(laneset, "kept_limit", seen)
     name = new_stream()
     options = sink(nats_server, publish_mode="async", max_in_flight=999)
     publish(js.client, options, batches(name, 20_000))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import CpuShare, FixedLimit, GradientLimit, Limits
+from pyspark_jetstream.outbox.limits import CpuShare, GradientLimit
 
 from ...kits.pressure import SEED, Script, run
 
@@ -196,15 +196,18 @@ def test_the_length_of_a_window(rtt_s, length_s):
     assert limit.value > 4
 
 
-def test_a_fixed_limit_stays():
+def test_a_limit_whose_bounds_are_one_stays():
     """
-    A fixed limit is always at its maximum.
+    Whatever comes: that of dead letters is such a one.
     """
-    limit = FixedLimit(7)
-    limit.acked(100, 9.0, 7, 1.0)
-    limit.dropped(2.0)
+    limit, now, seen = GradientLimit(7, 7, 7), 0.0, set()
+    for rtt_s in (0.01, 9.0, 0.01):
+        now = window(limit, now, rtt_s)
+        seen.add(limit.value)
+        limit.dropped(now)
+        seen.add(limit.value)
 
-    assert (limit.value, limit.maximum, repr(limit)) == (7, 7, "<FixedLimit 7>")
+    assert seen == {7}
 
 
 def test_a26_a_limit_that_is_held_does_not_grow():
@@ -246,22 +249,6 @@ def test_repr_shows_the_state():
     assert repr(limit) == "<GradientLimit 128 in slow start, long round trip 10.0ms>"
 
 
-def test_limits_are_kept_by_key():
-    """
-    A worker process finds the limit of its last task again; of too many the oldest is forgotten.
-    """
-    limits = Limits(2)
-    first = limits.of("a", lambda: FixedLimit(1))
-    limits.of("b", lambda: FixedLimit(2))
-    again = limits.of("a", lambda: FixedLimit(3))
-    limits.of("c", lambda: FixedLimit(4))
-
-    assert again is first
-    assert len(limits) == 2
-    assert limits.of("a", lambda: FixedLimit(5)) is first
-    assert limits.of("b", lambda: FixedLimit(6)).maximum == 6
-
-
 # ── simulated servers ────────────────────────────────────────────────────────────────────────
 
 SERVERS = {
@@ -283,7 +270,10 @@ def results():
     found = {}
     for name, (script, seconds) in SERVERS.items():
         [client] = run(script, GradientLimit(1, 64, 4096), until=seconds)
-        stored = {maximum: run(script, FixedLimit(maximum), until=seconds)[0] for maximum in FIXED}
+        stored = {
+            maximum: run(script, GradientLimit(maximum, maximum, maximum), until=seconds)[0]
+            for maximum in FIXED
+        }
         found[name] = client, {maximum: each.window.tally.acked for maximum, each in stored.items()}
     return found
 

@@ -7,13 +7,12 @@ import math
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, absorb
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.atomic import lane as atomic_lane
 from ...kits.fast import lane as fast_lane
-from ...kits.lanes import INBOX, PREFIX, ModelServer, hear, messages, parse, sent, terms
+from ...kits.lanes import INBOX, PREFIX, FixedLimit, ModelServer, hear, messages, parse, sent, terms
 
 MIB = 1 << 20
 

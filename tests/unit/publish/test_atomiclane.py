@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
 
 from ...kits.atomic import lane
-from ...kits.lanes import MANY, PREFIX, ModelServer, hear, joined, messages, parse, sent, terms
+from ...kits.lanes import (
+    MANY,
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    hear,
+    joined,
+    messages,
+    parse,
+    sent,
+    terms,
+)
 
 
 def test_a_batch_says_so_in_its_headers():

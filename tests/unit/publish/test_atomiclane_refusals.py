@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 
 from ...kits.atomic import lane, plain
-from ...kits.lanes import PREFIX, ModelServer, error, exchange, hear, messages, reply, sent, terms
+from ...kits.lanes import (
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    error,
+    exchange,
+    hear,
+    messages,
+    reply,
+    sent,
+    terms,
+)
 
 
 @pytest.mark.parametrize("twice", ["in the stream", "in the batch"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit, Kind, pause_s
+from pyspark_jetstream.outbox.limits import Kind, pause_s
 from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.detour import Backlog, OneByOne, batch_name
 from pyspark_jetstream.publish.lanes.frames import frame, numbered
 from pyspark_jetstream.publish.lanes.window import NO_STREAM_GRACE_S
 
-from ...kits.lanes import PREFIX, messages, terms
+from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 
 
 def rows(found) -> list[int]:

@@ -8,7 +8,6 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
@@ -17,6 +16,7 @@ from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import (
     PREFIX,
+    FixedLimit,
     ModelServer,
     Reply,
     Sent,

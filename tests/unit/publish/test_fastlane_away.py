@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit
-
 from ...kits.fast import lane, steps
-from ...kits.lanes import MANY, ModelServer, error, exchange, hear, messages, sent
+from ...kits.lanes import MANY, FixedLimit, ModelServer, error, exchange, hear, messages, sent
 
 
 def away(round_trip_s=0.04, **settings):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
+from pyspark_jetstream.outbox.limits import GradientLimit
 
 from ...kits.fast import lane
-from ...kits.lanes import ModelServer, exchange, hear, messages, reply, sent
+from ...kits.lanes import FixedLimit, ModelServer, exchange, hear, messages, reply, sent
 
 
 class Ear(FixedLimit):

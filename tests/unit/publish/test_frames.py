@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, framed
 
-from ...kits.lanes import PREFIX, joined, messages, parse, terms
+from ...kits.lanes import PREFIX, FixedLimit, joined, messages, parse, terms
 from ...kits.seeds import fresh
 
 

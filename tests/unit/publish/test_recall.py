@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Admission, Load
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
@@ -23,6 +22,7 @@ from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from ...kits import atomic, fast
 from ...kits.lanes import (
     PREFIX,
+    FixedLimit,
     ModelServer,
     Reply,
     Sent,

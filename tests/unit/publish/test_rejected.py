@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits.lanes import (
     PREFIX,
+    FixedLimit,
     ModelServer,
     Reply,
     Sent,

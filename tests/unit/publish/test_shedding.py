@@ -303,7 +303,7 @@ def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
     world.net.chaos = 0.0
     limit = limits.GradientLimit(1, 64, 4096)
     limit.held = True
-    monkeypatch.setattr(laneset.LIMITS, "of", lambda key, make: limit)
+    monkeypatch.setattr(laneset, "kept_limit", lambda *_: limit)
     world.run()
 
     assert not limit.held

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
+from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.publish.lanes.window import Window
 
-from ...kits.lanes import terms
+from ...kits.lanes import FixedLimit, terms
 from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
 
 
