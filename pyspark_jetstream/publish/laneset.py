@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -17,31 +18,26 @@ import pyarrow.compute as pc
 
 from ..errors import OptionError, PublishTimeoutError
 from ..outbox.admission import Load
-from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
+from ..outbox.limits import GradientLimit, Limit
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..sanitize import get_logger
 from .lanes.asynclane import AsyncLane
 from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
-from .lanes.lane import Lane
+from .lanes.lane import Lane, LaneTerms
+from .lanes.retries import Deadlines
 from .options import SinkOptions
 from .telemetry import LaneTotals, Lately, Telemetry, WatchedLimit, Way
 
 logger = get_logger(__name__)
 
-_LANES: Final[dict[str, Callable[..., Lane]]] = {
+_LANES: Final[dict[str, Callable[[str, LaneTerms], Lane]]] = {
     "async": AsyncLane,
     "fast": FastLane,
     "atomic": AtomicLane,
 }
 """The lane of each publish mode."""
-
-LIMITS: Final = Limits()
-"""
-What this worker process knows of servers and streams: how much each could take when last written
-to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
-"""
 
 _FAST_LANES: Final = 32
 """
@@ -64,6 +60,17 @@ _PARKED: Final = 512
 
 _AGAIN_S: Final = 0.1
 """Pause before a stream that did not tell its duplicate window is asked again."""
+
+
+@lru_cache(maxsize=64)
+def kept_limit(
+    servers: Hashable, stream: str | None, mode: str, settings: tuple[int, int, int]
+) -> GradientLimit:
+    """
+    What this worker process knows of a server and a stream: how much it could take when last
+    written to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
+    """
+    return GradientLimit(*settings)
 
 
 @dataclass(slots=True)
@@ -132,8 +139,8 @@ class LaneSet:
         said: dict[str, float] = {}
         for lane in self.all:
             if lane in self.main:
-                said |= lane.push_backs
-            lane.push_backs.clear()
+                said |= lane.tally.push_backs
+            lane.tally.push_backs.clear()
         if not said or self._targets is None:
             return [(None, max(now, at)) for at in said.values()]
         places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
@@ -142,7 +149,7 @@ class LaneSet:
     @property
     def acked(self) -> int:
         """Messages stored, dead letters among them."""
-        return sum(lane.acked for lane in self.all)
+        return sum(lane.tally.acked for lane in self.all)
 
     def load(self) -> Load:
         """Publishes on the wire; a lane that may not send what it has is at its limit."""
@@ -176,14 +183,14 @@ class LaneSet:
             (
                 watched.way,
                 LaneTotals(
-                    stored=lane.acked if lane in self.main else 0,
-                    dead_letters=0 if lane in (*self.main, self.parked) else lane.acked,
-                    parked=lane.acked if lane is self.parked else 0,
-                    duplicates=lane.duplicates,
-                    retries=lane.retries,
-                    late_retries=lane.late_retries,
+                    stored=lane.tally.acked if lane in self.main else 0,
+                    dead_letters=0 if lane in (*self.main, self.parked) else lane.tally.acked,
+                    parked=lane.tally.acked if lane is self.parked else 0,
+                    duplicates=lane.tally.duplicates,
+                    retries=lane.tally.retries,
+                    late_retries=lane.tally.late_retries,
                     drops=watched.drops if lane in self.main else 0,
-                    ignored=lane.ignored,
+                    ignored=lane.tally.ignored,
                 ),
             )
             for lane, watched in zip(self.all, self._watched, strict=True)
@@ -222,13 +229,13 @@ class LaneSet:
 
     def add_dead_letters(self) -> Lane:
         """The lane of dead letters."""
-        return self._new(Way("async"), FixedLimit(_DEAD_LETTERS))
+        return self._new(Way("async"), GradientLimit(*[_DEAD_LETTERS] * 3))
 
     def park(self, messages: Messages) -> None:
         """Rows that are parked go out, in their order."""
         if self.parked is None:
             way = Way("async", self._options.rules.park_stream or "")
-            self.parked = self._new(way, FixedLimit(_PARKED))
+            self.parked = self._new(way, GradientLimit(*[_PARKED] * 3))
         self.parked.offer(messages)
 
     def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
@@ -322,12 +329,12 @@ class LaneSet:
 
     def _apply_window(self, lane: Lane, target: Target) -> None:
         """Lowers the lane's times to what the stream's duplicate window allows."""
-        lane.lower_id_memory(target.duplicate_window_s)
+        max_s = math.inf
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
-            lane.lower_publish_timeout(max_s)
-            self.publish_timeout_s = min(self.publish_timeout_s, max_s)
+        lane.lower_times(target.duplicate_window_s, max_s)
+        self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
     def _lane(self, place: int | None, target: Target | None) -> Lane:
         mode = self._mode(place, target)
@@ -374,15 +381,11 @@ class LaneSet:
     def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
         window = self._options.window
         watched = self._telemetry.watched(limit, way)
-        lane = _LANES[way.mode](
-            f"{self._inbox}.{len(self.all)}",
-            watched,
-            window.max_in_flight_bytes,
-            window.ack_timeout_s,
-            window.publish_timeout_s,
-            window.strict_order,
-            rejects,
+        deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
+        terms = LaneTerms(
+            watched, window.max_in_flight_bytes, deadlines, window.strict_order, rejects
         )
+        lane = _LANES[way.mode](f"{self._inbox}.{len(self.all)}", terms)
         lane.set_round_trip(self._round_trip_s)
         lane.expect(self._more)
         self.all.append(lane)
@@ -397,7 +400,6 @@ class LaneSet:
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
         name = target.name if target is not None else None
-        key = self._options.connection.servers, name, mode, settings
-        limit = LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit = kept_limit(self._options.connection.servers, name, mode, settings)
         limit.held = False  # by a task before
         return limit

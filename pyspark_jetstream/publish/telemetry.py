@@ -234,7 +234,7 @@ class Telemetry:
         """The server refused a publish for a limit or its load."""
         if refusal.err_code not in REFUSALS:
             return
-        reason = REFUSALS[refusal.err_code][0]
+        reason = REFUSALS[refusal.err_code]
         route = UNKNOWN
         if self._routes.patterns:
             place = self._routes.of([refusal.subject])[0].as_py()

@@ -77,10 +77,10 @@ def test_a12_what_is_none():
     lanes = lanes_of("async")
     refuse(lanes, [0, 1], 10077, "maximum messages per subject exceeded", 100.0)
     dead = lanes.add_dead_letters()
-    dead.push_backs["dead.a"] = 100.0
+    dead.tally.push_backs["dead.a"] = 100.0
 
     assert lanes.push_backs(100.0) == []
-    assert dead.push_backs == {}
+    assert dead.tally.push_backs == {}
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
@@ -166,7 +166,7 @@ def test_far_away_more_may_be_on_its_way(minimum, mode, trip_s, most):
     lanes.set_round_trip(trip_s)
     ((lane, _),) = lanes.parts(block("a" * 100, 0))
 
-    assert lane._limit.maximum == most
+    assert lane.limit == most
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Admission, Load
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
@@ -21,7 +20,19 @@ from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits import atomic, fast
-from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
+from ...kits.lanes import (
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    exchange,
+    hear,
+    parse,
+    sent,
+    terms,
+)
 from ...kits.options import FIXED, rules_of
 from ...kits.seeds import SEED
 from ...kits.world import SUBJECTS, World, block, command
@@ -119,8 +130,8 @@ def test_a_commit_without_a_row_that_is_lost_goes_again(how):
         one.expire(tick / 10)
 
     assert not one.busy
-    assert one.acked == len(server.stored) > 1
-    assert one.retries == 0
+    assert one.tally.acked == len(server.stored) > 1
+    assert one.tally.retries == 0
 
 
 def test_rows_of_a_lost_fast_batch_wait_while_paused():
@@ -209,7 +220,7 @@ def test_a_row_that_is_stored_has_no_deadline():
     """
     One that came back and was stored does not shorten the time for the next connection.
     """
-    one = AsyncLane(PREFIX, FixedLimit(8), 1 << 30, 5.0, 120.0)
+    one = AsyncLane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
     one.ready(100.0, 1 << 20)
     before = one.give_up_at
