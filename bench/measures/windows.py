@@ -97,7 +97,8 @@ def simulated() -> Iterator[Surrounding]:
     """Scripted servers."""
     for name, (script, seconds) in _SCRIPTS.items():
         rates = {
-            window: run(script, make(), until=seconds, tick_s=_TICK_S)[0].window.tally.acked / seconds
+            window: run(script, make(), until=seconds, tick_s=_TICK_S)[0].window.tally.acked
+            / seconds
             for window, make in _LIMITS.items()
         }
         yield Surrounding(f"{name} (simulated)", rates)
