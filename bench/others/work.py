@@ -32,6 +32,7 @@ __all__ = [
     "publish_fast",
     "publish_paced",
     "publish_steadily",
+    "publish_timed",
     "share_consumer",
     "spin",
 ]
@@ -74,6 +75,12 @@ def publish_steadily(child: Child, url: str, **how: Any) -> None:
     """`Wire.publish_steadily` until told to stop."""
     with _wire(url) as wire:
         child.run(lambda: wire.publish_steadily(**how, stopped=child.is_stopped))
+
+
+def publish_timed(child: Child, url: str, **how: Any) -> None:
+    """`Wire.publish_timed` until told to stop."""
+    with _wire(url) as wire:
+        child.run(lambda: wire.publish_timed(**how, stopped=child.is_stopped))
 
 
 def drain_consumer(child: Child, url: str, **what: Any) -> None:
