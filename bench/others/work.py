@@ -60,6 +60,12 @@ def publish_steadily(child: Child, url: str, **how: Any) -> None:
         child.run(lambda: wire.publish_steadily(**how, stopped=child.is_stopped))
 
 
+def publish_timed(child: Child, url: str, **how: Any) -> None:
+    """`Wire.publish_timed` until told to stop."""
+    with _wire(url) as wire:
+        child.run(lambda: wire.publish_timed(**how, stopped=child.is_stopped))
+
+
 def drain_consumer(child: Child, url: str, **what: Any) -> None:
     """`Wire.drain_consumer`."""
     with _wire(url) as wire:
