@@ -30,7 +30,7 @@ from ..errors import (
     TargetChangedError,
 )
 from ..outbox.messages import Messages
-from ..outbox.targets import Target, Targets
+from ..outbox.targets import Target
 from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import RowSignals, WriteContext
 from ..publish.lanes.lane import earliest
@@ -150,16 +150,15 @@ class TaskAttempt:
         task: Task,
         builder: MessageBuilder,
         streams: Streams,
-        targets: Targets,
         mapping: str,
         signals: RowSignals,
     ) -> None:
         self._task = task
         self._builder = builder
         self._streams = streams
-        self._targets = targets
+        self._targets = streams.targets
+        self._targets.again = self._as_they_are
         self._mapping = mapping
-        targets.again = self._as_they_are
         self._signals = signals
         self._reached: dict[str, Target] = {}
         self._record: TaskRecord | None = None
@@ -395,12 +394,12 @@ class TaskAttempt:
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
         fresh = pa.array([True] * len(messages))
-        recovery, targets = self._recovery, messages.targets
-        if recovery is None or targets is None:
+        recovery = self._recovery
+        if recovery is None:
             return fresh
         with self._asking:
             recovery.refresh(self._earlier, _REFRESH * self._window_s())
-        codes = targets.take(messages.indices)
+        codes = messages.targets.take(messages.indices)
         for place in places_of(messages).to_pylist():
             own = pc.equal(codes, int32(place))
             unseen = recovery.fresh(messages.where(own), self._targets[place])
@@ -415,14 +414,14 @@ class TaskAttempt:
             DuplicateIdError: An id was made for its row, and no attempt before has stored that.
             WriterFencedError: One that came after this one has.
         """
-        prefix, record, targets = self._task.id_prefix, self._record, messages.targets
-        if prefix is None or messages.ids is None or targets is None:
+        prefix, record = self._task.id_prefix, self._record
+        if prefix is None or messages.ids is None:
             return
         if record is None or record.forgotten:
             return  # an operator wants it written again, by the same ids
         made = pc.fill_null(pc.starts_with(messages.ids, f"{prefix}-"), False)
         messages = messages.where(made)
-        codes = targets.take(messages.indices)
+        codes = messages.targets.take(messages.indices)
         for place in places_of(messages).to_pylist():
             own, target = messages.where(pc.equal(codes, int32(place))), self._targets[place]
             if self._recovery is not None:  # or has the attempt before stored it just now?
@@ -446,8 +445,6 @@ class TaskAttempt:
 
 def places_of(messages: Messages) -> pa.Array:
     """The distinct target streams of the messages; rows that can be no messages have none."""
-    if messages.targets is None:
-        return pa.nulls(0, pa.int32())
     return pc.unique(messages.targets.take(messages.indices)).drop_null()
 
 

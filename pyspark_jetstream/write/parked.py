@@ -34,7 +34,7 @@ from ..errors import DuplicateIdError, OptionError, StreamNotFoundError
 from ..outbox.deadletters import SUBJECT, DeadLetters, notes, restore
 from ..outbox.messages import Messages
 from ..outbox.parking import Parking, Staying, parking_prefix
-from ..outbox.targets import Target, Targets
+from ..outbox.targets import Target
 from ..outbox.throttling.throttle import PausedBy
 from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import WriteContext
@@ -168,7 +168,7 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
         record: of the task, which notes the parking stream and all streams that rows go to.
     """
     name, targets = options.rules.park_stream, streams.targets
-    if name is None or targets is None:
+    if name is None:
         return None
     query, batch = record.name.write, record.name.batch
     prefix = parking_prefix(name, query)
@@ -346,18 +346,11 @@ class _Drain:
         Raises:
             WriterFencedError: Another drain has begun.
         """
-        windows = [target.duplicate_window_s for target in self._targets.streams]
+        windows = [target.duplicate_window_s for target in self._streams.targets.streams]
         if now - self._looked_at < _FENCE * min(windows, default=math.inf):
             return
         self._looked_at = now
         Ledger(JetStream(self._streams.client)).check_drain(self._query, self._lease)
-
-    @property
-    def _targets(self) -> Targets:
-        targets = self._streams.targets
-        if targets is None:  # a ledger needs them, and parking needs a ledger
-            raise OptionError("throttleParkStream", "needs exactlyOnce=true")
-        return targets
 
     # ── the parking stream ───────────────────────────────────────────────────────────────────
 
@@ -369,7 +362,7 @@ class _Drain:
         builder = MessageBuilder(
             options=replace(options.rows, subject=None, mapping=None, mapping_key=None),
             max_payload=self._client.connection.max_payload,
-            targets=self._targets,
+            targets=self._streams.targets,
             priorities=options.priorities,
         )
         with closing(Client(options.connection)) as reader:
@@ -461,13 +454,11 @@ class _Drain:
             again: whether it is done whenever it was.
         """
         now, stale = time.monotonic(), dict[str, list[str]]()
-        if messages.targets is None:
-            return
         for code in pc.unique(messages.indices).to_pylist():
             subject, place = messages.distinct[code], messages.targets[code].as_py()
             if place is None:
                 continue
-            target = self._targets[place]
+            target = self._streams.targets[place]
             _, at = self._scans.get(subject, (0, -math.inf))
             if again or now - at > _REFRESH * target.duplicate_window_s:
                 stale.setdefault(target.name, []).append(subject)
@@ -512,13 +503,12 @@ class _Drain:
         missing = messages.where(pc.invert(self._are_stored(messages)))
         if not len(missing):
             return
-        code, target = missing.codes[0], None
-        if missing.targets is not None:
-            target = self._targets[missing.targets[code].as_py()]
+        code = missing.codes[0]
+        target = self._streams.targets[missing.targets[code].as_py()]
         raise DuplicateIdError(
             missing.distinct[code],
             missing.rows[0].as_py(),
             missing.ids[0].as_py().decode() if missing.ids is not None else "",
-            target.name if target is not None else "",
-            target.duplicate_window_s if target is not None else 0.0,
+            target.name,
+            target.duplicate_window_s,
         )

@@ -194,7 +194,7 @@ class MessageBuilder:
         self._options = options or _PLAIN
         self._partition = partition
         self._id_prefix = id_prefix
-        self._targets = targets
+        self._targets = targets or Targets()
 
     def build(self, batch: pa.RecordBatch) -> Messages:
         """
@@ -243,13 +243,11 @@ class MessageBuilder:
             raise UnfitError(faults)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
-        targets = None
-        if self._targets is not None and len(distinct):
-            targets = self._targets.of(distinct, self._options.rejects)
-            self._check_taken(distinct, targets, indices)
-            codes = targets.take(indices)
-            commands.check_allowed(self._targets, codes, self._options.once)
-            headers.drop_refused(self._targets, codes)
+        targets = self._targets.of(distinct, self._options.rejects)
+        self._check_taken(distinct, targets, indices)
+        codes = targets.take(indices)
+        commands.check_allowed(self._targets, codes, self._options.once)
+        headers.drop_refused(self._targets, codes)
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, *commands.lines(headers, ids), *headers.lines())
         self._check_sizes(lines, data)
@@ -312,7 +310,7 @@ class MessageBuilder:
             data=pc.coalesce(_data(batch), NOTHING),
             distinct=names,
             indices=subjects_.indices,
-            targets=None if self._targets is None else pa.nulls(len(names), pa.int32()),
+            targets=pa.nulls(len(names), pa.int32()),
             rows=numbers,
             ids=ids,
             faults=faults,
@@ -436,9 +434,8 @@ class MessageBuilder:
 
     def _check_taken(self, distinct: pa.Array, targets: pa.Array, indices: pa.Array) -> None:
         """A subject of the rows must be one that a stream takes, where that can be told."""
-        if not targets.null_count or not self._options.require_stream:
-            return
-        if self._targets is not None and not self._targets.is_blind:
+        is_known = self._options.require_stream and not self._targets.is_blind
+        if targets.null_count and is_known:
             raise _of_each(distinct, pc.is_null(targets), untaken, indices)
 
     # ── headers ──────────────────────────────────────────────────────────────────────────────

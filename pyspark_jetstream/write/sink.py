@@ -191,7 +191,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
             bucket = options.rows.bucket
             if bucket is not None:
                 subject = f"{bucket_prefix(bucket)}_"
-            if subject is None or options.rows.mapping is not None or targets is None:
+            if subject is None or options.rows.mapping is not None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:

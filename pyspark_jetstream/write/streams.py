@@ -82,9 +82,8 @@ class Streams:
         asks = options.rows.require_stream or options.publish_mode != "async"
         self._dead: set[str] = set()
         """Those of dead letters alone, as far as is known."""
-        self.targets = Targets(self._find) if asks or options.rules.sheddable else None
-        if self.targets is not None:
-            self.targets.id_behind = self._id_behind
+        self.targets = Targets(self._find if asks or options.rules.sheddable else None)
+        self.targets.id_behind = self._id_behind
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -114,8 +113,7 @@ class Streams:
             if self._options.ledger or batched or error.retryable or off:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)
-            if self.targets is not None:
-                self.targets.is_blind = True
+            self.targets.is_blind = True
             return [None] * len(subjects)
         for name, info in infos.items():
             now = FoundStream.of(info)

@@ -129,7 +129,7 @@ def write_task(
         reroutes=reroutes,
     )
     with closing(streams):
-        if not options.ledger or streams.targets is None:
+        if not options.ledger:
             counts = _publish_all(task, batches, builder, streams, signals, report)
             report.seen += streams.holding(counts.stored_in)
             report.seen += streams.holding_dead(counts.dead_in)
@@ -137,7 +137,7 @@ def write_task(
             if found is not None and task.counts_duplicates(builder, is_first=False):
                 report.fresh = fresh_rows(found, counts, streams.seen)
         else:
-            one = TaskAttempt(task, builder, streams, streams.targets, digest(note), signals)
+            one = TaskAttempt(task, builder, streams, digest(note), signals)
             try:
                 found = one.run(iter(batches), report.telemetry, reroutes is not None)
             except (OptionError, RowError) as error:
@@ -220,12 +220,12 @@ def _agreed(
 
 
 def _reroutes(
-    options: SinkOptions, way: BatchMapping, targets: Targets | None, signals: RowSignals
+    options: SinkOptions, way: BatchMapping, targets: Targets, signals: RowSignals
 ) -> Reroutes | None:
     if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
         return None  # a key's rows belong together
     weights = options.rows.reroutes_weights
-    if weights or targets is not None:
+    if weights or not targets.is_blind:
         return Reroutes(way.mapping, weights, targets, way.cluster, signals)
     return None
 
