@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +23,6 @@ from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import (
-    DuplicateIdError,
     JetStreamError,
     NotConnectedError,
     PublishError,
@@ -46,7 +46,7 @@ from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
 from .parked import found_parking, parking
 from .rows import MessageBuilder
-from .streams import Streams, target_fault
+from .streams import Streams, duplicate_id, target_fault
 
 logger = get_logger(__name__)
 
@@ -80,6 +80,19 @@ class Written(NamedTuple):
         """Whether it is known of every row where it is."""
         elsewhere = self.dead_letters + self.dropped + self.parked
         return self.rows == self.acked + self.lost + self.stored + elsewhere
+
+
+@dataclass(slots=True)
+class TaskReport:
+    """What a task says beside its counts; it grows while the task writes."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    seen: list[FoundStream] = field(default_factory=list)
+    """The target streams as they were found, for the commit."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Names of headers that did not go out, and of how many rows."""
+    fresh: int = 0
+    """Rows that have a sequence of their own behind the ends of these streams, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +154,7 @@ class TaskAttempt:
     One attempt of a task under the ledger.
 
     Args:
+        report: gets what is to be said of it, when it has ended.
         mapping: digest of the mapping that rows go by.
         signals: what the builder of the rows and their publisher know of each other.
     """
@@ -150,10 +164,12 @@ class TaskAttempt:
         task: Task,
         builder: MessageBuilder,
         streams: Streams,
+        report: TaskReport,
         mapping: str,
         signals: RowSignals,
     ) -> None:
         self._task = task
+        self._report = report
         self._builder = builder
         self._streams = streams
         self._targets = streams.targets
@@ -165,16 +181,10 @@ class TaskAttempt:
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
-        self.seen: list[FoundStream] = []
-        """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
-        self.fresh = 0
-        """Rows that have a sequence of their own there, as far as known."""
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
-    def run(
-        self, batches: Iterator[pa.RecordBatch], telemetry: Telemetry, moves: bool
-    ) -> Written | None:
+    def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
         Publishes what is not stored; None if the batch was committed before.
 
@@ -189,7 +199,7 @@ class TaskAttempt:
         new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
-        record = ledger.begin(task.name, self._seen(new), self._mapping, ids, task.look)
+        record = ledger.begin(task.name, self._as_found(new), self._mapping, ids, task.look)
         if record is None:
             logger.info("committed before task=%s", task.name)
             return None
@@ -199,7 +209,7 @@ class TaskAttempt:
         if record.again:
             self._recover(record, moves)
         self._streams.publishing = True
-        counts = self._publish(self._rows(first, batches), telemetry)
+        counts = self._publish(self._rows(first, batches))
         self._streams.publishing = False
         stored, stored_in = 0, counts.stored_in
         if self._recovery is not None:
@@ -210,19 +220,22 @@ class TaskAttempt:
         self._check_reached(counts.stored_in)
         Ledger(JetStream(task.client)).check(record)
         found = [seen for seen in self._streams.seen.values() if seen.name in self._reached]
-        self.seen = [
+        report = self._report
+        report.seen = [
             seen.since(record.streams.get(seen.name, seen.before)).holding(
                 stored_in.get(seen.name, 0)
             )
             for seen in found
         ]
-        self.seen += [seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)]
+        report.seen += [
+            seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)
+        ]
         if task.counts_duplicates(self._builder, is_first=not record.forgotten):
-            self.fresh = fresh_rows(total, counts, {seen.name for seen in self.seen})
-        self.seen += self._streams.holding_dead(counts.dead_in)
+            report.fresh = fresh_rows(total, counts, {seen.name for seen in report.seen})
+        report.seen += self._streams.holding_dead(counts.dead_in)
         return total
 
-    def _publish(self, rows: Iterable[Messages], telemetry: Telemetry) -> Counts:
+    def _publish(self, rows: Iterable[Messages]) -> Counts:
         """The loop of a write that has a ledger: it looks there between two turns."""
         task, options = self._task, self._task.options
         recovers = self._recovery is not None
@@ -230,7 +243,7 @@ class TaskAttempt:
             options,
             self._targets,
             task.origin,
-            telemetry,
+            self._report.telemetry,
             self._signals,
             is_checked=recovers,
             aside=self._streams.parking,
@@ -294,16 +307,10 @@ class TaskAttempt:
 
     def _look(self) -> None:
         """Stops this attempt when another one has taken the task over."""
-        if not self._asking.acquire(blocking=False):
-            return  # now somebody else asks; this is called all the time
-        try:
-            self._look_now()
-        finally:
-            self._asking.release()
-
-    def _look_now(self) -> None:
         if time.monotonic() - self._looked_at < _FENCE * self._window_s():
             return
+        if not self._asking.acquire(blocking=False):
+            return  # now somebody else asks; this is called all the time
         self._looked_at = time.monotonic()
         try:
             if self._record is not None:
@@ -313,6 +320,8 @@ class TaskAttempt:
                 raise
             # The publishes have their own deadline, and the last look is still to come.
             logger.info("no look into the ledger task=%s reason=%s", self._task.name, error)
+        finally:
+            self._asking.release()
 
     # ── targets ──────────────────────────────────────────────────────────────────────────────
 
@@ -355,7 +364,7 @@ class TaskAttempt:
             for target, info in zip(known, infos, strict=True)
         ]
 
-    def _seen(self, targets: dict[str, Target]) -> list[FoundStream]:
+    def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
         return [self._streams.seen[name] for name in targets]
 
     def _admit(self, messages: Messages) -> None:
@@ -363,7 +372,7 @@ class TaskAttempt:
         new = self._new_targets(messages)
         if new and self._record is not None:
             ledger = Ledger(JetStream(self._streams.client))
-            ledger.extend(self._record, self._seen(new))
+            ledger.extend(self._record, self._as_found(new))
             self._looked_at = time.monotonic()
             self._reached.update(new)
             for name, target in new.items():
@@ -430,13 +439,7 @@ class TaskAttempt:
                 own = own.where(self._recovery.missing(own, target))
             if len(own):
                 Ledger(JetStream(self._streams.client)).check(record)
-                raise DuplicateIdError(
-                    own.distinct[own.codes[0]],
-                    own.rows[0].as_py(),
-                    own.ids[0].as_py().decode() if own.ids is not None else "",
-                    target.name,
-                    target.duplicate_window_s,
-                )
+                raise duplicate_id(own, target)
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in self._reached.values()]

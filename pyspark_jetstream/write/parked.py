@@ -18,7 +18,6 @@ Rule 3: a row leaves the parking stream after its PubAck. A drain may end at any
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,7 +29,7 @@ import pyarrow.compute as pc
 
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
-from ..errors import DuplicateIdError, OptionError, StreamNotFoundError
+from ..errors import OptionError, StreamNotFoundError
 from ..outbox.deadletters import SUBJECT, DeadLetters, notes, restore
 from ..outbox.messages import Messages
 from ..outbox.parking import Parking, Staying, parking_prefix
@@ -48,8 +47,9 @@ from .exactlyonce.changes import FoundStream
 from .exactlyonce.committed import Committed
 from .exactlyonce.ledger import Ledger, parked_of
 from .exactlyonce.records import TaskRecord
+from .exactlyonce.recovery import ID_LINE, stored_messages
 from .rows import MessageBuilder
-from .streams import Streams
+from .streams import Streams, duplicate_id
 
 logger = get_logger(__name__)
 
@@ -73,8 +73,6 @@ _UNFIT: Final = (
 """Settings of a stream that can be no parking stream."""
 
 _LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
-
-_ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 
 _MADE: Final = "^[0-9a-f]{16}-[0-9]+-[0-9]+$"
 """Ids that are made for rows."""
@@ -466,9 +464,6 @@ class _Drain:
             self._scan_stream(name, subjects, now)
 
     def _scan_stream(self, name: str, subjects: list[str], now: float) -> None:
-        from ..fetch.decoding.rows import StoredBuilder
-        from ..fetch.own import Own, OwnAttempt
-
         client = self._streams.client
         js = JetStream(client)
         info = js.stream_info(name)
@@ -480,12 +475,10 @@ class _Drain:
             since = max(since, self._scans.get(subject, (0, 0.0))[0])
             known = self._ids.setdefault(subject, set())
             if end > since:
-                read = Own(None, name, subject, since, end, None, True, False)
-                for batch in OwnAttempt(client, read, builder=StoredBuilder()).batches():
-                    for stored in batch.column("stored").to_pylist():
-                        match = _ID.search(stored or b"")
-                        if match is not None:
-                            known.add(match[1])
+                for _, _, headers, _ in stored_messages(client, name, since, end, subject):
+                    match = ID_LINE.search(headers or b"")
+                    if match is not None:
+                        known.add(match[1])
             self._scans[subject] = (max(since, end), now)
 
     def _check_repeated(self, messages: Messages) -> None:
@@ -503,12 +496,5 @@ class _Drain:
         missing = messages.where(pc.invert(self._are_stored(messages)))
         if not len(missing):
             return
-        code = missing.codes[0]
-        target = self._streams.targets[missing.targets[code].as_py()]
-        raise DuplicateIdError(
-            missing.distinct[code],
-            missing.rows[0].as_py(),
-            missing.ids[0].as_py().decode() if missing.ids is not None else "",
-            target.name,
-            target.duplicate_window_s,
-        )
+        place = missing.targets[missing.codes[0]].as_py()
+        raise duplicate_id(missing, self._streams.targets[place])

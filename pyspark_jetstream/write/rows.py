@@ -46,8 +46,8 @@ from .commandlines import (
     check_once,
     is_bytes,
     of_keys,
+    refuse,
     sound,
-    unfit,
 )
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
@@ -284,7 +284,7 @@ class MessageBuilder:
                 " configuration"
             )
             reasons = join(digits(sizes), scalar(why)).cast(pa.string())
-            raise unfit(pc.greater(sizes, self.max_payload), reasons)
+            refuse(pc.greater(sizes, self.max_payload), reasons)
 
     # ── rows that can be no messages ─────────────────────────────────────────────────────────
 
@@ -341,11 +341,8 @@ class MessageBuilder:
             )
         else:
             plain = batch.column("subject").cast(pa.string())
-            if plain.null_count:
-                why = (
-                    "subject is null; leave such rows out, or name one for all with option subject"
-                )
-                raise unfit(pc.is_null(plain), why)
+            why = "subject is null; leave such rows out, or name one for all with option subject"
+            refuse(pc.is_null(plain), why)
             column = plain.dictionary_encode()
             _check_utf8(column)
         distinct, indices = column.dictionary, column.indices

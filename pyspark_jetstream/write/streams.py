@@ -15,11 +15,13 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import (
     ApiError,
+    DuplicateIdError,
     JetStreamError,
     OptionError,
     StreamNotFoundError,
     TargetChangedError,
 )
+from ..outbox.messages import Messages
 from ..outbox.parking import Parking
 from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
@@ -56,6 +58,13 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
             "write into a stream that keeps all its messages, leave publishOrder out",
         )
     return None if fault is None else OptionError("exactlyOnce", fault)
+
+
+def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
+    """The error of the first of these rows, whose made id its stream knew though it was new."""
+    id = rows.ids[0].as_py().decode() if rows.ids is not None else ""
+    subject, row = rows.distinct[rows.codes[0]], rows.rows[0].as_py()
+    return DuplicateIdError(subject, row, id, target.name, target.duplicate_window_s)
 
 
 class Streams:
