@@ -210,16 +210,6 @@ class Targets:
     def __getitem__(self, place: int) -> Target:
         return self.streams[place]
 
-    @property
-    def without_ttl(self) -> list[int]:
-        """Places of those that refuse a message with a TTL."""
-        return [place for place, target in enumerate(self.streams) if not target.allow_ttl]
-
-    @property
-    def without_rollup(self) -> list[int]:
-        """Places of those that refuse a roll-up."""
-        return [place for place, target in enumerate(self.streams) if not target.allow_rollup]
-
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
         renewed = self.again(self.streams)
