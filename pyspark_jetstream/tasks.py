@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from .fetch.dataloss import lost
 from .fetch.decoding.markers import without_markers
 from .fetch.decoding.rows import kept
 from .fetch.directget import DirectRead, read_direct
-from .fetch.layout import Layout
+from .fetch.layout import Layout, Slice
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
 from .logs import log_for
 from .sanitize import get_logger
@@ -162,21 +162,9 @@ def by_own_consumer(
     group, owner = GROUP, None
     if isinstance(instead, ConsumerRead):
         group, owner = instead.group, instead.owner
+    slice_ = {each.name: getattr(instead, each.name) for each in fields(Slice)}
     return OwnRead(
-        partition=instead.partition,
-        stream=instead.stream,
-        filter=filter_,
-        start=instead.start,
-        end=instead.end,
-        expected=instead.expected,
-        include_headers=instead.include_headers,
-        fail_on_data_loss=instead.fail_on_data_loss,
-        mark=instead.mark,
-        group=group,
-        owner=owner,
-        on_invalid_subject=instead.on_invalid_subject,
-        layout=layout,
-        instead=instead,
+        **slice_ | {"filter": filter_}, group=group, owner=owner, layout=layout, instead=instead
     )
 
 

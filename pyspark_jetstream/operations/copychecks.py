@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -109,18 +110,13 @@ class _Meter:
         self._streams[stream] = Copied(stream, 0, end, doing="verified")
 
     def at(self, stream: str, sequence: int) -> None:
-        expected = self._streams[stream].expected
-        self._streams[stream] = Copied(stream, sequence, expected, doing="verified")
+        self._streams[stream] = replace(self._streams[stream], messages=sequence)
         if time.monotonic() >= self._due:
             self._progress(tuple(self._streams.values()))
             self._due = time.monotonic() + _SHOWN_EVERY_S
 
     def done(self) -> None:
-        for stream, copied in self._streams.items():
-            self._streams[stream] = Copied(
-                stream, copied.expected, copied.expected, doing="verified"
-            )
-        self._progress(tuple(self._streams.values()))
+        self._progress([replace(each, messages=each.expected) for each in self._streams.values()])
 
 
 def _raw(client: Client, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:

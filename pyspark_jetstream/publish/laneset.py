@@ -99,7 +99,7 @@ class LaneSet:
     """
 
     def __init__(
-        self, options: SinkOptions, targets: Targets | None, inbox: str, telemetry: Telemetry
+        self, options: SinkOptions, targets: Targets, inbox: str, telemetry: Telemetry
     ) -> None:
         self.all: list[Lane] = []
         """In the order of their numbers."""
@@ -141,8 +141,8 @@ class LaneSet:
             if lane in self.main:
                 said |= lane.tally.push_backs
             lane.tally.push_backs.clear()
-        if not said or self._targets is None:
-            return [(None, max(now, at)) for at in said.values()]
+        if not said:
+            return []
         places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
         return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
 
@@ -165,15 +165,12 @@ class LaneSet:
 
     def way(self, place: int | None) -> Way:
         """Publish mode of rows for the stream in this place."""
-        target = None
-        if place is not None and self._targets is not None:
-            target = self._targets[place]
-        return Way(self._mode(place, target), target.name if target is not None else "")
+        return Way(self._mode(place), "" if place is None else self._targets[place].name)
 
     def streams(self, subjects: Sequence[str]) -> list[str]:
         """The names of these subjects' streams; "" for one that is not known."""
-        if self._targets is None or not subjects:
-            return [""] * len(subjects)
+        if not subjects:
+            return []
         places = self._targets.known(pa.array(subjects, pa.string())).to_pylist()
         return ["" if place is None else self._targets[place].name for place in places]
 
@@ -244,40 +241,27 @@ class LaneSet:
             return
         if self._is_far is None:
             self._is_far = self._seems_far
-        targets = messages.targets
         if messages.unsure is not None:
             self._checks.is_due |= pc.any(pc.is_finite(messages.unsure)).as_py()
-        if self._targets is None or targets is None:
-            yield self._lane(None, None), messages
+        codes = messages.targets.take(messages.indices)
+        places = pc.unique(codes)
+        lanes: dict[Lane, int] = {}
+        numbers = []
+        for place in places.to_pylist():
+            lane = self._lane(place)
+            if place is not None:
+                self._apply_window(lane, self._targets[place])
+            numbers.append(lanes.setdefault(lane, len(lanes)))
+        if len(lanes) == 1:
+            yield lane, messages
             return
-        codes = targets.take(messages.indices)
-        counts = {each["values"]: each["counts"] for each in pc.value_counts(codes).to_pylist()}
-        lanes = {}
-        for place in counts:
-            target = self._targets[place] if place is not None else None
-            lane = self._lane(place, target)
-            if target is not None:
-                self._apply_window(lane, target)
-            if lane is not self._lanes.get(None):
-                lanes[place] = lane
-        if lanes and len(counts) == 1:
-            yield next(iter(lanes.values())), messages
-        elif lanes:
-            # Sorted once, the rows of each are a run; a filter for each would look at all rows.
-            ordered, start = messages.take(pc.array_sort_indices(codes)), 0
-            for place in sorted(counts.keys() - {None}):
-                if place in lanes:
-                    yield lanes[place], ordered.slice(start, counts[place])
-                start += counts[place]
-        slow = self._lanes.get(None)
-        if slow is not None:
-            places = [key for key in self._lanes if key is not None]
-            if not places:
-                yield slow, messages
-            else:
-                rest = pc.invert(pc.is_in(codes, pa.array(places, pa.int32())))
-                if pc.any(rest).as_py():
-                    yield slow, messages.where(rest)
+        # Sorted once, the rows of each are a run; a filter for each would look at all rows.
+        each = pa.array(numbers, pa.int32()).take(pc.index_in(codes, places))
+        counts = {run["values"]: run["counts"] for run in pc.value_counts(each).to_pylist()}
+        ordered, start = messages.take(pc.array_sort_indices(each)), 0
+        for lane, number in lanes.items():
+            yield lane, ordered.slice(start, counts[number])
+            start += counts[number]
 
     def check_windows(self, now: float) -> bool:
         """
@@ -293,7 +277,7 @@ class LaneSet:
             PublishTimeoutError: A stream has not answered for `publishTimeout`.
         """
         checks, window = self._checks, self._options.window
-        if not self._options.ledger or self._targets is None or now < checks.next_at:
+        if not self._options.ledger or now < checks.next_at:
             return False
         if not checks.is_due and not any(lane.is_frozen for lane in self.main):
             return False
@@ -336,39 +320,36 @@ class LaneSet:
         lane.lower_times(target.duplicate_window_s, max_s)
         self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
-    def _lane(self, place: int | None, target: Target | None) -> Lane:
-        mode = self._mode(place, target)
-        key = place if mode != "async" else None
-        way = Way(mode, target.name if target is not None else "")
+    def _lane(self, place: int | None) -> Lane:
+        way = self.way(place)
+        key = place if way.mode != "async" else None
         lane = self._lanes.get(key)
         if lane is None:
-            fault = target.mode_fault(self._options.publish_mode) if target is not None else None
+            mode = self._options.publish_mode
+            fault = None if place is None else self._targets[place].mode_fault(mode)
             if fault is not None:
                 raise OptionError("publishMode", fault)
-            limit = self._limit(mode, target if mode != "async" else None)
+            limit = self._limit(way.mode, None if key is None else way.stream)
             lane = self._lanes[key] = self._new(way, limit, self._options.rows.rejects)
             self.main.append(lane)
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "publishing stream=%s mode=%s round_trip=%.1fms",
-                    way.stream or "*", mode, self._round_trip_s * 1e3,
+                    way.stream or "*", way.mode, self._round_trip_s * 1e3,
                 )  # fmt: skip
         watched = self._watched[self.all.index(lane)]
         if watched.way != way:
-            watched.way = Way(mode)  # of several streams
+            watched.way = Way(way.mode)  # of several streams
         return lane
 
-    def _mode(self, place: int | None, target: Target | None) -> str:
-        mode = self._options.publish_mode
-        if mode == "auto":
-            if place is None or target is None or not target.allow_batched:
-                return "async"
-            if target.counts_ids_early and self._options.message_ids:
-                return "async"
-            if self._seems_far if self._is_far is None else self._is_far:
-                return "async"
-            return "fast" if place < _FAST_LANES else "async"
-        return mode if target is not None else "async"
+    def _mode(self, place: int | None) -> str:
+        if place is None or self._options.publish_mode != "auto":
+            return "async" if place is None else self._options.publish_mode
+        target = self._targets[place]
+        is_far = self._seems_far if self._is_far is None else self._is_far
+        counts_early = target.counts_ids_early and self._options.message_ids
+        is_fast = target.allow_batched and not counts_early and not is_far and place < _FAST_LANES
+        return "fast" if is_fast else "async"
 
     @property
     def _seems_far(self) -> bool:
@@ -392,14 +373,13 @@ class LaneSet:
         self._watched.append(watched)
         return lane
 
-    def _limit(self, mode: str, target: Target | None) -> Limit:
+    def _limit(self, mode: str, stream: str | None) -> Limit:
         window = self._options.window
         is_far = self._round_trip_s >= _FAR_S
         maximum = window.max_in_flight_far if is_far else window.max_in_flight
         # The server has a slow start of its own for fast batches.
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
-        name = target.name if target is not None else None
-        limit = kept_limit(self._options.connection.servers, name, mode, settings)
+        limit = kept_limit(self._options.connection.servers, stream, mode, settings)
         limit.held = False  # by a task before
         return limit

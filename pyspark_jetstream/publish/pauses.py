@@ -136,8 +136,6 @@ class WriterPauses:
 
     def _streams(self, subjects: Iterable[str]) -> tuple[str, ...]:
         """The streams of these subjects, as far as they were looked up."""
-        if self._targets is None:
-            return ()
         places = self._targets.known(pa.array(subjects, pa.string())).drop_null().unique()
         return tuple(self._targets[place].name for place in places.to_pylist())
 

@@ -349,7 +349,7 @@ class Publisher:
         targets = self._context.targets
         for lane in self.lanes.main:
             for doubted in lane.tally.doubted:
-                is_stored = targets is not None and any(
+                is_stored = any(
                     targets.id_behind(targets[place], subject, expected) == own
                     for place, subject, expected, own in doubted.places()
                 )

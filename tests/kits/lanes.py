@@ -59,7 +59,7 @@ def messages(
         data=pa.array(data or [b"%d" % row for row in rows], pa.binary()),
         distinct=encoded.dictionary.to_pylist(),
         indices=encoded.indices,
-        targets=None,
+        targets=pa.nulls(len(encoded.dictionary), pa.int32()),
         rows=pa.array(rows, pa.int64()),
     )
 

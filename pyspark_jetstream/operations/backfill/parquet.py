@@ -168,9 +168,9 @@ class ParquetTarget:
         Measures of the Parquet files below a directory, by path; files without rows are left out.
         """
         sizes = {
-            file.path: file.bytes
-            for file in self._storage.files(directory)
-            if file.path.endswith(".parquet") and not _hidden(file.path[len(directory) :])
+            path: size
+            for path, size in self._storage.files(directory).items()
+            if path.endswith(".parquet") and not _hidden(path[len(directory) :])
         }
         if not sizes:
             return {}
@@ -205,8 +205,8 @@ class ParquetTarget:
 
     def _strangers(self, known: set[str]) -> list[str]:
         """Files that a run of this backfill moved into place but did not record."""
-        paths = [file.path for file in self._storage.files() if not _hidden(file.path)]
-        return [path for path in paths if path not in known and _OURS.fullmatch(path)]
+        found = self._storage.files().keys() - known
+        return [path for path in found if not _hidden(path) and _OURS.fullmatch(path)]
 
 
 def _hidden(path: str) -> bool:

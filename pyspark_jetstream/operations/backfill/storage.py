@@ -32,13 +32,6 @@ class Hadoop(NamedTuple):
         return cls(spark._jvm, context.hadoopConfiguration())
 
 
-class StoredFile(NamedTuple):
-    """A file, by its path below the directory."""
-
-    path: str
-    bytes: int
-
-
 class Storage:
     """Files below one directory, by their paths relative to it."""
 
@@ -67,18 +60,18 @@ class Storage:
                 str(status.getPath().getName()) for status in self._files.listStatus(path)
             )
 
-    def files(self, directory: str = "") -> list[StoredFile]:
-        """All files below a directory; nothing where there is none."""
+    def files(self, directory: str = "") -> dict[str, int]:
+        """The bytes of all files below a directory, by their paths; nothing where there is none."""
         with from_java(self.path(directory)):
             path = self._path(directory)
             if not self._files.exists(path):
-                return []
-            files, listing = [], self._files.listFiles(path, True)
+                return {}
+            files, listing = {}, self._files.listFiles(path, True)
             while listing.hasNext():
                 status = listing.next()
                 name = str(status.getPath().toString())[len(self.root) + 1 :]
-                files.append(StoredFile(name, int(status.getLen())))
-            return sorted(files)
+                files[name] = int(status.getLen())
+            return files
 
     def read(self, name: str) -> bytes | None:
         """A file's content, None where there is none."""

@@ -30,8 +30,9 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.terminal import say, say_json
 
+from .commands import FAILED
 from .overview import add_consumers, selected
-from .program import FAILED, Parser, seconds
+from .program import Parser, seconds
 
 NOT_PAUSED: Final = 3
 

@@ -24,6 +24,7 @@ from contextlib import closing
 from types import ModuleType
 from typing import Any, Final, NoReturn, TypeVar
 
+from pyspark_jetstream import values as value_of
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
@@ -31,13 +32,10 @@ from pyspark_jetstream.logs import log_for
 from pyspark_jetstream.operations.backfill.faults import BackfillError, UsageError
 from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.options import all_options
-from pyspark_jetstream.values import duration
+
+from .commands import FAILED, INTERRUPTED, USAGE
 
 T = TypeVar("T")
-
-FAILED: Final = 1
-USAGE: Final = 2
-INTERRUPTED: Final = 130
 
 _SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.secret)
 _PAIR: Final = "NAME=VALUE"
@@ -359,11 +357,7 @@ def checked(check: Callable[[str], object]) -> Callable[[str], str]:
 @argument
 def seconds(text: str) -> float:
     """A duration; a number without a unit is one of seconds."""
-    return duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
+    return value_of.duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
 
 
-def positive(text: str) -> int:
-    """An argument above zero."""
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got '{text}'")
-    return int(text)
+positive = argument(value_of.positive)

@@ -26,8 +26,9 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.terminal import say, say_json
 
+from .commands import FAILED
 from .overview import add_consumers, selected
-from .program import FAILED, Parser
+from .program import Parser
 
 NOBODY: Final = 3
 

@@ -45,7 +45,10 @@ class HadoopDirectory:
         """Output of that JVM, kept from the terminal."""
         try:
             self._storage: Storage = self._within(self._reached)
-            self._check()
+            if not self._within(lambda: self._storage.read("metadata")):
+                found = self._within(self._storage.names)
+                why = "it has no file metadata" if found else "there is no such directory"
+                raise OptionError("checkpoint", f"no streaming query's: {location}: {why}")
         except BaseException:
             self.close()
             raise
@@ -70,12 +73,6 @@ class HadoopDirectory:
             self._gateway.proc.stdin.close()  # by which it knows that nobody needs it any more
             self._gateway = None
         self._said.close()
-
-    def _check(self) -> None:
-        if not self._within(lambda: self._storage.read("metadata")):
-            found = self._within(self._storage.names)
-            why = "it has no file metadata" if found else "there is no such directory"
-            raise OptionError("checkpoint", f"no streaming query's: {self.location}: {why}")
 
     def _within(self, call: Callable[[], T]) -> T:
         """Result of a call, or its failure as an error of ours."""

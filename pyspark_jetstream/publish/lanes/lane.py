@@ -47,14 +47,14 @@ class Doubted(NamedTuple):
         Where an earlier sending would have stored some of them: the target, the subject, the
         sequence that it expected to be the last one there, and the message's id.
         """
-        targets, ids, lines = self.messages.targets, self.messages.ids, self.messages.lines
-        if targets is None or ids is None or lines is None:
+        ids, lines = self.messages.ids, self.messages.lines
+        if ids is None or lines is None:
             return
         found = zip(self.messages.codes, lines.to_pylist(), ids.to_pylist(), strict=True)
         expecting = ((code, _EXPECTED.search(line or b""), id) for code, line, id in found)
         left = _LOOKED_AT
         for code, expected, id in expecting:
-            place = targets[code].as_py()
+            place = self.messages.targets[code].as_py()
             if expected is not None and place is not None and id is not None and left > 0:
                 left -= 1
                 yield place, self.messages.distinct[code], int(expected[1]), id

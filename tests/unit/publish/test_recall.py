@@ -240,7 +240,7 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
     one.offer(block("a", 0), 0.0, Load(0, 64))
     if source == "pause":
         pauses.command(command(1, "a", 150.0), 0.0)
-    pauses.refused(10023, "b", (), 1.0, 149.5)
+    pauses.refused(10023, "b", 1.0, 149.5)
     one.expire(149.6)
 
     assert one.waiting == 1
@@ -256,7 +256,7 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
     taken = one.take(1, 5.0)
     assert taken is not None
     one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
-    pauses.refused(10077, "a", (), 1.0, 14.5)
+    pauses.refused(10077, "a", 1.0, 14.5)
     one.expire(14.6)
 
     with pytest.raises(PublishTimeoutError, match=r"waited 10\.1s"):
@@ -269,7 +269,7 @@ def test_an_operators_pause_counts_whoever_else_pauses_longer():
     """
     pauses = Throttle()
     pauses.command(command(1, "a", 0.5), 0.0)
-    pauses.refused(10023, "b", (), 1.0, 0.0)
+    pauses.refused(10023, "b", 1.0, 0.0)
     longest = pauses.state("a", 0.1)
     operators = pauses.state("a", 0.1, (PausedBy.OPERATOR,))
 

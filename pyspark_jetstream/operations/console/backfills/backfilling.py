@@ -23,7 +23,8 @@ from ...backfill.journal import Journal, Manifest
 from ...backfill.progress import progress
 from ...backfill.storage import Hadoop, Storage
 from ...terminal import complain, say, say_json
-from ..program import FAILED, Parser, merged, positive
+from ..commands import FAILED
+from ..program import Parser, merged, positive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
