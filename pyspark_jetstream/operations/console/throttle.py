@@ -312,7 +312,7 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
 
 
 def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
-    """Producers that were told; with `ended` also how many of them have ended, which changes often."""
+    """Producers that were told; with `ended` also how many ended, which changes often."""
     rows: list[Row] = [
         _row(
             str(number),
@@ -326,9 +326,11 @@ def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
     ]
     for response, (count, receipts, missed) in pauses.ended.items() if ended else ():
         state = f"{response.value}, ended meanwhile"
-        rows.append(_row(f"{count:,} more" if rows else f"{count:,}", "", "", receipts, missed, state))
+        rows.append(
+            _row(f"{count:,} more" if rows else f"{count:,}", "", "", receipts, missed, state)
+        )
     if not rows and pauses.nobody:
-        rows.append(_row("nobody so far", "", "", None, None, "who comes is told"))
+        rows.append(_row("nobody so far", "", "", None, None, "a writer that begins is told"))
     return rows
 
 
