@@ -63,8 +63,11 @@ def test_a_long_line_fits_the_terminal(capsys, monkeypatch):
 
     out, err = capsys.readouterr()
     said = [
-        "  the consumer 'alerts-0' is paused", "    until 03:46:16", f"    ({command}", "    ends it)"
-    ]  # fmt: skip
+        "  the consumer 'alerts-0' is paused",
+        "    until 03:46:16",
+        f"    ({command}",
+        "    ends it)",
+    ]
     assert out.splitlines()[:5] == [*said, "short"]
     assert err.splitlines() == said
     assert json.loads("\n".join(out.splitlines()[5:])) == {"a": line}
