@@ -137,11 +137,13 @@ class _RunEnd:
 
 
 class _LagLook:
-    """How metrics ask what is left behind the batch that was planned."""
+    """How metrics ask what is left behind the batch that was planned, and who pauses it."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self.planned: Offset | None = None
         """Where it ends; None of a query that waits."""
+        self.paused: frozenset[int] = frozenset()
+        """Partitions that it reads by consumers which were paused since it was planned."""
         self._options = options
         self._layout = layout
         self._asked: tuple[Survey, BatchPlanner] | None = None
@@ -675,12 +677,24 @@ class RangeDriver(Driver):
                 counts.set_lag(_counts(left, end, upto))
 
         self._count(count)
+        reads = [
+            self._durables.read(p, end, infos[p.stream])
+            for p in self._layout
+            if self.report.get(str(p.index), {}).get("read") == "consumer"
+        ]
+        found = survey.js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        self._lag.paused = frozenset(
+            read.partition
+            for read, info in zip(reads, found, strict=True)
+            if info is not None and info.pause_s > 0
+        )
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(self._turn.holds)
         for partition in self._layout:
             report = self._durables.report(partition.index)
-            counts.set_paused(partition.index, "pausedUntil" in report)
+            is_paused = "pausedUntil" in report or partition.index in self._lag.paused
+            counts.set_paused(partition.index, is_paused)
             if "pinned" in report:
                 counts.set_pins(partition.index, report)
 
