@@ -18,7 +18,7 @@ mirror brings counts where it is proven to be what the stream holds there (`mirr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,11 +26,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..client import wire
-from ..client.connection import Client
+from ..client.connection import Client, away_s
 from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
-from ..client.peer import away_s
 from ..errors import (
     ApiError,
     DataLossError,
@@ -42,9 +41,8 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
-from ..subjects import raw
 from .assumptions import position_changes
-from .dataloss import GO_ON, History, check_loss, lost
+from .dataloss import GO_ON, History, check_loss, is_read, lost
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
@@ -86,8 +84,6 @@ _LONGEST_PAUSE_S: Final = 0.05
 _LOOK_S: Final = 1.0
 """Time-out of a look at the stream, beside the round trip."""
 
-_KNOWN_SUBJECTS: Final = 200_000
-
 
 @dataclass(frozen=True, slots=True)
 class DirectRead(Slice):
@@ -99,34 +95,26 @@ class DirectRead(Slice):
     """
 
     @staticmethod
-    def whole(
-        stream: str, start: int, end: int, headers: bool = False, mark: Mark | None = None
-    ) -> DirectRead:
+    def whole(stream: str, start: int, end: int, headers: bool = False) -> DirectRead:
         """All that the stream still holds of `(start, end]`, however much that is."""
-        return DirectRead(0, stream, None, start, end, None, headers, False, mark=mark)
+        return DirectRead(0, stream, None, start, end, None, headers, False)
 
 
 def read_direct(
-    client: Client,
-    read: DirectRead,
-    classify: Callable[[str], int | None] | None,
-    mine: str = "",
-    builder: Builder | None = None,
+    client: Client, read: DirectRead, builder: Builder | None = None
 ) -> Iterator[pa.RecordBatch]:
     """
     The messages of the range, in order, each exactly once.
 
-    `classify` tells a subject's partition where neither `filter` nor `mine` does. That is how the
-    subjects of `partition` begin: what begins otherwise is dropped before it costs much. Where
-    `builder` is given, what comes is its work and not rows for Spark.
+    Args:
+        builder: makes something else of them than rows of `read.partition`.
 
     Raises:
         ReadTimeoutError: No progress within `requestTimeout`.
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    builder = builder or RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
-    reader = _RangeReader(client, read, classify, mine.encode(), builder)
+    reader = _RangeReader(client, read, builder or RowBuilder.of(read))
     patience = Patience(
         client.options.request_timeout_s, reader.last, _FIRST_PAUSE_S, _LONGEST_PAUSE_S
     )
@@ -151,20 +139,13 @@ def read_direct(
                 f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
             )
         patience.pause()
-    check_loss(JetStream(client), read, read.partition or 0, reader.rows)
+    check_loss(JetStream(client), read, reader.rows)
 
 
 class _RangeReader:
     """Reads a range by requests that overlap, up to the position that is proven."""
 
-    def __init__(
-        self,
-        client: Client,
-        read: DirectRead,
-        classify: Callable[[str], int | None] | None,
-        mine: bytes,
-        builder: Builder,
-    ) -> None:
+    def __init__(self, client: Client, read: DirectRead, builder: Builder) -> None:
         self.last = read.start
         """All up to here has become rows."""
         self.rows = 0
@@ -173,8 +154,6 @@ class _RangeReader:
         self._courtesy = courtesy_of(client.options, read.stream)
         self._read = read
         self._builder = builder
-        self._classify = of_bytes(classify) if classify is not None else None
-        self._mine = mine
         self._pace: Pace | None = pace_of((client.options, read.stream, read.filter))
         """None where one request at a time is under way, whatever a round trip takes."""
         self._round_trip_s = 0.0
@@ -346,14 +325,8 @@ class _RangeReader:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size
         if replies is not None:
-            batch = self._builder.direct_batch(
-                replies.columns(read.include_headers),
-                self.last,
-                read.end,
-                read.partition,
-                self._classify,
-                self._mine,
-            )
+            columns = replies.columns(read.include_headers)
+            batch = self._builder.batch(columns, self.last, read.end)
             self.rows += batch.num_rows
             if batch.num_rows:
                 self._history.check(batch)
@@ -388,23 +361,4 @@ class _RangeReader:
                 f"direct get answers {ending.code} {ending.text}".strip(),
             )
         # Nothing (more) up to the stream's end, says whoever answered. Only the leader knows.
-        following = self._js.message_get(
-            read.stream, seq=reached + 1, next_by_subj=read.filter or ">"
-        )
-        return read.end if following is None or following[0] > read.end else reached
-
-
-def of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
-    """`classify` for subjects as they come, remembered."""
-    known: dict[bytes, int | None] = {}
-
-    def of_bytes(subject: bytes) -> int | None:
-        try:
-            return known[subject]
-        except KeyError:
-            if len(known) >= _KNOWN_SUBJECTS:
-                known.clear()
-            known[subject] = code = classify(raw(subject))
-            return code
-
-    return of_bytes
+        return read.end if is_read(self._js, read, reached) else reached

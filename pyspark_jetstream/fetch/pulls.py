@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -33,9 +33,9 @@ from ..client.patience import Patience
 from ..errors import NotConnectedError, ReadTimeoutError, RequestTimeoutError
 from ..sanitize import get_logger
 from ..worker import run_delay_s
-from .dataloss import History
-from .decoding.cuts import Delivered
+from .dataloss import History, check_loss, is_read
 from .decoding.deliveries import Deliveries
+from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .layout import Slice
 from .pace import Appetite, Courtesy, appetite_of, courtesy_of, pull_bytes, pulls_ahead
@@ -152,6 +152,12 @@ class Hold(Protocol):
 
     def check_others(self, last: int) -> None:
         """Raises where it is somebody else's doing that nothing has come for long."""
+
+    def check_edited(self, signs: Signs, rows: int) -> None:
+        """Raises where the consumer was edited while it brought so many rows with these signs."""
+
+    def let_go(self, is_over: bool) -> None:
+        """Ends the hold; `is_over` says whether the range is read."""
 
 
 class Pulls:
@@ -308,7 +314,7 @@ class Signs:
     def __bool__(self) -> bool:
         return self.others or bool(self.empty)
 
-    def see(self, messages: Delivered) -> None:
+    def see(self, messages: Columns) -> None:
         """Looks at messages; the subjects of all that the consumer has begin alike."""
         empty = messages.sequences.filter(pc.equal(pc.binary_length(messages.payloads), 0))
         if len(empty):
@@ -323,19 +329,11 @@ class Attempt:
 
     Args:
         hold: how it has its consumer.
-        classify: tells a subject's partition where neither filter nor beginning does.
-        mine: how the subjects of the partition begin; what begins otherwise is dropped.
-        builder: makes something else than rows for Spark.
+        builder: makes something else of them than rows of the slice's partition.
     """
 
     def __init__(
-        self,
-        client: Client,
-        read: Slice,
-        hold: Hold,
-        classify: Callable[[bytes], int | None] | None = None,
-        mine: bytes = b"",
-        builder: Builder | None = None,
+        self, client: Client, read: Slice, hold: Hold, builder: Builder | None = None
     ) -> None:
         self.last = read.start
         """The last sequence handed on."""
@@ -344,11 +342,7 @@ class Attempt:
         self._read = read
         self._client = client
         self._hold = hold
-        self._classify = classify
-        self._mine = mine
-        self._builder = builder or RowBuilder(
-            read.stream, read.include_headers, read.on_invalid_subject
-        )
+        self._builder = builder or RowBuilder.of(read)
         self._history = History(JetStream(client), read)
         self._frames = Deliveries(read.include_headers)
         self._appetite = appetite_of(client.options)
@@ -357,13 +351,28 @@ class Attempt:
         """Deliveries the consumer has made up to `last`."""
         self._is_done = False
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that is delivered becomes rows, but for what lies behind the range."""
-        return self._classify is None and not self._mine
-
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Sessions until the range is read; whether all was there is for the caller to check."""
+        """
+        The rows.
+
+        Raises:
+            ReadTimeoutError: No message came within `requestTimeout`, although some should.
+            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+            Exception: What the hold of the consumer says.
+        """
+        read, is_over = self._read, False
+        if read.end <= read.start:
+            return
+        try:
+            yield from self._sessions()
+            is_over = True
+            self._hold.check_edited(self.signs, self.rows)
+        finally:
+            self._hold.let_go(is_over)
+        check_loss(JetStream(self._client), read, self.rows, recounts=self._builder.takes_all)
+
+    def _sessions(self) -> Iterator[pa.RecordBatch]:
+        """Sessions until the range is read."""
         read, client = self._read, self._client
         patience = Patience(client.options.request_timeout_s, self.last)
         why = "no message came"
@@ -417,7 +426,7 @@ class Attempt:
         read = self._read
         if taken.is_rewound:
             return read.end - read.start
-        if read.expected is None or not self.is_whole:
+        if read.expected is None or not self._builder.takes_all:
             return read.end - self.last
         return min(read.end - self.last, max(1, read.expected - self.rows))
 
@@ -517,9 +526,7 @@ class Attempt:
                 f" {due + rows - 1} were due"
             )
         self.signs.see(messages)
-        batch = self._builder.consumer_batch(
-            messages, self.last, read.end, read.partition, self._classify, self._mine
-        )
+        batch = self._builder.batch(messages, self.last, read.end)
         self._delivered = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
@@ -542,8 +549,4 @@ class Attempt:
         out too low where messages are deleted meanwhile (2.15.1, docs/design.md); a pull brings
         them all the same.
         """
-        read = self._read
-        following = JetStream(self._client).message_get(
-            read.stream, seq=self.last + 1, next_by_subj=read.filter or ">"
-        )
-        return following is None or following[0] > read.end
+        return is_read(JetStream(self._client), self._read, self.last)

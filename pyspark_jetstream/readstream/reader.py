@@ -382,7 +382,7 @@ class RangeDriver(Driver):
         if self._is_deep:
             return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
-        return _LOOK_EVERY_S if self._durables.is_quiet(where) else 0.0
+        return _LOOK_EVERY_S if self._durables.arrivals.is_quiet(where) else 0.0
 
     @property
     def _around(self) -> set[int]:
@@ -426,7 +426,8 @@ class RangeDriver(Driver):
         is_far = self._client.connection.round_trip_s >= FAR_S
         may_skip = is_far and self._turn.may_skip_looks
         self._is_deep = may_skip and self._planner.is_deep(plan, available, self._infos)
-        self._durables.forget_pulls([p.index for p in self._layout if p.index not in plan.end.idle])
+        read = [p.index for p in self._layout if p.index not in plan.end.idle]
+        self._durables.arrivals.forget_pulls(read)
         if self._options.read_mode != "direct" and not self._end.is_frozen:
             self._durables.pull(plan.end, self._infos, plan.end.idle)
         self._note(offset, available, plan)

@@ -25,9 +25,8 @@ from itertools import chain
 
 import pyarrow as pa
 
-from ..client.connection import Client
+from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
-from ..client.peer import away_s
 from ..errors import JetStreamError, LedgerError, OptionError, RowError
 from ..outbox.deadletters import SUBJECT as DESTINATION
 from ..outbox.priority import Priorities
