@@ -402,7 +402,7 @@ def test_b7_no_gap_between_windows(seed):
     while now < 30.0:
         for command in told(sends).values():
             arrives = now + rng.uniform(0, MARGIN_S / 2)
-            assert writer.answer(command.encode(), arrives)
+            assert writer.answer(command, arrives)
             receipt(pauses, command, now)
         now = max(now + 0.001, pauses.next_deadline + rng.uniform(0, MARGIN_S / 2 - 0.001))
         sends = pauses.due(now)
