@@ -21,7 +21,7 @@ from .about import about
 from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
-from .measures import buckets, disk, mapping, partitions, pressure, rowlatency
+from .measures import buckets, disk, mapping, neighbours, partitions, pressure, rowlatency
 from .measures.kafka import Beside
 from .measures.reads import read_cases
 from .measures.scale import scale_cases
@@ -41,7 +41,7 @@ _PEER: Final = "kafka"
 """A phase of its own: it fetches a broker and needs memory for two more JVMs."""
 
 _OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", _PEER, "latency")
-PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "buckets", "disk")
+PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "buckets", "disk", "neighbours")
 
 _WRITING_S: Final = 2.0
 _WARM_S: Final = 12.0
@@ -73,6 +73,7 @@ def main() -> int:
         "pressure": lambda: pressure.parts(seconds, arguments.repeat),
         "buckets": lambda: {"buckets": lambda: buckets.part(seconds, arguments.repeat)},
         "disk": lambda: {"disk": lambda: disk.part(seconds, arguments.repeat)},
+        "neighbours": lambda: {"neighbours": lambda: neighbours.part(2 * seconds)},
     }
     for phase, measures in parts.items():
         if phase in wanted:

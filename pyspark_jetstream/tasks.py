@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -17,7 +17,7 @@ from .fetch import planning
 from .fetch.consumer import ConsumerRead
 from .fetch.dataloss import lost
 from .fetch.decoding.markers import without_markers
-from .fetch.decoding.rows import kept
+from .fetch.decoding.rows import RowBuilder, kept
 from .fetch.directget import DirectRead, read_direct
 from .fetch.layout import Layout, Slice
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
@@ -96,7 +96,7 @@ class RangeRead(DirectRead):
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        return read_direct(client, self, *_dropping(self.layout, self.partition))
+        return read_direct(client, self, RowBuilder.of(self, self.layout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,9 @@ class OwnRead(Own):
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
-        if self.filter is not None and self.partition is not None:
-            attempt = OwnAttempt(client, self)
-        else:
-            attempt = OwnAttempt(client, self, *_dropping(self.layout, self.partition))
+        is_filtered = self.filter is not None and self.partition is not None
+        builder = RowBuilder.of(self, None if is_filtered else self.layout)
+        attempt = OwnAttempt(client, self, builder)
         try:
             yield from attempt.batches()
             return
@@ -147,14 +146,6 @@ class OwnRead(Own):
         yield from replace(self.instead, start=attempt.last, expected=left).batches(client)
 
 
-def _dropping(
-    layout: Layout, partition: int | None
-) -> tuple[Callable[[str], int | None] | None, str]:
-    """What tells the rows of a partition, or of all, and how its subjects begin."""
-    told = layout.is_told_by_beginning(partition)
-    return None if told else layout.classifier(), layout.beginning(partition)
-
-
 def by_own_consumer(
     instead: RangeRead | ConsumerRead, layout: Layout, filter_: str | None
 ) -> OwnRead:
@@ -162,10 +153,9 @@ def by_own_consumer(
     group, owner = GROUP, None
     if isinstance(instead, ConsumerRead):
         group, owner = instead.group, instead.owner
-    slice_ = {each.name: getattr(instead, each.name) for each in fields(Slice)}
-    return OwnRead(
-        **slice_ | {"filter": filter_}, group=group, owner=owner, layout=layout, instead=instead
-    )
+    same = {field.name: getattr(instead, field.name) for field in fields(Slice)}
+    same["filter"] = filter_
+    return OwnRead(**same, group=group, owner=owner, layout=layout, instead=instead)
 
 
 def direct_tasks(

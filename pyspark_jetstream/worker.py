@@ -45,3 +45,14 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def run_delay_s() -> float:
+    """
+    For how long this thread has waited for a core so far, where the system says so (Linux); else 0.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as stat:
+            return int(stat.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -185,12 +185,29 @@ def test_the_help_of_a_command(capsys, name):
     assert "python jobs/" not in out
 
 
+@pytest.mark.parametrize("name", ["", *commands.COMMANDS, "throttle pause", "throttle quota"])
+def test_help_fits_a_terminal(capsys, monkeypatch, name):
+    """
+    At 80 columns no terminal breaks a line of help, but a usage, or a value that is longer itself.
+    """
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = said(capsys, *name.split(), "--help")
+
+    long = [line for line in out.splitlines() if len(line) > 80]
+    assert [
+        line
+        for line in long
+        if "usage:" not in line and "    pyspark-jetstream explain" not in line
+    ] == []
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_the_help_of_a_job(capsys, monkeypatch, job):
     """
     So does `python jobs/X.py`, which is the same program.
     """
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "400")  # else the longer name breaks lines elsewhere
     monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(f"jobs/{job}.py", run_name="__main__")

@@ -247,7 +247,7 @@ def _priorities(seconds: float) -> list[Times]:
             raise RuntimeError("nothing was shed: there was no overload")
         last = js.stream_info("PRESSURE").last_seq
         read = DirectRead(None, "PRESSURE", None, 0, last, None, False, False)
-        table = pa.Table.from_batches(read_direct(js.client, read, None))
+        table = pa.Table.from_batches(read_direct(js.client, read))
     stored = table["timestamp"].cast(pa.int64())
     offered = table["data"].cast(pa.string()).cast(pa.int64())
     waits = pc.divide(pc.subtract(stored, offered), 1e3)

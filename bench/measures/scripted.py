@@ -16,6 +16,8 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.lane import LaneTerms
+from pyspark_jetstream.publish.lanes.retries import Deadlines
 from pyspark_jetstream.publish.lanes.window import Window
 
 _BLOCK: Final = 10_000
@@ -79,7 +81,9 @@ class Writer:
     """A task that has always more rows."""
 
     def __init__(self, limit: Limit) -> None:
-        self.window = Window(limit, _WINDOW.max_in_flight_bytes, _WINDOW.ack_timeout_s, 1e9)
+        self.window = Window(
+            LaneTerms(limit, _WINDOW.max_in_flight_bytes, Deadlines(_WINDOW.ack_timeout_s, 1e9))
+        )
         self.answers: deque[tuple[float, range, bool]] = deque()
         """When which publishes are answered, and whether they are stored."""
         self.track: list[tuple[float, int]] = []

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit, Limit
 
 from ..others.delay import far
 from ..results import RATE, Entry
@@ -35,7 +35,7 @@ _LIMITS: Final[dict[str, Callable[[], Limit]]] = {
     _ADAPTIVE: lambda: GradientLimit(
         _WINDOW.min_in_flight, _WINDOW.initial_in_flight, _WINDOW.max_in_flight
     ),
-    **{str(maximum): partial(FixedLimit, maximum) for maximum in _FIXED},
+    **{str(maximum): partial(GradientLimit, maximum, maximum, maximum) for maximum in _FIXED},
 }
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     _ADAPTIVE: {},
@@ -97,7 +97,8 @@ def simulated() -> Iterator[Surrounding]:
     """Scripted servers."""
     for name, (script, seconds) in _SCRIPTS.items():
         rates = {
-            window: run(script, make(), until=seconds, tick_s=_TICK_S)[0].window.acked / seconds
+            window: run(script, make(), until=seconds, tick_s=_TICK_S)[0].window.tally.acked
+            / seconds
             for window, make in _LIMITS.items()
         }
         yield Surrounding(f"{name} (simulated)", rates)

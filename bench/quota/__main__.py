@@ -144,7 +144,7 @@ def _seconds(js: JetStream, seconds: int, of_bytes: bool) -> list[int]:
     """What was stored in each, from the first message on."""
     last = js.stream_info("Q").last_seq
     read = DirectRead(None, "Q", None, 0, last, None, False, False)
-    table = pa.Table.from_batches(read_direct(js.client, read, None))
+    table = pa.Table.from_batches(read_direct(js.client, read))
     times = table["timestamp"].cast(pa.int64())
     places = pc.floor(pc.divide(pc.subtract(times, pc.min(times)), 1e6)).cast(pa.int64())
     mean = js.stream_info("Q").bytes / last if of_bytes else 1

@@ -235,19 +235,8 @@ class Connection:
         Raises:
             NotConnectedError: The peer closed the connection.
         """
-        try:
-            self._sock.settimeout(0)
-            chunk = received(self._sock, _RECV_BYTES)
-        except OSError as error:
-            if is_early(error):
-                return False
-            raise self._broken(error) from None
-        if not chunk:
-            raise NotConnectedError(self._peer(), "the server closed the connection")
-        self.buffer = self.buffer[self.pos :] + chunk
-        self.pos = 0
-        self._presence.heard = time.monotonic()
-        return True
+        self._late = 0  # nothing was waited for
+        return self.fill(0.0)
 
     def wait(self, deadline: float, other: int = -1) -> None:
         """
@@ -406,6 +395,15 @@ class Connection:
 
     def _broken(self, error: OSError) -> NotConnectedError:
         return NotConnectedError(self._peer(), str(error) or type(error).__name__)
+
+
+def away_s(connection: Connection, timeout_s: float = 5.0) -> float:
+    """
+    Round trip to the server; measured if not known, so call it only while nothing is under way.
+    """
+    if not connection.round_trip_s:
+        connection.ping(timeout_s)
+    return connection.round_trip_s
 
 
 class Client:

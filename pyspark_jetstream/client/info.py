@@ -302,6 +302,11 @@ class StreamInfo:
         return not by_subject and not leaving
 
     @property
+    def is_filled(self) -> bool:
+        """Whether its messages may have subjects that are none of its own."""
+        return any(self.config.get(key) for key in ("mirror", "sources", "subject_transform"))
+
+    @property
     def is_bounded(self) -> bool:
         """Whether it has a limit, of messages, bytes or age, that removes the oldest."""
         return any(int(self.config.get(name) or 0) > 0 for name in _BOUNDS)

@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -322,10 +323,8 @@ class JetStream:
 
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""
-        try:
+        with suppress(StreamNotFoundError):
             self.call(f"STREAM.DELETE.{stream}")
-        except StreamNotFoundError:
-            return
 
     def purge(self, stream: str, subject: str | None, below: int | None) -> int:
         """Removes the messages of `subject`, or those with a sequence below `below`; how many."""
@@ -371,7 +370,7 @@ class JetStream:
         self, stream: str, queries: Sequence[dict[str, Any]]
     ) -> list[StoredMessage | None]:
         """The whole message that each query of STREAM.MSG.GET finds, in one round trip."""
-        messages = self.stored_messages(stream, queries)
+        messages = self.messages_of([(stream, query) for query in queries])
         for message in messages:
             if message is not None and lines_of(message.stored) is None:
                 logger.warning(
@@ -381,16 +380,13 @@ class JetStream:
                 )  # fmt: skip
         return messages
 
-    def stored_messages(
-        self, stream: str, queries: Sequence[dict[str, Any]]
-    ) -> list[StoredMessage | None]:
-        """`messages` for callers that look at what was stored for headers themselves."""
-        return self.messages_of([(stream, query) for query in queries])
-
     def messages_of(
         self, queries: Sequence[tuple[str, dict[str, Any]]]
     ) -> list[StoredMessage | None]:
-        """`stored_messages` of several (stream, query), in one round trip."""
+        """
+        `messages` of several (stream, query), in one round trip, for callers that look at what was
+        stored for headers themselves.
+        """
         return self._messages(queries, message_of)
 
     def _messages(
@@ -467,7 +463,9 @@ class JetStream:
                     raise unsupported(version, COUNTED, _COUNTS)
                 else:
                     answers[index] = stored
-            left += self._more([(index, *queries[index]) for index in missing])
+            again = [(queries[i][0], {"next_by_subj": ">"} | queries[i][1]) for i in missing]
+            there = self._messages(again, found_of)  # by the leaders' word
+            left += [index for index, found in zip(missing, there, strict=True) if found]
             if not left:
                 return answers
             if patience.over:
@@ -478,29 +476,6 @@ class JetStream:
                 )
             if len(left) == len(asked):
                 patience.pause()
-
-    def _more(self, queries: list[tuple[int, str, dict[str, Any]]]) -> list[int]:
-        """The numbers of those queries that the leaders of their streams do find something for."""
-        if not queries:
-            return []
-        requests = [
-            (
-                f"{self.prefix}.STREAM.MSG.GET.{stream}",
-                json.dumps({"next_by_subj": ">"} | query).encode(),
-            )
-            for _, stream, query in queries
-        ]
-        more = []
-        replies = self._replies(requests)
-        for (index, *_), (subject, _), reply in zip(queries, requests, replies, strict=True):
-            try:
-                self.answer(subject, reply)
-            except ApiError as error:
-                if error.err_code != NO_MESSAGE_FOUND:
-                    raise
-            else:
-                more.append(index)
-        return more
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
 
@@ -568,10 +543,14 @@ class JetStream:
 
     def delete_consumer(self, stream: str, consumer: str) -> None:
         """Deletes the consumer; one that is gone already is fine."""
-        try:
-            self.call(f"CONSUMER.DELETE.{stream}.{consumer}")
-        except ConsumerNotFoundError:
-            return
+        self.delete_consumers([(stream, consumer)])
+
+    def delete_consumers(self, of: Sequence[tuple[str, str]]) -> None:
+        """`delete_consumer` of several (stream, consumer) in one round trip."""
+        calls = [(f"{self.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream, name in of]
+        for (subject, _), reply in zip(calls, self._asked(calls), strict=True):
+            with suppress(ConsumerNotFoundError):
+                self.answer(subject, reply)
 
     def unpin(self, stream: str, consumer: str, group: str) -> ConsumerInfo:
         """

@@ -132,21 +132,19 @@ class Bucket:
 
         No two writers may store the same bytes: a record with them is taken for one's own.
         """
+        subject = f"{self.prefix}{key}"
+        if self.js.prefix != DEFAULT_PREFIX:
+            # Under another API prefix a bucket is written through it, as nats.go does: on the
+            # subject itself a stream of the same name of this side may listen.
+            subject = f"{self.js.prefix}.{subject}"
         try:
-            return self._publish(f"{self.prefix}{key}", data, (_EXPECTED, str(sequence)))
+            return self.js.publish(subject, data, [(_EXPECTED, str(sequence))])
         except ApiError as error:
             if error.err_code not in _WRONG_SEQUENCE:
                 raise
             # Stored, but its PubAck was lost and the request made again?
             (last,) = self.last(key)
             return last.sequence if last is not None and last.data == data else None
-
-    def _publish(self, subject: str, data: bytes, *headers: tuple[str, str]) -> int:
-        # Under another API prefix a bucket is written through it, as nats.go does: on the subject
-        # itself a stream of the same name of this side may listen.
-        prefix = self.js.prefix
-        to = subject if prefix == DEFAULT_PREFIX else f"{prefix}.{subject}"
-        return self.js.publish(to, data, list(headers))
 
 
 def _fault(message: StoredMessage) -> str | None:

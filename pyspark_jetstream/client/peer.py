@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
 
@@ -292,17 +292,6 @@ class Peer:
         return left_s
 
 
-class _Pinged(Protocol):
-    """A connection whose round trip can be measured."""
-
-    @property
-    def round_trip_s(self) -> float:
-        """The shortest time a PING took; 0 while that is not known."""
-
-    def ping(self, timeout_s: float) -> None:
-        """Asks, and waits for the answer."""
-
-
 class Presence:
     """Whether the peer is there: when it was heard, and asked, last."""
 
@@ -365,15 +354,6 @@ class RoundTrips:
         if self._asked:
             trip_s = max(1e-6, now - self._asked.popleft())
             self.shortest_s = min(self.shortest_s or trip_s, trip_s)
-
-
-def away_s(connection: _Pinged, timeout_s: float = 5.0) -> float:
-    """
-    Round trip to the server; measured if not known, so call it only while nothing is under way.
-    """
-    if not connection.round_trip_s:
-        connection.ping(timeout_s)
-    return connection.round_trip_s
 
 
 def unsent(sock: socket.socket) -> int:

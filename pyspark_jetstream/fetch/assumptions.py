@@ -120,10 +120,10 @@ def position_changes(
 
 def takes_all(filters: Sequence[str | None], info: StreamInfo) -> bool:
     """Whether each message that the stream can hold matches one of these filters."""
-    if None in filters:
+    if None in filters or subjects.REST in filters:
         return True
-    if any(info.config.get(key) for key in ("mirror", "sources", "subject_transform")):
-        return False  # what it holds has other subjects than it takes
+    if info.is_filled:
+        return False
     taken: list[str] = info.config.get("subjects") or []
     return bool(taken) and all(
         any(filter_ is not None and subjects.covers(filter_, subject) for filter_ in filters)
@@ -150,7 +150,6 @@ def consumer_changes(
     wanted: Mapping[str, Any],
     info: ConsumerInfo | None,
     made: Made | None = None,
-    ignored: Collection[str] = (),
 ) -> Iterator[Change]:
     """
     What is not so of a consumer any more, the worst first.
@@ -159,7 +158,6 @@ def consumer_changes(
         wanted: its configuration, as it was made.
         info: the consumer now, None where it is gone.
         made: when it was made, where a stream keeps messages for it alone (`interest`).
-        ignored: fields of the configuration that may differ.
     """
     name = wanted.get("durable_name") or wanted.get("name")
     if info is None:
@@ -176,19 +174,36 @@ def consumer_changes(
             f" {made.created}): in between the stream had no interest in what came"
         )
         yield Change(Assumption.SAME_CONSUMER, text)
-    differing = [each for each in changed_fields(wanted, info.config) if each[0] not in ignored]
-    if differing:
-        now = ", ".join(
-            f"{in_words(key, has)} where it was made with {in_words(key, needs)}"
-            for key, has, needs in differing
-        )
-        text = f"the consumer '{name}' was edited: it has {now}"
-        yield Change(Assumption.CONSUMER_AS_MADE, text)
+    edit = edit_of(wanted, info)
+    if edit is not None:
+        yield edit
     if info.pause_s > 0:
         until = re.sub(r"\.\d+", "", str(info.config.get("pause_until") or "?"))
         left = timedelta(seconds=round(info.pause_s))
         text = f"the consumer '{name}' is paused until {until}, for {left} more"
         yield Change(Assumption.NOT_PAUSED, text)
+
+
+def edit_of(
+    wanted: Mapping[str, Any], info: ConsumerInfo | None, ignored: Collection[str] = ()
+) -> Change | None:
+    """
+    How a consumer was edited since it was made; None where it was not, or is gone.
+
+    Args:
+        ignored: fields of the configuration that may differ.
+    """
+    config = info.config if info is not None else wanted
+    differing = [each for each in changed_fields(wanted, config) if each[0] not in ignored]
+    if not differing:
+        return None
+    now = ", ".join(
+        f"{in_words(key, has)} where it was made with {in_words(key, needs)}"
+        for key, has, needs in differing
+    )
+    name = wanted.get("durable_name") or wanted.get("name")
+    text = f"the consumer '{name}' was edited: it has {now}"
+    return Change(Assumption.CONSUMER_AS_MADE, text)
 
 
 def resumed_by(stream: str, consumer: str) -> str:

@@ -34,7 +34,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -57,8 +56,8 @@ from ..errors import (
 )
 from ..sanitize import get_logger
 from ..worker import is_another_attempt, query_name
-from .assumptions import Assumption, Change, consumer_changes, resumed_by
-from .dataloss import check_loss, lost, recount
+from .assumptions import Change, edit_of, resumed_by
+from .dataloss import lost
 from .layout import Slice
 from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
 from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
@@ -187,13 +186,7 @@ def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: The server refuses the pulls.
     """
-    if read.end <= read.start:
-        return
-    hold, js = Pinned(client, read), JetStream(client)
-    attempt = Attempt(client, read, hold)
-    yield from attempt.batches()
-    hold.check_edited(attempt.signs, attempt.rows)
-    check_loss(js, read, read.partition, attempt.rows, partial(recount, js, read))
+    return Attempt(client, read, Pinned(client, read)).batches()
 
 
 class Pinned:
@@ -243,9 +236,9 @@ class Pinned:
         read = self._read
         if info is None:
             (info,) = self._js.consumer_infos([(read.stream, read.consumer)])
-        for change in consumer_changes(consumer_config(read), info):
-            if change.of is Assumption.CONSUMER_AS_MADE:
-                raise edited(read, change)
+        change = edit_of(consumer_config(read), info)
+        if change is not None:
+            raise edited(read, change)
 
     def _check_set_back(self, signs: Signs) -> None:
         """
@@ -267,6 +260,9 @@ class Pinned:
                 f" {strange}; Spark runs the task again"
             )
             raise ConsumerEditedError(read.stream, read.partition or 0, detail)
+
+    def let_go(self, is_over: bool) -> None:
+        """The pin stays for the attempt that follows."""
 
     def check_others(self, last: int) -> None:
         """

@@ -12,14 +12,13 @@ which one is behind, it is wrong.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.info import Mark, StreamInfo
+from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..client.marks import replaced
 from ..errors import (
@@ -55,7 +54,7 @@ class History:
     a row tells, and the server is asked only where one is later, or when a read ends for good.
     """
 
-    def __init__(self, js: JetStream, read: Planned) -> None:
+    def __init__(self, js: JetStream, read: Slice) -> None:
         self._js = js
         self._read = read
         self._until_us = read.mark.seen_us if read.mark is not None else None
@@ -98,48 +97,14 @@ class History:
             lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
 
 
-class Planned(Protocol):
-    """A read's plan: a `Slice`, or the like."""
-
-    @property
-    def stream(self) -> str: ...
-    @property
-    def partition(self) -> int | None: ...
-    @property
-    def mark(self) -> Mark | None: ...
-    @property
-    def fail_on_data_loss(self) -> bool: ...
-
-
-class Counted(Protocol):
-    """A read that knows how many messages it should find."""
-
-    @property
-    def stream(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def expected(self) -> int | None: ...
-    @property
-    def fail_on_data_loss(self) -> bool: ...
-
-
-def check_loss(
-    js: JetStream,
-    read: Counted,
-    partition: int,
-    rows: int,
-    again: Callable[..., int] | None = None,
-) -> None:
+def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) -> None:
     """
     Passes over a read that found what it should, over gaps that are no loss, and a wrong count.
 
     Args:
-        again: counts once more, from so many pairs of answers. It is believed where the leader
-            still has every message of the range, so that none can have left it; and where it is
-            more than were found, for what has left since makes it less.
+        recounts: whether to count once more. That is believed where the leader still has every
+            message of the range, so that none can have left it; and where it is more than were
+            found, for what has left since makes it less.
 
     Raises:
         DataLossError: Messages are gone, and `failOnDataLoss` is on.
@@ -147,6 +112,7 @@ def check_loss(
     """
     if read.expected is None or rows >= read.expected:
         return
+    partition = read.partition or 0
     info = js.stream_info(read.stream)
     if info.last_seq < read.end:
         what = (
@@ -159,7 +125,10 @@ def check_loss(
         return
     # What only leaves a stream when our consumer settles it has no other reason to be gone.
     if info.retention == "limits" and not (info.keeps_history and info.first_seq > read.start + 1):
-        if again is None or not info.allow_direct or again(1) <= rows or (there := again()) <= rows:
+        if not recounts or not info.allow_direct or recount(js, read, 1) <= rows:
+            return
+        there = recount(js, read)
+        if there <= rows:
             return
         raise ConsumerEditedError(
             read.stream,
@@ -168,7 +137,7 @@ def check_loss(
             " consumer was edited or reset while it was read, and set back; Spark runs the task"
             " again",
         )
-    if again is not None and _is_whole(js, info, read) and again() == rows:
+    if recounts and _is_whole(js, info, read) and recount(js, read) == rows:
         logger.warning(
             "stream=%s partition=%d: %d messages were counted in (%d, %d], and there are %d. A"
             " replica is behind, or differs; all that is there was read, and the query goes on",
@@ -181,6 +150,12 @@ def check_loss(
         " read more often; with failOnDataLoss=false the query goes on without them"
     )
     lost(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
+
+
+def is_read(js: JetStream, read: Slice, last: int) -> bool:
+    """Whether the range has nothing more behind `last`, by the word of the stream's leader."""
+    following = js.message_get(read.stream, seq=last + 1, next_by_subj=read.filter or ">")
+    return following is None or following[0] > read.end
 
 
 def recount(js: JetStream, read: Slice, pairs: int = _COUNTS) -> int:
@@ -201,7 +176,7 @@ def recount(js: JetStream, read: Slice, pairs: int = _COUNTS) -> int:
     return counts.most_common(1)[0][0]
 
 
-def _is_whole(js: JetStream, info: StreamInfo, read: Counted) -> bool:
+def _is_whole(js: JetStream, info: StreamInfo, read: Slice) -> bool:
     """Whether the stream's leader has every message of the range."""
     if info.first_seq > read.start + 1 or info.last_seq < read.end:
         return False

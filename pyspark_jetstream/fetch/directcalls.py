@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from .. import subjects, values
 from ..client import wire
-from ..client.blocks import Direct, direct
+from ..client.blocks import direct
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
@@ -86,12 +86,8 @@ class Page(NamedTuple):
     """Messages of one request, in the order of their sequences."""
 
     found: list[Found]
-    status: int
-    """204 at a batch's end, 404 where there was nothing."""
-    pending: int
-    """Number of further matches."""
-    up_to: int | None
-    """`multi_last`: the sequence of the answer's point in time."""
+    ending: Ending
+    """Its code is 204 at a batch's end, 404 where there was nothing."""
 
 
 class Message(NamedTuple):
@@ -252,14 +248,14 @@ class DirectCalls:
             if answer.found:
                 yield answer.found
                 patience.progress(answer.found[-1].sequence)
-                call = call.behind(answer.found[-1].sequence, answer.up_to)
+                call = call.behind(answer.found[-1].sequence, answer.ending.up_to)
                 if left is not None:
                     left -= len(answer.found)
                 if left_bytes is not None:
                     left_bytes -= sum(taken.stored_bytes for taken in answer.found)
             if left == 0 or (left_bytes is not None and left_bytes <= 0):
                 return
-            if answer.pending == 0 and not self._leader_has_more(call, answer):
+            if answer.ending.pending == 0 and not self._leader_has_more(call, answer):
                 return
             if not answer.found:
                 self._wait(patience, call)
@@ -332,7 +328,7 @@ class DirectCalls:
         for i, reply in zip(which, replies, strict=True):
             got = direct(reply.headers)
             if got is not None:
-                if self._own(got):
+                if got.stream == self.stream.encode():
                     by_call[i] = self._sized(found_of(got, reply.data))
                 elif calls[i].by_sequence:
                     by_call[i] = self._sized(found_of(got, reply.data))
@@ -389,8 +385,8 @@ class DirectCalls:
             if calls[i].start_time:
                 # The time may stand for a deleted message's sequence; with a filter it goes on.
                 query.setdefault("next_by_subj", subjects.REST)
-            queries.append(query)
-        messages = self._js.stored_messages(self.stream, queries)
+            queries.append((self.stream, query))
+        messages = self._js.messages_of(queries)
         for i, message in zip(which, messages, strict=True):
             if message is not None:
                 subject, time = message.subject.encode(), message.time.encode()
@@ -448,11 +444,7 @@ class DirectCalls:
         if ending.code not in (204, 404):
             self._refused(call, ending.code, ending.text)
             return None
-        return page_of(found, ending)
-
-    def _own(self, got: Direct) -> bool:
-        """Whether the stream itself sent the message, and not a mirror."""
-        return got.stream == self.stream.encode()
+        return Page(found, ending)
 
     def _refused(self, call: DirectCall, code: int, text: str) -> None:
         """Returns where asking again may help."""
@@ -476,7 +468,7 @@ class DirectCalls:
             query = replace(call, batch=None, max_bytes=None).query()
             query.setdefault("next_by_subj", ">")  # steps over what was deleted
             return self._js.messages_get(self.stream, [query])[0] is not None
-        if answer.status != 404:
+        if answer.ending.code != 404:
             return False
         up_to = call.up_to_seq
         if call.up_to_time is not None:
@@ -565,9 +557,4 @@ def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
         payloads=pa.array([message.data for message in found], pa.binary()),
         stored=pa.array([message.stored for message in found], pa.binary()),
     )
-    return builder.direct_batch(columns, 0, (1 << 63) - 1, 0, None)
-
-
-def page_of(found: list[Found], ending: Ending) -> Page:
-    """The page of a request."""
-    return Page(found, ending.code, ending.pending, ending.up_to)
+    return builder.batch(columns, 0, (1 << 63) - 1)

@@ -18,7 +18,7 @@ mirror brings counts where it is proven to be what the stream holds there (`mirr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,11 +26,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..client import wire
-from ..client.connection import Client
+from ..client.connection import Client, away_s
 from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
-from ..client.peer import away_s
 from ..errors import (
     ApiError,
     DataLossError,
@@ -42,13 +41,12 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
-from ..subjects import raw
 from .assumptions import position_changes
-from .dataloss import GO_ON, History, check_loss, lost
+from .dataloss import GO_ON, History, check_loss, is_read, lost
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
-from .pace import FAR_S, Pace, appetite_of, pace_of
+from .pace import FAR_S, Pace, appetite_of, courtesy_of, pace_of
 
 logger = get_logger(__name__)
 
@@ -61,7 +59,7 @@ message, and cuts a reader off that lags more than 64 MiB.
 _REQUEST_BYTES: Final = 2 << 20
 """Bytes that a request asks for."""
 
-_REQUEST_MESSAGES: Final = 1_000
+_REQUEST_MESSAGES: Final = 4_000
 """
 Messages that a request asks for. The server stores nothing in the stream while it answers one:
 larger ones hold up whoever publishes, smaller ones the read (docs/bench.md).
@@ -86,8 +84,6 @@ _LONGEST_PAUSE_S: Final = 0.05
 _LOOK_S: Final = 1.0
 """Time-out of a look at the stream, beside the round trip."""
 
-_KNOWN_SUBJECTS: Final = 200_000
-
 
 @dataclass(frozen=True, slots=True)
 class DirectRead(Slice):
@@ -99,34 +95,26 @@ class DirectRead(Slice):
     """
 
     @staticmethod
-    def whole(
-        stream: str, start: int, end: int, headers: bool = False, mark: Mark | None = None
-    ) -> DirectRead:
+    def whole(stream: str, start: int, end: int, headers: bool = False) -> DirectRead:
         """All that the stream still holds of `(start, end]`, however much that is."""
-        return DirectRead(0, stream, None, start, end, None, headers, False, mark=mark)
+        return DirectRead(0, stream, None, start, end, None, headers, False)
 
 
 def read_direct(
-    client: Client,
-    read: DirectRead,
-    classify: Callable[[str], int | None] | None,
-    mine: str = "",
-    builder: Builder | None = None,
+    client: Client, read: DirectRead, builder: Builder | None = None
 ) -> Iterator[pa.RecordBatch]:
     """
     The messages of the range, in order, each exactly once.
 
-    `classify` tells a subject's partition where neither `filter` nor `mine` does. That is how the
-    subjects of `partition` begin: what begins otherwise is dropped before it costs much. Where
-    `builder` is given, what comes is its work and not rows for Spark.
+    Args:
+        builder: makes something else of them than rows of `read.partition`.
 
     Raises:
         ReadTimeoutError: No progress within `requestTimeout`.
         DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
         ReadError: Direct get is off, or the server refuses the request.
     """
-    builder = builder or RowBuilder(read.stream, read.include_headers, read.on_invalid_subject)
-    reader = _RangeReader(client, read, classify, mine.encode(), builder)
+    reader = _RangeReader(client, read, builder or RowBuilder.of(read))
     patience = Patience(
         client.options.request_timeout_s, reader.last, _FIRST_PAUSE_S, _LONGEST_PAUSE_S
     )
@@ -151,29 +139,21 @@ def read_direct(
                 f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
             )
         patience.pause()
-    check_loss(JetStream(client), read, read.partition or 0, reader.rows)
+    check_loss(JetStream(client), read, reader.rows)
 
 
 class _RangeReader:
     """Reads a range by requests that overlap, up to the position that is proven."""
 
-    def __init__(
-        self,
-        client: Client,
-        read: DirectRead,
-        classify: Callable[[str], int | None] | None,
-        mine: bytes,
-        builder: Builder,
-    ) -> None:
+    def __init__(self, client: Client, read: DirectRead, builder: Builder) -> None:
         self.last = read.start
         """All up to here has become rows."""
         self.rows = 0
         self._client = client
         self._appetite = appetite_of(client.options)
+        self._courtesy = courtesy_of(client.options, read.stream)
         self._read = read
         self._builder = builder
-        self._classify = of_bytes(classify) if classify is not None else None
-        self._mine = mine
         self._pace: Pace | None = pace_of((client.options, read.stream, read.filter))
         """None where one request at a time is under way, whatever a round trip takes."""
         self._round_trip_s = 0.0
@@ -221,6 +201,7 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
+                self._courtesy.answered(ending.waited_s, ending.away_s)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -235,7 +216,9 @@ class _RangeReader:
                     if self._pace is not None:
                         self._pace.missed()
                 if self._is_far:
+                    since = time.monotonic()
                     ready += self._rows(gets, reached, ending.took_s)
+                    gets.away_s += time.monotonic() - since
                     if not gets.under_way:
                         yield from ready
                         ready, self._made = [], 0
@@ -244,7 +227,9 @@ class _RangeReader:
                         patience.pause()
                     self._ask(gets, reached)
                 if not self._is_far and (not goes_on or gets.kept >= KEPT_BYTES):
+                    since = time.monotonic()
                     ready = list(self._rows(gets, reached))
+                    gets.away_s += time.monotonic() - since
                 if not goes_on:
                     yield from ready
                     ready = []
@@ -305,6 +290,8 @@ class _RangeReader:
             together = self._pace.together(self._round_trip_s, max_bytes + largest)
         if gets.under_way and self._made >= _RUN_BYTES:
             return
+        if read.filter is None:
+            most = min(most, max(1, self._courtesy.messages // together))
         while gets.under_way < together:
             after = max(reached, gets.asked_until)
             if after >= read.end:
@@ -332,18 +319,14 @@ class _RangeReader:
         """
         read, size = self._read, gets.kept
         replies = gets.take()
+        if replies is not None:
+            self._courtesy.came(len(replies), size)
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size
         if replies is not None:
-            batch = self._builder.direct_batch(
-                replies.columns(read.include_headers),
-                self.last,
-                read.end,
-                read.partition,
-                self._classify,
-                self._mine,
-            )
+            columns = replies.columns(read.include_headers)
+            batch = self._builder.batch(columns, self.last, read.end)
             self.rows += batch.num_rows
             if batch.num_rows:
                 self._history.check(batch)
@@ -378,23 +361,4 @@ class _RangeReader:
                 f"direct get answers {ending.code} {ending.text}".strip(),
             )
         # Nothing (more) up to the stream's end, says whoever answered. Only the leader knows.
-        following = self._js.message_get(
-            read.stream, seq=reached + 1, next_by_subj=read.filter or ">"
-        )
-        return read.end if following is None or following[0] > read.end else reached
-
-
-def of_bytes(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
-    """`classify` for subjects as they come, remembered."""
-    known: dict[bytes, int | None] = {}
-
-    def of_bytes(subject: bytes) -> int | None:
-        try:
-            return known[subject]
-        except KeyError:
-            if len(known) >= _KNOWN_SUBJECTS:
-                known.clear()
-            known[subject] = code = classify(raw(subject))
-            return code
-
-    return of_bytes
+        return read.end if is_read(self._js, read, reached) else reached

@@ -151,15 +151,16 @@ class Layout:
             return ()
         return tuple(p.filter for p in self if p.filter is not None)
 
-    def beginning(self, index: int | None) -> str:
-        """What every subject of partition `index` begins with; "" when nothing is known."""
+    def telling(self, index: int | None) -> tuple[Callable[[str], int | None] | None, str]:
+        """
+        How the messages of partition `index` are told from others of their stream: by the
+        classifier, None where what all their subjects begin with ("" if nothing is known) suffices.
+        """
         of = self.partitions[index].filter if index is not None else None
-        return subjects.literal_beginning(of) if of is not None else ""
-
-    def is_told_by_beginning(self, index: int | None) -> bool:
-        """Whether all subjects of the stream with that beginning are partition `index`'s."""
-        of = self.partitions[index].filter if index is not None else None
-        return of is not None and of == f"{self.beginning(index)}{subjects.REST}"
+        if of is None:
+            return self.classifier(), ""
+        beginning = subjects.literal_beginning(of)
+        return None if of == f"{beginning}{subjects.REST}" else self.classifier(), beginning
 
     def classifier(self) -> Callable[[str], int | None] | None:
         """

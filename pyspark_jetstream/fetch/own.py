@@ -16,11 +16,9 @@ Where the server makes none (`ConsumerRefusedError`), another way has to read th
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,18 +33,15 @@ from ..errors import (
     JetStreamError,
     NotConnectedError,
     PermissionsError,
-    ProtocolError,
 )
 from ..sanitize import get_logger
-from .assumptions import Assumption, consumer_changes
+from .assumptions import edit_of
 from .consumer import edited_error
-from .dataloss import check_loss, recount
 from .decoding.rows import Builder
-from .directget import of_bytes
 from .layout import Slice
 from .owner import NAMES, Owner
 from .pace import FAR_S
-from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Status, Superseded, Taken
+from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
 
 logger = get_logger(__name__)
 
@@ -76,9 +71,9 @@ class Own(Slice):
     """The run of the query whose task it is."""
 
 
-def _config(read: Own, name: str, after: int) -> dict[str, Any]:
-    """Configuration of a consumer that begins behind a sequence."""
-    config: dict[str, Any] = {
+def _config(name: str, group: str, after: int = 0) -> dict[str, Any]:
+    """Configuration of a consumer of the whole stream that begins behind a sequence."""
+    return {
         "name": name,
         "description": "pyspark-jetstream: one attempt of a task, which deletes it",
         "deliver_policy": "by_start_sequence",
@@ -87,131 +82,51 @@ def _config(read: Own, name: str, after: int) -> dict[str, Any]:
         "mem_storage": True,
         "num_replicas": 1,
         "inactive_threshold": round(_INACTIVE_S * 1e9),
-        "priority_groups": [read.group],
+        "priority_groups": [group],
         "priority_policy": "overflow",
     }
-    if read.filter is not None:
-        config["filter_subject"] = read.filter
-    if read.owner is not None:
-        config["metadata"] = read.owner.metadata
-    return config
 
 
 def _new_name() -> str:
     return f"{NAMES}{os.urandom(8).hex()}"
 
 
-def is_allowed(js: JetStream, stream: str, group: str = GROUP) -> bool:
-    """
-    Whether the server makes such a consumer for this user, and deletes it: one is made.
-
-    Raises:
-        JetStreamError: It cannot be asked.
-    """
-    name, read = _new_name(), Own(None, stream, None, 0, 0, None, False, False, group)
-    config = _config(read, name, 0)
-    try:
-        js.create_consumer(stream, config)
-        js.delete_consumer(stream, name)
-    except (PermissionsError, ApiError) as error:
-        logger.info("stream=%s is read without consumers of the attempts' own: %s", stream, error)
-        return False
-    return True
-
-
 def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> dict[str, bool]:
     """
-    `is_allowed` of several streams in two round trips, where nothing is refused.
+    By stream, whether the server makes such a consumer for this user, and deletes it: one is made.
+    That takes two round trips, where nothing is refused.
 
     Raises:
         JetStreamError: They cannot be asked.
     """
     name = _new_name()
-    config = _config(Own(None, "", None, 0, 0, None, False, False, group), name, 0)
-    made = [
-        (
-            f"{js.prefix}.CONSUMER.CREATE.{stream}.{name}",
-            json.dumps({"stream_name": stream, "config": config}).encode(),
-        )
-        for stream in streams
-    ]
-    deleted = [(f"{js.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream in streams]
     try:
-        replies = [*js.client.requests(made), *js.client.requests(deleted)]
-        for (subject, _), reply in zip((*made, *deleted), replies, strict=True):
-            js.answer(subject, reply)
-        return dict.fromkeys(streams, True)
-    except (ApiError, PermissionsError, ProtocolError):
-        pass  # which one it is, and why, is told one by one
-    return {stream: is_allowed(js, stream, group) for stream in streams}
-
-
-class OwnAttempt:
-    """
-    One attempt.
-
-    Args:
-        classify: tells a subject's partition where neither filter nor beginning does.
-        mine: how the subjects of the partition begin; what begins otherwise is dropped.
-        builder: makes something else than rows for Spark.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        read: Own,
-        classify: Callable[[str], int | None] | None = None,
-        mine: str = "",
-        builder: Builder | None = None,
-    ) -> None:
-        self._client = client
-        self._read = read
-        self._hold = _Alone(client, read)
-        of = of_bytes(classify) if classify is not None else None
-        self._attempt = Attempt(client, read, self._hold, of, mine.encode(), builder)
-
-    def __repr__(self) -> str:
-        return f"<OwnAttempt at {self._read.stream}, behind {self.last}>"
-
-    @property
-    def last(self) -> int:
-        """The last sequence handed on."""
-        return self._attempt.last
-
-    @property
-    def rows(self) -> int:
-        """Number of rows handed on."""
-        return self._attempt.rows
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """
-        The messages of the range, in order, each exactly once.
-
-        Raises:
-            ConsumerRefusedError: The server makes no consumer, or refuses to be pulled from; what
-                comes behind `last` is unread.
-            ReadTimeoutError: No message came within `requestTimeout`, although some should.
-            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
-        """
-        read, hold = self._read, self._hold
-        if read.end <= read.start:
-            return
         try:
-            yield from self._attempt.batches()
-        except PermissionsError as error:
-            hold.let_go(dial=False)
-            raise ConsumerRefusedError(str(error)) from error
-        except BaseException:
-            hold.let_go(dial=False)
-            raise
-        try:
-            if self._attempt.signs:
-                hold.check_edited()
+            js.create_consumers([(stream, _config(name, group)) for stream in streams])
         finally:
-            hold.let_go(waits=False)
-        js = JetStream(self._client)
-        again = partial(recount, js, read) if self._attempt.is_whole else None
-        check_loss(js, read, read.partition or 0, self.rows, again)
+            js.delete_consumers([(stream, name) for stream in streams])
+    except (PermissionsError, ApiError) as error:
+        if len(streams) > 1:  # which one it is, and why, is told one by one
+            return {stream: are_allowed(js, [stream], group)[stream] for stream in streams}
+        logger.info("stream=%s is read without consumers of the attempts' own: %s", *streams, error)
+        return dict.fromkeys(streams, False)
+    return dict.fromkeys(streams, True)
+
+
+class OwnAttempt(Attempt):
+    """
+    An attempt with a consumer of its own. Where the server makes none, or refuses to be pulled
+    from, it ends with `ConsumerRefusedError`; what comes behind `last` is unread then.
+    """
+
+    def __init__(self, client: Client, read: Own, builder: Builder | None = None) -> None:
+        super().__init__(client, read, _Alone(client, read), builder)
+
+    def _sessions(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from super()._sessions()
+        except PermissionsError as error:
+            raise ConsumerRefusedError(str(error)) from error
 
 
 class _Alone:
@@ -227,7 +142,7 @@ class _Alone:
         self._after = read.start
         """Behind which sequence it begins."""
         self._at: Connection | None = None
-        """The connection on which it was made."""
+        """The connection on which it is made."""
 
     def __repr__(self) -> str:
         return f"<_Alone with {self.consumer or 'no consumer'}>"
@@ -238,35 +153,31 @@ class _Alone:
 
     def take_over(self, last: int, patience: Patience) -> Taken:
         """Makes a consumer behind `last`."""
-        self.let_go()
+        self._at = self._client.connection
+        self.let_go(is_over=False)
         self.consumer, self._after = _new_name(), last
         try:
             info = self._js.create_consumer(self._read.stream, self._config())
         except (PermissionsError, ApiError) as error:
             self.consumer = ""
             raise ConsumerRefusedError(str(error)) from error
-        self._at = self._client.connection
         return Taken(info.num_pending, 0)
 
-    def let_go(self, dial: bool = True, waits: bool = True) -> None:
+    def let_go(self, is_over: bool) -> None:
         """
-        Deletes the consumer if the server can be asked now; else the server does in the end.
-
-        Args:
-            dial: whether again, where the connection broke.
-            waits: whether for the answer also where the server is far away; it is not missed.
+        Deletes the consumer if the server can be asked now; else the server does in the end. Far
+        away nobody waits for the answer at the end of a read.
         """
-        (name, at), self.consumer = (self.consumer, self._at), ""
-        if not name or not (dial or at):
+        name, at, self.consumer = self.consumer, self._at, ""
+        if not name or at is None:
             return
         any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self._read.stream}.*"
         subject = f"{any_[:-1]}{name}"
         try:
-            connection = self._client.connection if dial or at is None else at
-            if waits or connection.round_trip_s < FAR_S:
-                connection.request(subject, b"", _DELETE_S)
+            if is_over and at.round_trip_s >= FAR_S:
+                at.tell(subject, b"", _DELETE_S, any_)
             else:
-                connection.tell(subject, b"", _DELETE_S, any_)
+                at.request(subject, b"", _DELETE_S)
         except JetStreamError as error:
             logger.info("consumer %s is left to the server: %s", name, error)
             if isinstance(error, NotConnectedError):
@@ -299,18 +210,24 @@ class _Alone:
     def check_others(self, last: int) -> None:
         """Nobody else can be at it."""
 
-    def check_edited(self) -> None:
+    def check_edited(self, signs: Signs, rows: int) -> None:
         """
         Raises:
             ConsumerEditedError: It is not as it was made.
         """
         read, name = self._read, self.consumer
-        if not name:
+        if not name or not signs:
             return
         (info,) = self._js.consumer_infos([(read.stream, name)])
-        for change in consumer_changes(self._config(), info):
-            if change.of is Assumption.CONSUMER_AS_MADE:
-                raise edited_error(read, name, change, is_spare=True)
+        change = edit_of(self._config(), info)
+        if change is not None:
+            raise edited_error(read, name, change, is_spare=True)
 
     def _config(self) -> dict[str, Any]:
-        return _config(self._read, self.consumer, self._after)
+        read = self._read
+        config = _config(self.consumer, read.group, self._after)
+        if read.filter is not None:
+            config["filter_subject"] = read.filter
+        if read.owner is not None:
+            config["metadata"] = read.owner.metadata
+        return config

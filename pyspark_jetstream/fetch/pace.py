@@ -186,3 +186,137 @@ _of_servers: dict[ConnectionOptions, Appetite] = {}
 def appetite_of(options: ConnectionOptions) -> Appetite:
     """The appetite for a server, kept for this process's next tasks."""
     return _of_servers.setdefault(options, Appetite())
+
+
+_USUAL_DELAY_S: Final = 0.04
+"""What a publish may wait for reads where no option says how long (`maxPublishDelay`)."""
+
+_WAIT_SHARE: Final = 0.4
+"""
+Part of that time in which what was asked for is to be there: a publish waits for it when it arrives
+and again for its PubAck, and times vary.
+"""
+
+_MESSAGE_COST: Final = 500
+"""A message costs the server as much as so many bytes more than it has."""
+
+_FIRST_WIDTH: Final = 250.0
+"""Bytes a message that are taken for granted before the first one."""
+
+_MOST_WINDOW: Final = 16 << 20
+"""The largest window, in bytes with those that messages cost: requests have bounds of their own."""
+
+_FIRST_WINDOW: Final = 512 << 10
+_LEAST_WINDOW: Final = 128 << 10
+_LEAST_STRICT_WINDOW: Final = 16 << 10
+_STEP: Final = 32 << 10
+_LATE_ANSWERS: Final = 3
+"""Late answers in a row that say that the line is long: one alone may have waited for a core."""
+
+_STUCK: Final = 8
+"""Narrowings of the least window after which the delay is another's doing."""
+
+_UNSEEN: Final = 4
+"""Answers of unknown delay after which fewer are asked for, to see one."""
+
+_PUT_UP: Final = 3.0
+"""Then the target is so many times that delay: ours is the rest."""
+
+_FIRST_PATIENCE: Final = 64
+_LONGEST_PATIENCE: Final = 2048
+"""Answers for which another's delay is put up with: at first, and at the most."""
+
+
+class Courtesy:
+    """
+    How much a read has asked for and not got: little enough that who publishes hardly waits.
+
+    A stream has one line for all that it sends and takes. What a task asks for comes when all is
+    sent that anybody had asked for before, and a publish waits as long. So each task keeps that
+    time near one target, by nothing but its own window: an answer in time widens it by a step, late
+    ones narrow it by a share. Thereby the windows of all tasks at a stream come to one size.
+
+    Args:
+        delay_s: what a publish may wait. None as it is by default: then a delay that no window of
+            ours makes shorter is another's, and the target follows it for a while.
+    """
+
+    def __init__(self, delay_s: float | None = None) -> None:
+        self._window = float(_FIRST_WINDOW)
+        self._usual_s = self._target_s = _WAIT_SHARE * (delay_s or _USUAL_DELAY_S)
+        self._least = _LEAST_STRICT_WINDOW if delay_s else _LEAST_WINDOW
+        self._is_strict = delay_s is not None
+        self._step = _STEP * self._usual_s / _USUAL_DELAY_S / _WAIT_SHARE
+        self._width = _FIRST_WIDTH
+        """Bytes a message, as they came."""
+        self._lately = deque[float](maxlen=_LATE_ANSWERS)
+        """The least that the latest answers took."""
+        self._starts = True
+        """Whether no answer took long so far."""
+        self._unseen = self._stuck = self._left = 0
+        """`_left`: answers for which another's delay is put up with still."""
+        self._patience = _FIRST_PATIENCE
+
+    def __repr__(self) -> str:
+        return f"<Courtesy {self.messages} messages within {self._target_s:.3f} s>"
+
+    @property
+    def messages(self) -> int:
+        """How many messages may be outstanding."""
+        return max(1, int(self._window / (_MESSAGE_COST + self._width)))
+
+    def came(self, messages: int, size: int) -> None:
+        """So many messages have come, with so many bytes."""
+        if messages:
+            self._width += (size / messages - self._width) * min(1.0, messages / 256)
+
+    def answered(self, took_s: float, away_s: float = 0.0) -> None:
+        """
+        An answer is there.
+
+        Args:
+            took_s: from when it was asked for, without the round trip.
+            away_s: how much of that nobody looked whether it was there.
+        """
+        self._lately.append(took_s - away_s)
+        least_s = min(self._lately)
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._target_s = self._usual_s
+        if took_s <= self._target_s:
+            self._widen(took_s / self._target_s)
+        elif took_s - away_s <= self._target_s:
+            self._unseen += 1
+            if self._unseen >= _UNSEEN:
+                self._narrow(0.75)
+        elif least_s > self._target_s and len(self._lately) == _LATE_ANSWERS:
+            self._narrow(max(0.5, 1 - 0.8 * (1 - self._target_s / least_s)))
+            if self._stuck >= _STUCK and not self._is_strict:
+                self._target_s, self._left, self._stuck = _PUT_UP * least_s, self._patience, 0
+                self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
+
+    def _widen(self, part: float) -> None:
+        """An answer took this part of the time that it may take."""
+        self._unseen = self._stuck = 0
+        if not self._left:
+            self._patience = _FIRST_PATIENCE
+        self._starts &= part < 0.5
+        self._window *= 2 if self._starts else 1.25 if part < 0.4 else 1
+        self._window = min(self._window + self._step, float(_MOST_WINDOW))
+
+    def _narrow(self, share: float) -> None:
+        self._starts, self._unseen = False, 0
+        self._stuck += self._window <= self._least
+        self._window = max(share * self._window, float(self._least))
+
+
+_courtesies: dict[Hashable, Courtesy] = {}
+
+
+def courtesy_of(options: ConnectionOptions, stream: str) -> Courtesy:
+    """The courtesy towards a stream's publishers, kept for this process's next tasks."""
+    key = options, stream
+    if len(_courtesies) >= _KNOWN and key not in _courtesies:
+        _courtesies.clear()
+    return _courtesies.setdefault(key, Courtesy(options.max_publish_delay_s))

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -31,12 +32,13 @@ from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import NotConnectedError, ReadTimeoutError, RequestTimeoutError
 from ..sanitize import get_logger
-from .dataloss import History
-from .decoding.cuts import Delivered
+from ..worker import run_delay_s
+from .dataloss import History, check_loss, is_read
 from .decoding.deliveries import Deliveries
+from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .layout import Slice
-from .pace import Appetite, appetite_of, pull_bytes, pulls_ahead
+from .pace import Appetite, Courtesy, appetite_of, courtesy_of, pull_bytes, pulls_ahead
 
 logger = get_logger(__name__)
 
@@ -151,11 +153,19 @@ class Hold(Protocol):
     def check_others(self, last: int) -> None:
         """Raises where it is somebody else's doing that nothing has come for long."""
 
+    def check_edited(self, signs: Signs, rows: int) -> None:
+        """Raises where the consumer was edited while it brought so many rows with these signs."""
+
+    def let_go(self, is_over: bool) -> None:
+        """Ends the hold; `is_over` says whether the range is read."""
+
 
 class Pulls:
     """The pulls of one session: how much they may bring, and whether the server still has them."""
 
-    def __init__(self, client: Client, stream: str, hold: Hold, appetite: Appetite) -> None:
+    def __init__(
+        self, client: Client, stream: str, hold: Hold, appetite: Appetite, courtesy: Courtesy
+    ) -> None:
         self.connection = client.connection
         self.open = 0
         """Messages that open pulls may still bring."""
@@ -174,6 +184,12 @@ class Pulls:
         Whether the next message is larger than a pull's bytes: it was stored under a larger
         `max_payload`. The next pull is for it alone, without a limit.
         """
+        self._courtesy = courtesy
+        self._away_s = 0.0
+        """For how long nobody has looked at what came."""
+        self._asked = 0
+        self._due: deque[tuple[int, float, float]] = deque()
+        """Of each pull that is open: where it ends, when it was asked, and `_away_s` then."""
         self._heard = self._quiet_since = time.monotonic()
 
     def __repr__(self) -> str:
@@ -191,13 +207,13 @@ class Pulls:
         # Exactly one pull until its first message brought the pin id: the server would park a
         # second one without it for as long as the pin is held (ADR-42).
         # As many if they are small because an answer broke off: all together are to be fewer.
-        enough = 0
+        most, enough = min(self._courtesy.messages, _PULL_MESSAGES), 0
         if self._hold.is_ours and not self._is_too_large:
             ahead = pulls_ahead(self.connection.round_trip_s, self._largest)
-            enough = ahead * _PULL_MESSAGES + _PULL_MESSAGES // 2
+            enough = ahead * most + most // 4
         asked = b""
         while self.budget > 0 and self.open <= enough:
-            batch = 1 if self._is_too_large else min(self.budget, _PULL_MESSAGES)
+            batch = 1 if self._is_too_large else min(self.budget, most)
             body = {"batch": batch, **self._hold.pull()}
             if not self._is_too_large:
                 body["max_bytes"] = self._bytes
@@ -205,17 +221,29 @@ class Pulls:
             asked += wire.pub(self._subject, json.dumps(body).encode(), self._inbox)
             self.open += batch
             self.budget -= batch
+            self._asked += batch
+            self._due.append((self._asked, time.monotonic() - run_delay_s(), self._away_s))
         if asked:
             self.connection.send(asked)
 
-    def came(self, messages: int) -> None:
-        """Counts messages that have come."""
+    def came(self, messages: int, size: int) -> None:
+        """Counts messages that have come, with so many bytes."""
         self.open -= messages
-        self.moved()
-
-    def moved(self) -> None:
-        """Nobody has been waiting until now for what comes."""
+        self._courtesy.came(messages, size)
         self._quiet_since = time.monotonic()
+        self._timed()
+
+    def moved(self, away_s: float) -> None:
+        """Nobody has been waiting until now, for so long, for what comes."""
+        self._quiet_since = time.monotonic()
+        self._away_s += away_s
+
+    def _timed(self) -> None:
+        """Says how long the pulls took that have ended."""
+        while self._due and self._due[0][0] <= self._asked - self.open:
+            _, asked, away_s = self._due.popleft()
+            took_s = time.monotonic() - run_delay_s() - asked - self.connection.round_trip_s
+            self._courtesy.answered(max(0.0, took_s), self._away_s - away_s)
 
     def ended(self, status: Status, headers: bytes) -> None:
         """
@@ -231,6 +259,7 @@ class Pulls:
             self._is_too_large = True
         self.open -= left
         self.budget += left
+        self._timed()
         if not left:
             self.beats()
         elif not self._hold.is_ours and not self._is_too_large:
@@ -285,7 +314,7 @@ class Signs:
     def __bool__(self) -> bool:
         return self.others or bool(self.empty)
 
-    def see(self, messages: Delivered) -> None:
+    def see(self, messages: Columns) -> None:
         """Looks at messages; the subjects of all that the consumer has begin alike."""
         empty = messages.sequences.filter(pc.equal(pc.binary_length(messages.payloads), 0))
         if len(empty):
@@ -300,19 +329,11 @@ class Attempt:
 
     Args:
         hold: how it has its consumer.
-        classify: tells a subject's partition where neither filter nor beginning does.
-        mine: how the subjects of the partition begin; what begins otherwise is dropped.
-        builder: makes something else than rows for Spark.
+        builder: makes something else of them than rows of the slice's partition.
     """
 
     def __init__(
-        self,
-        client: Client,
-        read: Slice,
-        hold: Hold,
-        classify: Callable[[bytes], int | None] | None = None,
-        mine: bytes = b"",
-        builder: Builder | None = None,
+        self, client: Client, read: Slice, hold: Hold, builder: Builder | None = None
     ) -> None:
         self.last = read.start
         """The last sequence handed on."""
@@ -321,25 +342,37 @@ class Attempt:
         self._read = read
         self._client = client
         self._hold = hold
-        self._classify = classify
-        self._mine = mine
-        self._builder = builder or RowBuilder(
-            read.stream, read.include_headers, read.on_invalid_subject
-        )
+        self._builder = builder or RowBuilder.of(read)
         self._history = History(JetStream(client), read)
         self._frames = Deliveries(read.include_headers)
         self._appetite = appetite_of(client.options)
+        self._courtesy = courtesy_of(client.options, read.stream)
         self._delivered = 0
         """Deliveries the consumer has made up to `last`."""
         self._is_done = False
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that is delivered becomes rows, but for what lies behind the range."""
-        return self._classify is None and not self._mine
-
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Sessions until the range is read; whether all was there is for the caller to check."""
+        """
+        The rows.
+
+        Raises:
+            ReadTimeoutError: No message came within `requestTimeout`, although some should.
+            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+            Exception: What the hold of the consumer says.
+        """
+        read, is_over = self._read, False
+        if read.end <= read.start:
+            return
+        try:
+            yield from self._sessions()
+            is_over = True
+            self._hold.check_edited(self.signs, self.rows)
+        finally:
+            self._hold.let_go(is_over)
+        check_loss(JetStream(self._client), read, self.rows, recounts=self._builder.takes_all)
+
+    def _sessions(self) -> Iterator[pa.RecordBatch]:
+        """Sessions until the range is read."""
         read, client = self._read, self._client
         patience = Patience(client.options.request_timeout_s, self.last)
         why = "no message came"
@@ -377,7 +410,7 @@ class Attempt:
             return
         self._delivered = taken.delivered
         self._frames.clear()
-        pulls = Pulls(self._client, self._read.stream, self._hold, self._appetite)
+        pulls = Pulls(self._client, self._read.stream, self._hold, self._appetite, self._courtesy)
         pulls.budget = self._wanted(taken)
         try:
             yield from self._pull(pulls, patience)
@@ -393,7 +426,7 @@ class Attempt:
         read = self._read
         if taken.is_rewound:
             return read.end - read.start
-        if read.expected is None or not self.is_whole:
+        if read.expected is None or not self._builder.takes_all:
             return read.end - self.last
         return min(read.end - self.last, max(1, read.expected - self.rows))
 
@@ -402,10 +435,12 @@ class Attempt:
         tail: bytes | None = None
         deadline = patience.deadline
         while True:
+            pulls.ask()
             if frames.full or (len(frames) and pulls.open <= 0):
+                since = time.monotonic()
                 yield from self._flush()
+                pulls.moved(time.monotonic() - since)
                 deadline = time.monotonic() + patience.timeout_s
-                pulls.moved()
                 if self._is_done:
                     return
                 if pulls.budget <= 0 and pulls.open <= 0:
@@ -428,15 +463,15 @@ class Attempt:
                         return
                     raise Superseded(why)
                 continue
-            connection.pos = where
+            begin, connection.pos = connection.pos, where
             if isinstance(received, wire.Control):
                 connection.control(received)
             elif received.sid == pulls.sid and received.reply.startswith(ACKS):
                 tail, stored = self._hold.admit(received)
                 frames.add(received, stored)
-                pulls.came(1)
+                pulls.came(1, where - begin)
             elif received.sid == pulls.sid:
-                if len(frames):
+                if len(frames) and not self._ends(received):
                     # What came before a status counts before what the status says.
                     yield from self._flush()
                     deadline = time.monotonic() + patience.timeout_s
@@ -447,10 +482,15 @@ class Attempt:
     def _scan(self, pulls: Pulls, tail: bytes) -> bool:
         """Takes what has come of messages that end so; whether a batch is to be made of them."""
         frames, connection, had = self._frames, pulls.connection, len(self._frames)
-        connection.pos = frames.scan(connection.buffer, connection.pos, pulls.sid, tail)
+        begin = connection.pos
+        connection.pos = frames.scan(connection.buffer, begin, pulls.sid, tail)
         if len(frames) > had:
-            pulls.came(len(frames) - had)
+            pulls.came(len(frames) - had, connection.pos - begin)
         return frames.full or bool(len(frames) and pulls.open <= 0)
+
+    def _ends(self, frame: wire.Frame) -> bool:
+        """Whether a status says no more than that a pull has brought what it should."""
+        return self._hold.is_ours and status_of(*wire.status_of(frame.headers)) is Status.ENDED
 
     def _heed(self, frame: wire.Frame, pulls: Pulls) -> None:
         """Does what a status asks for, or raises."""
@@ -486,9 +526,7 @@ class Attempt:
                 f" {due + rows - 1} were due"
             )
         self.signs.see(messages)
-        batch = self._builder.consumer_batch(
-            messages, self.last, read.end, read.partition, self._classify, self._mine
-        )
+        batch = self._builder.batch(messages, self.last, read.end)
         self._delivered = last.delivery
         self.last = max(self.last, min(last.sequence, read.end))
         self.rows += batch.num_rows
@@ -511,8 +549,4 @@ class Attempt:
         out too low where messages are deleted meanwhile (2.15.1, docs/design.md); a pull brings
         them all the same.
         """
-        read = self._read
-        following = JetStream(self._client).message_get(
-            read.stream, seq=self.last + 1, next_by_subj=read.filter or ">"
-        )
-        return following is None or following[0] > read.end
+        return is_read(JetStream(self._client), self._read, self.last)

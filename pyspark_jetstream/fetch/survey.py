@@ -15,11 +15,10 @@ from itertools import chain
 from typing import Any, Final
 
 from .. import subjects
-from ..client.connection import Client
+from ..client.connection import Client, away_s
 from ..client.info import ConsumerInfo, Mark, Stored, StreamInfo
 from ..client.jetstream import STREAM_NOT_FOUND, JetStream
 from ..client.marks import replaced
-from ..client.peer import away_s
 from ..client.versions import require
 from ..errors import JetStreamError, OptionError, PermissionsError, StreamNotFoundError
 from ..sanitize import get_logger
@@ -270,7 +269,7 @@ class Survey:
             " filter by the subjects that are stored (`nats stream subjects"
             f" {info.name}`), or leave it out to read them all",
         )
-        if not _is_filled(info):
+        if not info.is_filled:
             raise error
         logger.warning("nothing is read until a message matches: %s", error)
 
@@ -747,7 +746,7 @@ def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> Non
         OptionError: A filter matches nothing that the stream can hold, as far as that is known:
             what is mirrored, sourced or transformed need not be among its subjects.
     """
-    if _is_filled(info):
+    if info.is_filled:
         return
     stored: list[str] = info.config.get("subjects") or []
     for filter_ in filters:
@@ -756,11 +755,6 @@ def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> Non
                 option,
                 f"'{filter_}' is outside of stream '{info.name}', which holds {_some(stored)}",
             )
-
-
-def _is_filled(info: StreamInfo) -> bool:
-    """Whether its messages may have subjects that are none of its own."""
-    return any(info.config.get(key) for key in ("mirror", "sources", "subject_transform"))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -121,7 +121,7 @@ class _Meter:
 
 def _raw(client: Client, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
     read = DirectRead.whole(stream, start, end, headers=True)
-    return read_direct(client, read, None, builder=StoredBuilder())
+    return read_direct(client, read, StoredBuilder())
 
 
 class _Copy:

@@ -5,7 +5,7 @@ border (`sanitize`) here.
 Tables are text, as wide as the terminal; elsewhere as wide as they must be, or as `$COLUMNS` says.
 No value is ever cut. Where the columns do not fit side by side, those that say the same in every
 row stand once, in the title; where the others still do not fit, each row becomes some lines of its
-own.
+own. Other lines go on below at a space, on a terminal alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from ..sanitize import sanitized
 
@@ -33,14 +34,18 @@ _NUMBER: Final = re.compile(r"[-+]?[\d,.]+( ?(%|s|[KMGT]?i?B))?|\?|none|")
 
 def say(*lines: object) -> None:
     """
-    Prints each as a line, whatever it holds.
+    Prints each as a line, whatever it holds; on a terminal as long as the terminal is wide.
 
     Raises:
         SystemExit: with status 0, where nobody reads on: `| head` has seen enough.
     """
+    _print(_fitted(sanitized(str(line)), sys.stdout) for line in lines)
+
+
+def _print(lines: Iterable[str]) -> None:
     try:
         for line in lines:
-            print(sanitized(str(line)), flush=True)
+            print(line, flush=True)
     except BrokenPipeError:  # the interpreter would write once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
@@ -49,12 +54,25 @@ def say(*lines: object) -> None:
 def complain(*lines: object) -> None:
     """Prints each as a line to standard error, whatever it holds."""
     for line in lines:
-        print(sanitized(str(line)), file=sys.stderr, flush=True)
+        print(_fitted(sanitized(str(line)), sys.stderr), file=sys.stderr, flush=True)
+
+
+def _fitted(line: str, stream: TextIO) -> str:
+    """A line that is too long for a terminal goes on below, at a space; commands stay whole."""
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width or not stream.isatty():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    whole = re.sub(r"`[^`]+`", lambda command: command[0].replace(" ", "\0"), line)
+    lines = textwrap.wrap(
+        whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def say_json(document: Any, indent: int | None = 2) -> None:
     """Prints a document that other programs read: what cannot be printed is escaped as JSON is."""
-    say(*json.dumps(document, indent=indent).replace("\x7f", "\\u007f").split("\n"))
+    _print(json.dumps(document, indent=indent).replace("\x7f", "\\u007f").split("\n"))
 
 
 def size(count: int) -> str:

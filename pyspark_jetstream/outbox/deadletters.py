@@ -167,7 +167,7 @@ class DeadLetters:
             lines=lines,
             distinct=distinct,
             indices=indices,
-            targets=None,
+            targets=pa.nulls(len(distinct), pa.int32()),
             ids=None if messages.ids is None else join(messages.ids, scalar(self.suffix)),
             sent=None,
             unsure=None,

@@ -51,8 +51,6 @@ Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -131,10 +129,6 @@ class Limit(Protocol):
     def maximum(self) -> int:
         """Upper bound of the limit itself (`maxInFlight`)."""
 
-    @property
-    def drops(self) -> int:
-        """Number of calls of `dropped`."""
-
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
         """
         PubAcks of publishes that were sent together have come.
@@ -147,30 +141,6 @@ class Limit(Protocol):
 
     def dropped(self, now: float) -> None:
         """The server refused a publish for its load or a limit, or did not answer in time."""
-
-
-class FixedLimit:
-    """A limit that nothing changes: that of dead letters."""
-
-    def __init__(self, maximum: int) -> None:
-        self.maximum = maximum
-        self.drops = 0
-        self.held = False
-
-    @property
-    def value(self) -> int:
-        """The limit."""
-        return self.maximum
-
-    def __repr__(self) -> str:
-        return f"<FixedLimit {self.maximum}>"
-
-    def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
-        """Messages were stored: the limit stays as it is."""
-
-    def dropped(self, now: float) -> None:
-        """The server pushed back: it is counted, and the limit stays."""
-        self.drops += 1
 
 
 @dataclass(slots=True)
@@ -198,12 +168,11 @@ class GradientLimit:
     Args:
         minimum: never fewer publishes than this.
         initial: at the beginning, where slow start begins.
-        maximum: never more than this (`maxInFlight`).
+        maximum: never more than this (`maxInFlight`). Where all three are one, it stays.
     """
 
     def __init__(self, minimum: int, initial: int, maximum: int) -> None:
         self.maximum = maximum
-        self.drops = 0
         self.held = False
         self.long_s = 0.0
         """The long round trip; 0 before the first window has closed."""
@@ -245,7 +214,6 @@ class GradientLimit:
 
     def dropped(self, now: float) -> None:
         """The server refused a publish for its load or a limit, or did not answer in time."""
-        self.drops += 1
         self._close(self._open(now), now)
         if not self._open(now).pushed_back:
             self._window = _Samples(now, pushed_back=True)
@@ -347,30 +315,6 @@ class CpuShare:
         if now - at >= _CPU_WINDOW_S:
             self.is_over = (cpu_s - cpu) / (now - at) > self._maximum
             self._start = cpu_s, now
-
-
-class Limits:
-    """
-    Limits kept from one task to the next, so that each micro-batch does not start from the bottom.
-
-    Args:
-        maximum: so many of them; of those not asked for lately the oldest goes.
-    """
-
-    def __init__(self, maximum: int = 64) -> None:
-        self._maximum = maximum
-        self._kept: OrderedDict[Hashable, Limit] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def of(self, key: Hashable, make: Callable[[], Limit]) -> Limit:
-        """The limit of this key (servers, stream, settings), made if there is none."""
-        limit = self._kept.pop(key, None) or make()
-        self._kept[key] = limit
-        if len(self._kept) > self._maximum:
-            self._kept.popitem(last=False)
-        return limit
 
 
 def pause_s(kind: Kind, refusals: int) -> float:

@@ -50,7 +50,7 @@ class Messages:
     """The distinct subjects."""
     indices: pa.Array
     """INT32: row i goes to distinct[indices[i]]."""
-    targets: pa.Array | None
+    targets: pa.Array
     """INT32: the stream, by its place in `Targets`, of each distinct subject; null for none."""
     rows: pa.Array
     """INT64: each row's number in the task's input."""
@@ -66,11 +66,6 @@ class Messages:
     """STRING: why each can be no message, null for those that can; None when all can."""
 
     def __len__(self) -> int:
-        return len(self.data)
-
-    @property
-    def count(self) -> int:
-        """Number of messages."""
         return len(self.data)
 
     @property
@@ -114,19 +109,15 @@ class Messages:
             return parts[0]
         subject = pa.concat_arrays([part.subject for part in parts])
         encoded = subject.dictionary_encode()
-        targets = None
-        places = [part.targets.take(part.indices) for part in parts if part.targets is not None]
-        if len(places) == len(parts):
-            row_targets = pa.concat_arrays(places)
-            codes = numbers(len(encoded.dictionary))
-            targets = row_targets.take(pc.index_in(codes, encoded.indices))
+        row_targets = pa.concat_arrays([part.targets.take(part.indices) for part in parts])
+        codes = numbers(len(encoded.dictionary))
         return Messages(
             subject=subject,
             lines=_stacked([(part.lines, len(part)) for part in parts], NOTHING),
             data=pa.concat_arrays([part.data for part in parts]),
             distinct=encoded.dictionary.cast(pa.string()).to_pylist(),
             indices=encoded.indices,
-            targets=targets,
+            targets=row_targets.take(pc.index_in(codes, encoded.indices)),
             rows=pa.concat_arrays([part.rows for part in parts]),
             ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, BINARY)),
             priorities=_stacked(

@@ -83,8 +83,6 @@ class Overload:
         if messages.sent is None:
             return places.slice(0, 0)
         is_late = pc.fill_null(pc.less_equal(messages.sent.take(places), sent_by), False)
-        if messages.targets is None:
-            return places if pc.any(is_late).as_py() else places.slice(0, 0)
         streams = messages.targets.take(messages.indices).take(places)
         return places.filter(pc.is_in(streams, streams.filter(is_late)))
 
@@ -139,8 +137,6 @@ class Overload:
         if self._throttle.informed:
             return pa.repeat(True, len(messages))
         late = {place for place, at in self._streams.items() if self._is_late(at, now)}
-        if messages.targets is None:
-            return pa.repeat(None in late, len(messages))
         known = pa.array([place for place in late if place is not None], pa.int32())
         pressed = pc.is_in(messages.targets, known)
         if None in late:

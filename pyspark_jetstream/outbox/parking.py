@@ -150,12 +150,12 @@ class Parking:
         if not len(messages):
             return messages
         self.known.update(messages.subjects)
-        targets, ids = messages.targets, messages.ids
-        if targets is None or ids is None:  # a ledger needs both, and parking needs a ledger
+        ids = messages.ids
+        if ids is None:  # a ledger makes them, and parking needs a ledger
             raise RowError(messages.subjects[0], "its rows have no id; report this")
         before = [
             ("", "") if place is None else (self._targets[place].name, self._behind(place))
-            for place in targets.to_pylist()
+            for place in messages.targets.to_pylist()
         ]
         names, behind = (pa.array(texts, BINARY) for texts in zip(*before, strict=True))
         own = join(
@@ -192,7 +192,7 @@ class Parking:
 
     def _keeps(self, messages: Messages, code: int) -> bool:
         """Whether it can be told later of a row that is parked whether it is stored."""
-        place = None if messages.targets is None else messages.targets[code].as_py()
+        place = messages.targets[code].as_py()
         if place is None or len(messages.distinct[code].encode()) > _LONGEST:
             return False
         target = self._targets[place]

@@ -178,10 +178,10 @@ class Targets:
     The streams that subjects were looked up for so far, in that order.
 
     Args:
-        find: gives the target of each of some subjects, or None.
+        find: gives the target of each of some subjects, or None; without it none is looked up.
     """
 
-    def __init__(self, find: Callable[[list[str]], list[Target | None]]) -> None:
+    def __init__(self, find: Callable[[list[str]], list[Target | None]] | None = None) -> None:
         self.streams: list[Target] = []
         self.again: Callable[[list[Target]], list[Target | None]] = lambda known: (
             [None] * len(known)
@@ -194,9 +194,9 @@ class Targets:
         """
         self.unseen = ""
         """The one of which nobody could say how it is, when they were looked at again."""
-        self.is_blind = False
+        self.is_blind = find is None
         """Whether streams may not be looked up: that none is known says nothing then."""
-        self._find = find
+        self._find = find or (lambda subjects: [None] * len(subjects))
         self._latest: tuple[pa.Array, pa.Array] | None = None
         """The subjects asked for last, and their places; kept where streams are many."""
         self._recent: list[int] = []
@@ -209,16 +209,6 @@ class Targets:
 
     def __getitem__(self, place: int) -> Target:
         return self.streams[place]
-
-    @property
-    def without_ttl(self) -> list[int]:
-        """Places of those that refuse a message with a TTL."""
-        return [place for place, target in enumerate(self.streams) if not target.allow_ttl]
-
-    @property
-    def without_rollup(self) -> list[int]:
-        """Places of those that refuse a roll-up."""
-        return [place for place, target in enumerate(self.streams) if not target.allow_rollup]
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""

@@ -42,7 +42,7 @@ class WriteContext:
     """Values that are the same for all rows of a task."""
 
     options: SinkOptions
-    targets: Targets | None = None
+    targets: Targets = field(default_factory=Targets)
     """The streams that rows may go to, where they are known."""
     origin: Origin = field(default_factory=Origin)
     telemetry: Telemetry = field(default_factory=Telemetry)

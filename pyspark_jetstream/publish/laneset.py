@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -17,31 +18,26 @@ import pyarrow.compute as pc
 
 from ..errors import OptionError, PublishTimeoutError
 from ..outbox.admission import Load
-from ..outbox.limits import FixedLimit, GradientLimit, Limit, Limits
+from ..outbox.limits import GradientLimit, Limit
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..sanitize import get_logger
 from .lanes.asynclane import AsyncLane
 from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
-from .lanes.lane import Lane
+from .lanes.lane import Lane, LaneTerms
+from .lanes.retries import Deadlines
 from .options import SinkOptions
 from .telemetry import LaneTotals, Lately, Telemetry, WatchedLimit, Way
 
 logger = get_logger(__name__)
 
-_LANES: Final[dict[str, Callable[..., Lane]]] = {
+_LANES: Final[dict[str, Callable[[str, LaneTerms], Lane]]] = {
     "async": AsyncLane,
     "fast": FastLane,
     "atomic": AtomicLane,
 }
 """The lane of each publish mode."""
-
-LIMITS: Final = Limits()
-"""
-What this worker process knows of servers and streams: how much each could take when last written
-to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
-"""
 
 _FAST_LANES: Final = 32
 """
@@ -64,6 +60,17 @@ _PARKED: Final = 512
 
 _AGAIN_S: Final = 0.1
 """Pause before a stream that did not tell its duplicate window is asked again."""
+
+
+@lru_cache(maxsize=64)
+def kept_limit(
+    servers: Hashable, stream: str | None, mode: str, settings: tuple[int, int, int]
+) -> GradientLimit:
+    """
+    What this worker process knows of a server and a stream: how much it could take when last
+    written to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
+    """
+    return GradientLimit(*settings)
 
 
 @dataclass(slots=True)
@@ -92,7 +99,7 @@ class LaneSet:
     """
 
     def __init__(
-        self, options: SinkOptions, targets: Targets | None, inbox: str, telemetry: Telemetry
+        self, options: SinkOptions, targets: Targets, inbox: str, telemetry: Telemetry
     ) -> None:
         self.all: list[Lane] = []
         """In the order of their numbers."""
@@ -132,17 +139,17 @@ class LaneSet:
         said: dict[str, float] = {}
         for lane in self.all:
             if lane in self.main:
-                said |= lane.push_backs
-            lane.push_backs.clear()
-        if not said or self._targets is None:
-            return [(None, max(now, at)) for at in said.values()]
+                said |= lane.tally.push_backs
+            lane.tally.push_backs.clear()
+        if not said:
+            return []
         places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
         return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
 
     @property
     def acked(self) -> int:
         """Messages stored, dead letters among them."""
-        return sum(lane.acked for lane in self.all)
+        return sum(lane.tally.acked for lane in self.all)
 
     def load(self) -> Load:
         """Publishes on the wire; a lane that may not send what it has is at its limit."""
@@ -158,15 +165,12 @@ class LaneSet:
 
     def way(self, place: int | None) -> Way:
         """Publish mode of rows for the stream in this place."""
-        target = None
-        if place is not None and self._targets is not None:
-            target = self._targets[place]
-        return Way(self._mode(place, target), target.name if target is not None else "")
+        return Way(self._mode(place), "" if place is None else self._targets[place].name)
 
     def streams(self, subjects: Sequence[str]) -> list[str]:
         """The names of these subjects' streams; "" for one that is not known."""
-        if self._targets is None or not subjects:
-            return [""] * len(subjects)
+        if not subjects:
+            return []
         places = self._targets.known(pa.array(subjects, pa.string())).to_pylist()
         return ["" if place is None else self._targets[place].name for place in places]
 
@@ -176,14 +180,14 @@ class LaneSet:
             (
                 watched.way,
                 LaneTotals(
-                    stored=lane.acked if lane in self.main else 0,
-                    dead_letters=0 if lane in (*self.main, self.parked) else lane.acked,
-                    parked=lane.acked if lane is self.parked else 0,
-                    duplicates=lane.duplicates,
-                    retries=lane.retries,
-                    late_retries=lane.late_retries,
+                    stored=lane.tally.acked if lane in self.main else 0,
+                    dead_letters=0 if lane in (*self.main, self.parked) else lane.tally.acked,
+                    parked=lane.tally.acked if lane is self.parked else 0,
+                    duplicates=lane.tally.duplicates,
+                    retries=lane.tally.retries,
+                    late_retries=lane.tally.late_retries,
                     drops=watched.drops if lane in self.main else 0,
-                    ignored=lane.ignored,
+                    ignored=lane.tally.ignored,
                 ),
             )
             for lane, watched in zip(self.all, self._watched, strict=True)
@@ -222,13 +226,13 @@ class LaneSet:
 
     def add_dead_letters(self) -> Lane:
         """The lane of dead letters."""
-        return self._new(Way("async"), FixedLimit(_DEAD_LETTERS))
+        return self._new(Way("async"), GradientLimit(*[_DEAD_LETTERS] * 3))
 
     def park(self, messages: Messages) -> None:
         """Rows that are parked go out, in their order."""
         if self.parked is None:
             way = Way("async", self._options.rules.park_stream or "")
-            self.parked = self._new(way, FixedLimit(_PARKED))
+            self.parked = self._new(way, GradientLimit(*[_PARKED] * 3))
         self.parked.offer(messages)
 
     def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
@@ -237,40 +241,27 @@ class LaneSet:
             return
         if self._is_far is None:
             self._is_far = self._seems_far
-        targets = messages.targets
         if messages.unsure is not None:
             self._checks.is_due |= pc.any(pc.is_finite(messages.unsure)).as_py()
-        if self._targets is None or targets is None:
-            yield self._lane(None, None), messages
+        codes = messages.targets.take(messages.indices)
+        places = pc.unique(codes)
+        lanes: dict[Lane, int] = {}
+        numbers = []
+        for place in places.to_pylist():
+            lane = self._lane(place)
+            if place is not None:
+                self._apply_window(lane, self._targets[place])
+            numbers.append(lanes.setdefault(lane, len(lanes)))
+        if len(lanes) == 1:
+            yield lane, messages
             return
-        codes = targets.take(messages.indices)
-        counts = {each["values"]: each["counts"] for each in pc.value_counts(codes).to_pylist()}
-        lanes = {}
-        for place in counts:
-            target = self._targets[place] if place is not None else None
-            lane = self._lane(place, target)
-            if target is not None:
-                self._apply_window(lane, target)
-            if lane is not self._lanes.get(None):
-                lanes[place] = lane
-        if lanes and len(counts) == 1:
-            yield next(iter(lanes.values())), messages
-        elif lanes:
-            # Sorted once, the rows of each are a run; a filter for each would look at all rows.
-            ordered, start = messages.take(pc.array_sort_indices(codes)), 0
-            for place in sorted(counts.keys() - {None}):
-                if place in lanes:
-                    yield lanes[place], ordered.slice(start, counts[place])
-                start += counts[place]
-        slow = self._lanes.get(None)
-        if slow is not None:
-            places = [key for key in self._lanes if key is not None]
-            if not places:
-                yield slow, messages
-            else:
-                rest = pc.invert(pc.is_in(codes, pa.array(places, pa.int32())))
-                if pc.any(rest).as_py():
-                    yield slow, messages.where(rest)
+        # Sorted once, the rows of each are a run; a filter for each would look at all rows.
+        each = pa.array(numbers, pa.int32()).take(pc.index_in(codes, places))
+        counts = {run["values"]: run["counts"] for run in pc.value_counts(each).to_pylist()}
+        ordered, start = messages.take(pc.array_sort_indices(each)), 0
+        for lane, number in lanes.items():
+            yield lane, ordered.slice(start, counts[number])
+            start += counts[number]
 
     def check_windows(self, now: float) -> bool:
         """
@@ -286,7 +277,7 @@ class LaneSet:
             PublishTimeoutError: A stream has not answered for `publishTimeout`.
         """
         checks, window = self._checks, self._options.window
-        if not self._options.ledger or self._targets is None or now < checks.next_at:
+        if not self._options.ledger or now < checks.next_at:
             return False
         if not checks.is_due and not any(lane.is_frozen for lane in self.main):
             return False
@@ -322,46 +313,43 @@ class LaneSet:
 
     def _apply_window(self, lane: Lane, target: Target) -> None:
         """Lowers the lane's times to what the stream's duplicate window allows."""
-        lane.lower_id_memory(target.duplicate_window_s)
+        max_s = math.inf
         if self._options.ledger:
             # Sent again for the last time, a message must still find its id in the window.
             max_s = max(0.0, target.duplicate_window_s - self._options.window.ack_timeout_s)
-            lane.lower_publish_timeout(max_s)
-            self.publish_timeout_s = min(self.publish_timeout_s, max_s)
+        lane.lower_times(target.duplicate_window_s, max_s)
+        self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
-    def _lane(self, place: int | None, target: Target | None) -> Lane:
-        mode = self._mode(place, target)
-        key = place if mode != "async" else None
-        way = Way(mode, target.name if target is not None else "")
+    def _lane(self, place: int | None) -> Lane:
+        way = self.way(place)
+        key = place if way.mode != "async" else None
         lane = self._lanes.get(key)
         if lane is None:
-            fault = target.mode_fault(self._options.publish_mode) if target is not None else None
+            mode = self._options.publish_mode
+            fault = None if place is None else self._targets[place].mode_fault(mode)
             if fault is not None:
                 raise OptionError("publishMode", fault)
-            limit = self._limit(mode, target if mode != "async" else None)
+            limit = self._limit(way.mode, None if key is None else way.stream)
             lane = self._lanes[key] = self._new(way, limit, self._options.rows.rejects)
             self.main.append(lane)
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "publishing stream=%s mode=%s round_trip=%.1fms",
-                    way.stream or "*", mode, self._round_trip_s * 1e3,
+                    way.stream or "*", way.mode, self._round_trip_s * 1e3,
                 )  # fmt: skip
         watched = self._watched[self.all.index(lane)]
         if watched.way != way:
-            watched.way = Way(mode)  # of several streams
+            watched.way = Way(way.mode)  # of several streams
         return lane
 
-    def _mode(self, place: int | None, target: Target | None) -> str:
-        mode = self._options.publish_mode
-        if mode == "auto":
-            if place is None or target is None or not target.allow_batched:
-                return "async"
-            if target.counts_ids_early and self._options.message_ids:
-                return "async"
-            if self._seems_far if self._is_far is None else self._is_far:
-                return "async"
-            return "fast" if place < _FAST_LANES else "async"
-        return mode if target is not None else "async"
+    def _mode(self, place: int | None) -> str:
+        if place is None or self._options.publish_mode != "auto":
+            return "async" if place is None else self._options.publish_mode
+        target = self._targets[place]
+        is_far = self._seems_far if self._is_far is None else self._is_far
+        counts_early = target.counts_ids_early and self._options.message_ids
+        is_fast = target.allow_batched and not counts_early and not is_far and place < _FAST_LANES
+        return "fast" if is_fast else "async"
 
     @property
     def _seems_far(self) -> bool:
@@ -374,30 +362,24 @@ class LaneSet:
     def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
         window = self._options.window
         watched = self._telemetry.watched(limit, way)
-        lane = _LANES[way.mode](
-            f"{self._inbox}.{len(self.all)}",
-            watched,
-            window.max_in_flight_bytes,
-            window.ack_timeout_s,
-            window.publish_timeout_s,
-            window.strict_order,
-            rejects,
+        deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
+        terms = LaneTerms(
+            watched, window.max_in_flight_bytes, deadlines, window.strict_order, rejects
         )
+        lane = _LANES[way.mode](f"{self._inbox}.{len(self.all)}", terms)
         lane.set_round_trip(self._round_trip_s)
         lane.expect(self._more)
         self.all.append(lane)
         self._watched.append(watched)
         return lane
 
-    def _limit(self, mode: str, target: Target | None) -> Limit:
+    def _limit(self, mode: str, stream: str | None) -> Limit:
         window = self._options.window
         is_far = self._round_trip_s >= _FAR_S
         maximum = window.max_in_flight_far if is_far else window.max_in_flight
         # The server has a slow start of its own for fast batches.
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
-        name = target.name if target is not None else None
-        key = self._options.connection.servers, name, mode, settings
-        limit = LIMITS.of(key, lambda: GradientLimit(*settings))
+        limit = kept_limit(self._options.connection.servers, stream, mode, settings)
         limit.held = False  # by a task before
         return limit

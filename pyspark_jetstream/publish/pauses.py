@@ -136,8 +136,6 @@ class WriterPauses:
 
     def _streams(self, subjects: Iterable[str]) -> tuple[str, ...]:
         """The streams of these subjects, as far as they were looked up."""
-        if self._targets is None:
-            return ()
         places = self._targets.known(pa.array(subjects, pa.string())).drop_null().unique()
         return tuple(self._targets[place].name for place in places.to_pylist())
 
@@ -192,7 +190,7 @@ class WriterPauses:
         if refusal.has_no_room:
             until = self._limited.reached(subject, now)
         pause_s = max(0.0, until - now)
-        self.throttle.refused(err_code, subject, (), pause_s, now)
+        self.throttle.refused(err_code, subject, pause_s, now)
         self._telemetry.refused(refusal, pause_s, stream, now)
         return refusal.has_no_room
 
@@ -223,7 +221,7 @@ class WriterPauses:
             count = self._limited.tries(subject)
             if count is not None:
                 later.append(pc.indices_nonzero(pc.equal(rows.indices, code)).slice(count))
-                self.throttle.refused(_AT_LIMIT, subject, (), TRY_S, now)
+                self.throttle.refused(_AT_LIMIT, subject, TRY_S, now)
         if not any(map(len, later)):
             return None
         return pc.is_in(places(len(rows)), pa.concat_arrays(later).cast(pa.int64()))

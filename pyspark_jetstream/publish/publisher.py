@@ -166,13 +166,13 @@ class Publisher:
             PublishError: They do not add up.
         """
         acked, duplicates, retries = (
-            sum(getattr(lane, name) for lane in self.lanes.main)
+            sum(getattr(lane.tally, name) for lane in self.lanes.main)
             for name in ("acked", "duplicates", "retries")
         )
         shed = self.shedding
         offered = self.admission.offered + shed.unfit
-        stored_in = earliest(lane.stored_in for lane in self.lanes.main)
-        parked = self.lanes.parked.acked if self.lanes.parked is not None else 0
+        stored_in = earliest(lane.tally.stored_in for lane in self.lanes.main)
+        parked = self.lanes.parked.tally.acked if self.lanes.parked is not None else 0
         if offered != acked + self._left_out + shed.stored + shed.dropped + parked:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         self.close()
@@ -196,7 +196,7 @@ class Publisher:
     @property
     def _has_rows(self) -> bool:
         lanes = self.lanes.all
-        busy = (lane.busy or lane.rejected or lane.repeated for lane in lanes)
+        busy = (lane.busy or lane.tally.rejected or lane.tally.repeated for lane in lanes)
         return self.admission.waiting > 0 or any(busy)
 
     def _why_not(self) -> str:
@@ -348,20 +348,20 @@ class Publisher:
         """
         targets = self._context.targets
         for lane in self.lanes.main:
-            for doubted in lane.doubted:
-                is_stored = targets is not None and any(
+            for doubted in lane.tally.doubted:
+                is_stored = any(
                     targets.id_behind(targets[place], subject, expected) == own
                     for place, subject, expected, own in doubted.places()
                 )
                 lane.settle(doubted, is_stored, self._now())
-            lane.doubted.clear()
+            lane.tally.doubted.clear()
 
     def _take_rejected(self) -> None:
         """Rows that the server will never store (`onReject=dead-letter`)."""
         for lane in self.lanes.main:
-            if lane.rejected:
-                parts, answers = zip(*lane.rejected, strict=True)
-                lane.rejected.clear()
+            if lane.tally.rejected:
+                parts, answers = zip(*lane.tally.rejected, strict=True)
+                lane.tally.rejected.clear()
                 why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
                 self.shedding.reject(Messages.joined(parts), why)
 
@@ -370,8 +370,8 @@ class Publisher:
         repeated: list[Messages] = []
         for lane in self.lanes.all:
             if lane in self.lanes.main:
-                repeated += lane.repeated
-            lane.repeated.clear()
+                repeated += lane.tally.repeated
+            lane.tally.repeated.clear()
         return Messages.joined(repeated) if repeated else None
 
     def _recall(self, now: float, unsent: _Unsent) -> None:
@@ -478,16 +478,16 @@ class Publisher:
             self.admission.pushed_back(place, at)
         at_limit = False
         for lane in self.lanes.main:
-            streams = self.lanes.streams([refused.subject for refused in lane.refusals])
-            for refusal, stream in zip(lane.refusals, streams, strict=True):
+            streams = self.lanes.streams([refused.subject for refused in lane.tally.refusals])
+            for refusal, stream in zip(lane.tally.refusals, streams, strict=True):
                 at_limit |= self.pauses.refuse(refusal, stream, now)
-            lane.refusals.clear()
+            lane.tally.refusals.clear()
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
             self._recall(now, _Unsent.BACK_IF_PAUSED)
             self._shed(self.admission.give_up(now, self.lanes.publish_timeout_s))
         for lane in self.lanes.all:
-            lane.refusals.clear()  # those of dead letters and parked rows pause nothing
+            lane.tally.refusals.clear()  # those of dead letters and parked rows pause nothing
 
     def _report(self, final: bool = False) -> None:
         """

@@ -54,12 +54,12 @@ class Shedding:
     @property
     def stored(self) -> int:
         """Dead letters stored."""
-        return self.lane.acked if self.lane is not None else 0
+        return self.lane.tally.acked if self.lane is not None else 0
 
     @property
     def stored_in(self) -> Mapping[str, int]:
         """The streams that have them, and a sequence that the first one's is not beyond."""
-        return self.lane.stored_in if self.lane is not None else {}
+        return self.lane.tally.stored_in if self.lane is not None else {}
 
     def shed(self, messages: Messages, reason: str) -> None:
         """Rows make room: they are dropped, or become dead letters."""

@@ -20,8 +20,10 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import places as all_places
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
+from ..outbox.overload import priorities_of
 from ..outbox.priority import Priority
 from ..outbox.throttling.pausetimes import Limited, PauseTimes
 from ..outbox.throttling.throttle import REFUSALS, PausedBy
@@ -169,7 +171,7 @@ class Telemetry:
             since: DOUBLE, when each was there.
         """
         waits = pc.subtract(now, since)
-        places = [None] if messages.targets is None else pc.unique(messages.targets).to_pylist()
+        places = pc.unique(messages.targets).to_pylist()
         if not self._routes.patterns and messages.priorities is None and len(places) == 1:
             self._waited(waits, UNKNOWN, Priority.NORMAL, ways(places[0]))
             return
@@ -234,7 +236,7 @@ class Telemetry:
         """The server refused a publish for a limit or its load."""
         if refusal.err_code not in REFUSALS:
             return
-        reason = REFUSALS[refusal.err_code][0]
+        reason = REFUSALS[refusal.err_code]
         route = UNKNOWN
         if self._routes.patterns:
             place = self._routes.of([refusal.subject])[0].as_py()
@@ -457,28 +459,22 @@ class Routes:
             The stream's place in `Targets`, None where it is not known, route, priority and the
             places of these rows (INT64), in order.
         """
-        codes = pc.add(pc.fill_null(self.of(messages.distinct), -1), 1).cast(pa.int64())
-        if messages.targets is not None:
-            places = pc.add(pc.fill_null(messages.targets, -1), 1).cast(pa.int64())
-            codes = pc.add(pc.multiply(places, _MAX_ROUTES + 1), codes)
-        priorities = pa.scalar(int(Priority.NORMAL))
-        if messages.priorities is not None:
-            priorities = messages.priorities.cast(pa.int64())
-        keys = pc.add(pc.multiply(codes.take(messages.indices), len(Priority)), priorities)
-        counts = {each["values"]: each["counts"] for each in pc.value_counts(keys).to_pylist()}
-        order = pc.array_sort_indices(keys).cast(pa.int64())
-        starts = {}
-        start = 0
-        for key in sorted(counts):
-            starts[key], start = start, start + counts[key]
-        groups = []
-        for key, count in counts.items():
-            code, priority = divmod(key, len(Priority))
-            place, code = divmod(code, _MAX_ROUTES + 1)
-            route = self.patterns[code - 1] if code else UNKNOWN
-            rows = order.slice(starts[key], count)
-            groups.append((place - 1 if place else None, route, Priority(priority), rows))
-        return groups
+        table = pa.table(
+            {
+                "place": messages.targets.take(messages.indices),
+                "route": self.of(messages.distinct).take(messages.indices),
+                "priority": priorities_of(messages),
+                "row": all_places(len(messages)),
+            }
+        )
+        keys = ["place", "route", "priority"]
+        groups = table.group_by(keys, use_threads=False).aggregate([("row", "list")])
+        rows = groups["row_list"].combine_chunks()
+        found = []
+        for number, key in enumerate(groups.select(keys).to_pylist()):
+            route = UNKNOWN if key["route"] is None else self.patterns[key["route"]]
+            found.append((key["place"], route, Priority(key["priority"]), rows[number].values))
+        return found
 
 
 class Counts(NamedTuple):

@@ -10,7 +10,7 @@ they are left out, as by the KV API, unless `dropMarkers=false`; in a history th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -23,6 +23,7 @@ from ..errors import OptionError, StreamNotFoundError
 from ..fetch.decoding.keys import keyed
 from ..fetch.decoding.rows import kept
 from ..fetch.layout import Layout, SubjectPartition
+from ..fetch.options import StreamOptions
 from ..fetch.survey import Survey, check_direct
 from ..subjects import bucket_prefix
 from ..tasks import ReadTask, Work, read_task
@@ -118,26 +119,12 @@ class JetStreamBucketReader(NarrowedReader):
         upto = Snapshots(client, planned.stream, planned.filters, True).bound(
             planned.up_to_sequence, planned.up_to_time
         )
-        ranges = JetStreamRangeReader(
-            RangeOptions(
-                connection=planned.connection,
-                stream=planned.stream,
-                bucket=None,
-                subjects=(planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",),
-                partitions=planned.partitions,
-                partition_subject=planned.partition_subject,
-                include_headers=True,
-                extent=planned.extent,
-                fail_on_data_loss=planned.fail_on_data_loss,
-                on_invalid_subject=planned.on_invalid_subject,
-                min_partitions=planned.min_partitions,
-                max_records_per_partition=planned.max_records_per_partition,
-                starting=planned.starting,
-                several=None,
-                ending=Starting(LATEST, {0: upto} if upto is not None else {}),
-                drop_markers=False,
-            )
-        )
+        same = {field.name: getattr(planned, field.name) for field in fields(StreamOptions)}
+        same["bucket"] = None
+        same["subjects"] = (planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",)
+        ending = Starting(LATEST, {0: upto} if upto is not None else {})
+        options = RangeOptions(**same, ending=ending, drop_markers=False)
+        ranges = JetStreamRangeReader(options)
         ranges.narrowing = narrowing
         return [task.work for task in ranges.partitions()]
 

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ..client.connection import Client
-from ..client.peer import away_s
+from ..client.connection import Client, away_s
 from ..client.versions import BATCHED
 from ..errors import NotConnectedError, RequestTimeoutError
 from ..fetch.call import DirectCall
-from ..fetch.directcalls import Page, page_of
+from ..fetch.directcalls import Page
 from ..fetch.gets import ForeignAnswerError, Gets
 from ..fetch.pace import appetite_of, pace_of
 from ..sanitize import get_logger
@@ -61,7 +60,7 @@ def together(
             pace.answered(len(found), len(found), size, ending.took_s)
             place = under_way.popleft()
             if ending.code == 204 and found:
-                yield place, page_of(found, ending)
+                yield place, Page(found, ending)
     except (NotConnectedError, RequestTimeoutError) as error:
         if not error.retryable:
             raise

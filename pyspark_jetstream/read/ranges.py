@@ -24,7 +24,7 @@ from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import History, lost
 from ..fetch.layout import Layout
-from ..fetch.survey import Span, Survey, total
+from ..fetch.survey import Span, Survey, check_direct, total
 from ..tasks import OwnRead, RangeRead, ReadTask, asked_for, direct_tasks, read_task, trimmed
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
@@ -54,12 +54,7 @@ class JetStreamRangeReader(NarrowedReader):
             survey.require((2, 12), "reading a range (batched direct get)")
             infos = survey.streams()
             for info in infos.values():
-                if not info.allow_direct:
-                    raise OptionError(
-                        "stream",
-                        f"'{info.name}' has direct get off; set allow_direct on it"
-                        f" (`nats stream edit {info.name} --allow-direct`)",
-                    )
+                check_direct(info)
             survey.check_coverage(infos)
             starts: Sequence[int]
             starts = survey.positions(options.starting, infos, "startingOffsets")

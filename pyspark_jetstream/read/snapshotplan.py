@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -89,17 +89,12 @@ class StreamLimits:
     """Whether age, size or a time to live takes messages."""
 
     @classmethod
-    def of(cls, config: dict[str, object]) -> StreamLimits:
+    def of(cls, config: dict[str, Any]) -> StreamLimits:
         """The limits that a stream's configuration sets."""
-
-        def limited(name: str) -> bool:
-            value = config.get(name)
-            return isinstance(value, int) and value > 0
-
-        per_subject = config.get("max_msgs_per_subject")
+        limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
         return cls(
-            per_subject=max(0, per_subject) if isinstance(per_subject, int) else 0,
-            by_limits=any(map(limited, ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl"))),
+            per_subject=max(0, config.get("max_msgs_per_subject") or 0),
+            by_limits=any((config.get(name) or 0) > 0 for name in limits),
         )
 
 

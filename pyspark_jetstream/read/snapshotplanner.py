@@ -28,6 +28,7 @@ from ..client.connection import Client
 from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, SnapshotLossError
+from ..fetch.assumptions import takes_all
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.dataloss import lost
 from ..fetch.decoding.markers import Headers, purges
@@ -191,9 +192,9 @@ class Snapshots:
                     return _Index(pin, seen, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         known = self._known(info) if past is None else None
-        found = LastOfEach(None if self._all_match(info) else self._match)
+        found = LastOfEach(None if takes_all(self._filters, info) else self._match)
         upto = DirectRead.whole(self._stream, max(0, info.first_seq - 1), pin)
-        for batch in read_direct(self._client, upto, None, builder=StoredBuilder()):
+        for batch in read_direct(self._client, upto, StoredBuilder()):
             found.add(batch)
         # Of the past it is only known how many sequences there were.
         held = info.messages if pin == info.last_seq else pin + 1 - info.origin
@@ -227,7 +228,7 @@ class Snapshots:
 
     def _size(self, info: StreamInfo) -> int:
         """At most how many subjects match."""
-        if self._all_match(info):
+        if takes_all(self._filters, info):
             return info.num_subjects
         matching = 0
         wild = [filter_ for filter_ in self._filters if not subjects.is_literal(filter_)]
@@ -236,16 +237,6 @@ class Snapshots:
         ):
             matching += message.pending + 1 if message is not None else 0
         return min(info.num_subjects, matching + len(self._filters) - len(wild))
-
-    def _all_match(self, info: StreamInfo) -> bool:
-        """Whether the stream holds nothing but subjects that match."""
-        config = info.config
-        foreign = config.get("mirror") or config.get("sources") or config.get("subject_transform")
-        stored = [subjects.REST] if foreign else config.get("subjects") or [subjects.REST]
-        return all(
-            any(subjects.covers(filter_, subject) for filter_ in self._filters)
-            for subject in stored
-        )
 
     # ── what is gone ─────────────────────────────────────────────────────────────────────────
 
@@ -329,7 +320,7 @@ class Snapshots:
     def _add_beyond(self, pin: int, end: int, last: LastOfEach) -> None:
         """Puts the messages beyond the pin to what was read up to there."""
         later = DirectRead.whole(self._stream, pin, end, headers=True)
-        for batch in read_direct(self._client, later, None, builder=StoredBuilder()):
+        for batch in read_direct(self._client, later, StoredBuilder()):
             names, blocks = (batch.column(column).to_pylist() for column in ("subject", "stored"))
             _put_later(last, names, (user_headers(lines_of(block)) for block in blocks))
         # A subject that is written all the time may have been ahead of that. The answer that says
@@ -339,7 +330,7 @@ class Snapshots:
             call = DirectCall(seq=end + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
             for message in answer.found:
-                end, pending = message.sequence, answer.pending > 0
+                end, pending = message.sequence, answer.ending.pending > 0
             names = [message.subject for message in answer.found]
             _put_later(last, names, (user_headers(message.lines) for message in answer.found))
 

@@ -76,17 +76,26 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         _report(read, plan.num_rows, plan, "the stream was made anew")
         return
     fetched: list[pa.Array] = []
+    wanted = plan["sequence"].combine_chunks()
+    between = DirectRead(
+        partition=read.partition,
+        stream=read.stream,
+        filter=None,
+        start=wanted[0].as_py() - 1,
+        end=wanted[-1].as_py(),
+        expected=None,
+        include_headers=headers,
+        fail_on_data_loss=read.fail_on_data_loss,
+        mark=mark,
+    )
     if snapshotplan.is_dense(plan["sequence"]):
-        wanted = plan["sequence"].combine_chunks()
-        ends = wanted[0].as_py() - 1, wanted[-1].as_py()
-        between = DirectRead.whole(read.stream, *ends, headers, mark)
         builder = RowBuilder(read.stream, headers, read.on_invalid_subject, wanted)
-        for batch in read_direct(client, between, None, builder=builder):
+        for batch in read_direct(client, between, builder):
             fetched.append(batch.column("sequence"))
             yield batch
     calls = DirectCalls(client, read.stream)
     builder = RowBuilder(read.stream, headers, read.on_invalid_subject)
-    history = History(js, read)
+    history = History(js, between)
     gone = [plan.slice(0, 0)]
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)

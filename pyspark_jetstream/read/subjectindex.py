@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..client.connection import away_s
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
-from ..client.peer import away_s
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.decoding.markers import purges
@@ -106,10 +106,11 @@ class Lookups:
             left: list[str] = []
             open_ = dict(enumerate(asked))
             for place, answer in together(client, self._stream, calls):
-                if answer.up_to is None or answer.up_to < pin:
+                up_to = answer.ending.up_to
+                if up_to is None or up_to < pin:
                     continue
                 found, part = _sequences(answer.found), open_.pop(place)
-                rest = [name for name in part if name not in found] if answer.pending else []
+                rest = [name for name in part if name not in found] if answer.ending.pending else []
                 yield [name for name in part if name in found or not rest], found
                 left += rest
             few = len(left) > len(names) // 2  # large messages: looked up for nothing most times
@@ -123,8 +124,8 @@ class Lookups:
         """The last messages of the names, answered by a server that has come to the pin."""
 
         def good(answer: Page) -> bool:
-            if answer.up_to is not None:
-                return answer.up_to >= pin
+            if answer.ending.up_to is not None:
+                return answer.ending.up_to >= pin
             # Nothing of all of them, which only the leader can know.
             queries = [{"last_by_subj": name} for name in left]
             return not any(self._js.messages_get(self._stream, queries))
@@ -134,7 +135,7 @@ class Lookups:
             call = DirectCall(multi_last=tuple(left), max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call, good)
             yield from answer.found
-            if answer.pending == 0:
+            if answer.ending.pending == 0:
                 return
             got = _sequences(answer.found)
             left = [name for name in left if name not in got]

@@ -137,11 +137,13 @@ class _RunEnd:
 
 
 class _LagLook:
-    """How metrics ask what is left behind the batch that was planned."""
+    """How metrics ask what is left behind the batch that was planned, and who pauses it."""
 
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self.planned: Offset | None = None
         """Where it ends; None of a query that waits."""
+        self.paused: frozenset[int] = frozenset()
+        """Partitions that it reads by consumers which were paused since it was planned."""
         self._options = options
         self._layout = layout
         self._asked: tuple[Survey, BatchPlanner] | None = None
@@ -380,7 +382,7 @@ class RangeDriver(Driver):
         if self._is_deep:
             return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
-        return _LOOK_EVERY_S if self._durables.is_quiet(where) else 0.0
+        return _LOOK_EVERY_S if self._durables.arrivals.is_quiet(where) else 0.0
 
     @property
     def _around(self) -> set[int]:
@@ -424,7 +426,8 @@ class RangeDriver(Driver):
         is_far = self._client.connection.round_trip_s >= FAR_S
         may_skip = is_far and self._turn.may_skip_looks
         self._is_deep = may_skip and self._planner.is_deep(plan, available, self._infos)
-        self._durables.forget_pulls([p.index for p in self._layout if p.index not in plan.end.idle])
+        read = [p.index for p in self._layout if p.index not in plan.end.idle]
+        self._durables.arrivals.forget_pulls(read)
         if self._options.read_mode != "direct" and not self._end.is_frozen:
             self._durables.pull(plan.end, self._infos, plan.end.idle)
         self._note(offset, available, plan)
@@ -675,12 +678,24 @@ class RangeDriver(Driver):
                 counts.set_lag(_counts(left, end, upto))
 
         self._count(count)
+        reads = [
+            self._durables.read(p, end, infos[p.stream])
+            for p in self._layout
+            if self.report.get(str(p.index), {}).get("read") == "consumer"
+        ]
+        found = survey.js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        self._lag.paused = frozenset(
+            read.partition
+            for read, info in zip(reads, found, strict=True)
+            if info is not None and info.pause_s > 0
+        )
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(self._turn.holds)
         for partition in self._layout:
             report = self._durables.report(partition.index)
-            counts.set_paused(partition.index, "pausedUntil" in report)
+            is_paused = "pausedUntil" in report or partition.index in self._lag.paused
+            counts.set_paused(partition.index, is_paused)
             if "pinned" in report:
                 counts.set_pins(partition.index, report)
 

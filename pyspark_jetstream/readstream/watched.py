@@ -82,8 +82,9 @@ class WatchedStreams:
         """
         self.is_new = not fresh_s
         if self.is_older(fresh_s):
-            due, unheard = self._durables.due(around), self._durables.unheard()
-            self.quiet = frozenset(range(len(self._layout))) - unheard
+            due, count = self._durables.due(around), len(self._layout)
+            unheard = self._durables.arrivals.unheard(count)
+            self.quiet = frozenset(range(count)) - unheard
             self._look_at(unheard.union(due), due)
 
     def look_again(self, partitions: Collection[int]) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +23,6 @@ from ..arrays import int32
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import (
-    DuplicateIdError,
     JetStreamError,
     NotConnectedError,
     PublishError,
@@ -30,7 +30,7 @@ from ..errors import (
     TargetChangedError,
 )
 from ..outbox.messages import Messages
-from ..outbox.targets import Target, Targets
+from ..outbox.targets import Target
 from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import RowSignals, WriteContext
 from ..publish.lanes.lane import earliest
@@ -46,7 +46,7 @@ from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
 from .parked import found_parking, parking
 from .rows import MessageBuilder
-from .streams import Streams, target_fault
+from .streams import Streams, duplicate_id, target_fault
 
 logger = get_logger(__name__)
 
@@ -80,6 +80,19 @@ class Written(NamedTuple):
         """Whether it is known of every row where it is."""
         elsewhere = self.dead_letters + self.dropped + self.parked
         return self.rows == self.acked + self.lost + self.stored + elsewhere
+
+
+@dataclass(slots=True)
+class TaskReport:
+    """What a task says beside its counts; it grows while the task writes."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    seen: list[FoundStream] = field(default_factory=list)
+    """The target streams as they were found, for the commit."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Names of headers that did not go out, and of how many rows."""
+    fresh: int = 0
+    """Rows that have a sequence of their own behind the ends of these streams, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +154,7 @@ class TaskAttempt:
     One attempt of a task under the ledger.
 
     Args:
+        report: gets what is to be said of it, when it has ended.
         mapping: digest of the mapping that rows go by.
         signals: what the builder of the rows and their publisher know of each other.
     """
@@ -150,32 +164,27 @@ class TaskAttempt:
         task: Task,
         builder: MessageBuilder,
         streams: Streams,
-        targets: Targets,
+        report: TaskReport,
         mapping: str,
         signals: RowSignals,
     ) -> None:
         self._task = task
+        self._report = report
         self._builder = builder
         self._streams = streams
-        self._targets = targets
+        self._targets = streams.targets
+        self._targets.again = self._as_they_are
         self._mapping = mapping
-        targets.again = self._as_they_are
         self._signals = signals
         self._reached: dict[str, Target] = {}
         self._record: TaskRecord | None = None
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
-        self.seen: list[FoundStream] = []
-        """The streams that rows of this attempt, or of earlier ones, went to; when it has ended."""
-        self.fresh = 0
-        """Rows that have a sequence of their own there, as far as known."""
         self._asking = threading.Lock()
         """Who makes rows and who publishes them both ask the ledger, over one connection."""
 
-    def run(
-        self, batches: Iterator[pa.RecordBatch], telemetry: Telemetry, moves: bool
-    ) -> Written | None:
+    def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
         Publishes what is not stored; None if the batch was committed before.
 
@@ -190,7 +199,7 @@ class TaskAttempt:
         new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
-        record = ledger.begin(task.name, self._seen(new), self._mapping, ids, task.look)
+        record = ledger.begin(task.name, self._as_found(new), self._mapping, ids, task.look)
         if record is None:
             logger.info("committed before task=%s", task.name)
             return None
@@ -200,7 +209,7 @@ class TaskAttempt:
         if record.again:
             self._recover(record, moves)
         self._streams.publishing = True
-        counts = self._publish(self._rows(first, batches), telemetry)
+        counts = self._publish(self._rows(first, batches))
         self._streams.publishing = False
         stored, stored_in = 0, counts.stored_in
         if self._recovery is not None:
@@ -211,19 +220,22 @@ class TaskAttempt:
         self._check_reached(counts.stored_in)
         Ledger(JetStream(task.client)).check(record)
         found = [seen for seen in self._streams.seen.values() if seen.name in self._reached]
-        self.seen = [
+        report = self._report
+        report.seen = [
             seen.since(record.streams.get(seen.name, seen.before)).holding(
                 stored_in.get(seen.name, 0)
             )
             for seen in found
         ]
-        self.seen += [seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)]
+        report.seen += [
+            seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)
+        ]
         if task.counts_duplicates(self._builder, is_first=not record.forgotten):
-            self.fresh = fresh_rows(total, counts, {seen.name for seen in self.seen})
-        self.seen += self._streams.holding_dead(counts.dead_in)
+            report.fresh = fresh_rows(total, counts, {seen.name for seen in report.seen})
+        report.seen += self._streams.holding_dead(counts.dead_in)
         return total
 
-    def _publish(self, rows: Iterable[Messages], telemetry: Telemetry) -> Counts:
+    def _publish(self, rows: Iterable[Messages]) -> Counts:
         """The loop of a write that has a ledger: it looks there between two turns."""
         task, options = self._task, self._task.options
         recovers = self._recovery is not None
@@ -231,7 +243,7 @@ class TaskAttempt:
             options,
             self._targets,
             task.origin,
-            telemetry,
+            self._report.telemetry,
             self._signals,
             is_checked=recovers,
             aside=self._streams.parking,
@@ -296,16 +308,10 @@ class TaskAttempt:
 
     def _look(self) -> None:
         """Stops this attempt when another one has taken the task over."""
-        if not self._asking.acquire(blocking=False):
-            return  # now somebody else asks; this is called all the time
-        try:
-            self._look_now()
-        finally:
-            self._asking.release()
-
-    def _look_now(self) -> None:
         if time.monotonic() - self._looked_at < _FENCE * self._window_s():
             return
+        if not self._asking.acquire(blocking=False):
+            return  # now somebody else asks; this is called all the time
         self._looked_at = time.monotonic()
         try:
             if self._record is not None:
@@ -315,6 +321,8 @@ class TaskAttempt:
                 raise
             # The publishes have their own deadline, and the last look is still to come.
             logger.info("no look into the ledger task=%s reason=%s", self._task.name, error)
+        finally:
+            self._asking.release()
 
     # ── targets ──────────────────────────────────────────────────────────────────────────────
 
@@ -357,7 +365,7 @@ class TaskAttempt:
             for target, info in zip(known, infos, strict=True)
         ]
 
-    def _seen(self, targets: dict[str, Target]) -> list[FoundStream]:
+    def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
         return [self._streams.seen[name] for name in targets]
 
     def _admit(self, messages: Messages) -> None:
@@ -365,7 +373,7 @@ class TaskAttempt:
         new = self._new_targets(messages)
         if new and self._record is not None:
             ledger = Ledger(JetStream(self._streams.client))
-            ledger.extend(self._record, self._seen(new))
+            ledger.extend(self._record, self._as_found(new))
             self._looked_at = time.monotonic()
             self._reached.update(new)
             for name, target in new.items():
@@ -396,12 +404,12 @@ class TaskAttempt:
     def _unseen(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
         fresh = pa.array([True] * len(messages))
-        recovery, targets = self._recovery, messages.targets
-        if recovery is None or targets is None:
+        recovery = self._recovery
+        if recovery is None:
             return fresh
         with self._asking:
             recovery.refresh(self._earlier, _REFRESH * self._window_s())
-        codes = targets.take(messages.indices)
+        codes = messages.targets.take(messages.indices)
         for place in places_of(messages).to_pylist():
             own = pc.equal(codes, int32(place))
             unseen = recovery.fresh(messages.where(own), self._targets[place])
@@ -416,14 +424,14 @@ class TaskAttempt:
             DuplicateIdError: An id was made for its row, and no attempt before has stored that.
             WriterFencedError: One that came after this one has.
         """
-        prefix, record, targets = self._task.id_prefix, self._record, messages.targets
-        if prefix is None or messages.ids is None or targets is None:
+        prefix, record = self._task.id_prefix, self._record
+        if prefix is None or messages.ids is None:
             return
         if record is None or record.forgotten:
             return  # an operator wants it written again, by the same ids
         made = pc.fill_null(pc.starts_with(messages.ids, f"{prefix}-"), False)
         messages = messages.where(made)
-        codes = targets.take(messages.indices)
+        codes = messages.targets.take(messages.indices)
         for place in places_of(messages).to_pylist():
             own, target = messages.where(pc.equal(codes, int32(place))), self._targets[place]
             if self._recovery is not None:  # or has the attempt before stored it just now?
@@ -432,13 +440,7 @@ class TaskAttempt:
                 own = own.where(self._recovery.missing(own, target))
             if len(own):
                 Ledger(JetStream(self._streams.client)).check(record)
-                raise DuplicateIdError(
-                    own.distinct[own.codes[0]],
-                    own.rows[0].as_py(),
-                    own.ids[0].as_py().decode() if own.ids is not None else "",
-                    target.name,
-                    target.duplicate_window_s,
-                )
+                raise duplicate_id(own, target)
 
     def _window_s(self) -> float:
         windows = [target.duplicate_window_s for target in self._reached.values()]
@@ -447,8 +449,6 @@ class TaskAttempt:
 
 def places_of(messages: Messages) -> pa.Array:
     """The distinct target streams of the messages; rows that can be no messages have none."""
-    if messages.targets is None:
-        return pa.nulls(0, pa.int32())
     return pc.unique(messages.targets.take(messages.indices)).drop_null()
 
 

@@ -132,9 +132,8 @@ def check_keys(subject: pa.Array, prefix: str) -> None:
         UnfitError: A row's key is none (ADR-8).
     """
     bad = pc.invert(pc.match_substring_regex(subject, f"^{re.escape(prefix)}{_KEY}"))
-    bad = pc.fill_null(bad, True)
-    if pc.any(bad).as_py():
-        raise unfit(bad, "the key is none: expected parts of a-z A-Z 0-9 - / _ = between dots")
+    why = "the key is none: expected parts of a-z A-Z 0-9 - / _ = between dots"
+    refuse(pc.fill_null(bad, True), why)
 
 
 class UnfitError(Exception):
@@ -150,10 +149,18 @@ class UnfitError(Exception):
         self.faults = faults
 
 
-def unfit(bad: pa.Array, reasons: str | pa.Array) -> UnfitError:
-    """The fault of rows that are bad, for a reason or for each its own."""
-    faults = pa.scalar(reasons) if isinstance(reasons, str) else reasons
-    return UnfitError(pc.if_else(pc.fill_null(bad, False), faults, pa.scalar(None, pa.string())))
+def refuse(bad: pa.Array, reasons: str | pa.Array) -> None:
+    """
+    Args:
+        bad: BOOL, which rows are.
+        reasons: why all of them are, or each.
+
+    Raises:
+        UnfitError: There are such.
+    """
+    if pc.any(bad).as_py():
+        whys = pa.scalar(reasons) if isinstance(reasons, str) else reasons
+        raise UnfitError(pc.if_else(pc.fill_null(bad, False), whys, pa.scalar(None, pa.string())))
 
 
 def sound(values: pa.Array, bad: pa.Array, reason: str | None = None) -> pa.Array:
@@ -163,11 +170,11 @@ def sound(values: pa.Array, bad: pa.Array, reason: str | None = None) -> pa.Arra
     Raises:
         UnfitError: There are such, and there is a reason against it.
     """
-    if not pc.any(bad).as_py():
-        return values
     if reason is not None:
-        raise unfit(bad, reason)
-    return pc.if_else(bad, pa.scalar(None, pa.string()), values)
+        refuse(bad, reason)
+    elif pc.any(bad).as_py():
+        return pc.if_else(bad, pa.scalar(None, pa.string()), values)
+    return values
 
 
 def check_once(given: pa.Array, named: pa.Array, reason: str) -> None:
@@ -175,9 +182,7 @@ def check_once(given: pa.Array, named: pa.Array, reason: str) -> None:
     Raises:
         UnfitError: A row has both.
     """
-    both = pc.and_(pc.is_valid(named), pc.is_valid(given))
-    if pc.any(both).as_py():
-        raise unfit(both, reason)
+    refuse(pc.and_(pc.is_valid(named), pc.is_valid(given)), reason)
 
 
 def check_columns(names: set[str]) -> tuple[str, str] | None:
@@ -234,7 +239,9 @@ class Commands:
         self._revision = batch.column("revision") if "revision" in self._names else None
         if strict and self._names:
             self._check_schedules()
-            self._check_revisions()
+            if self._revision is not None:
+                bad = pc.less(self._revision, 0)
+                refuse(bad, "revision is below 0; 0 is that of a key that is not there")
 
     def payloads(self, data: pa.Array) -> pa.Array:
         """
@@ -246,22 +253,16 @@ class Commands:
         if self._operation is not None:
             gone = pc.greater(self._operation, 0)
             bad = pc.and_(gone, pc.greater(pc.binary_length(pc.coalesce(data, NOTHING)), 0))
-            if pc.any(bad).as_py():
-                raise unfit(bad, "a row that deletes or purges its key has no value")
+            refuse(bad, "a row that deletes or purges its key has no value")
             data = pc.if_else(gone, NOTHING, data)
         if self._increment is None:
-            if data.null_count:
-                raise unfit(pc.is_null(data), "data is null; a message needs a payload")
+            refuse(pc.is_null(data), "data is null; a message needs a payload")
             return data
         counts = pc.is_valid(self._increment)
-        if data.null_count:
-            bad = pc.and_not(pc.is_null(data), counts)
-            if pc.any(bad).as_py():
-                raise unfit(bad, "both data and increment are null")
-            data = pc.coalesce(data, NOTHING)
+        refuse(pc.and_not(pc.is_null(data), counts), "both data and increment are null")
+        data = pc.coalesce(data, NOTHING)
         bad = pc.and_(counts, pc.greater(pc.binary_length(data), 0))
-        if pc.any(bad).as_py():
-            raise unfit(bad, "a row with an increment has no payload: leave data empty or null")
+        refuse(bad, "a row with an increment has no payload: leave data empty or null")
         return data
 
     def check_allowed(self, targets: Targets, codes: pa.Array, once: bool) -> None:
@@ -275,22 +276,18 @@ class Commands:
         """
         counts = pc.is_valid(self._increment) if self._increment is not None else None
         for place, target in enumerate(targets.streams):
-            own: pa.Array | None = None
             for commands, allowed, what in (
                 (self._when, target.allow_schedules, _NO_SCHEDULES),
                 (self._when, not (once and target.forgets_schedules), _FORGETS),
                 (self._increment, target.allow_counter, _NO_COUNTERS),
             ):
                 if commands is not None and not allowed:
-                    own = pc.equal(codes, place) if own is None else own
-                    bad = pc.and_(pc.is_valid(commands), own)
-                    if pc.any(bad).as_py():
-                        raise unfit(bad, f"stream '{target.name}' {what}")
+                    bad = pc.and_(pc.is_valid(commands), pc.equal(codes, place))
+                    refuse(bad, f"stream '{target.name}' {what}")
             if target.allow_counter:
                 bad = pc.equal(codes, place)
                 bad = bad if counts is None else pc.and_not(bad, counts)
-                if pc.any(bad).as_py():
-                    raise unfit(bad, f"stream '{target.name}' {_COUNTS}")
+                refuse(bad, f"stream '{target.name}' {_COUNTS}")
 
     def lines(self, headers: Headers, ids: pa.Array | None) -> Iterator[pa.Array]:
         """
@@ -339,15 +336,9 @@ class Commands:
             return None
         found = pc.index_in(pc.ascii_upper(given), _OPERATIONS)  # also of what is no UTF-8
         bad = pc.and_(pc.is_valid(given), pc.is_null(found))
-        if self._strict and pc.any(bad).as_py():
-            raise unfit(bad, "operation is none: expected put, delete or purge")
+        if self._strict:
+            refuse(bad, "operation is none: expected put, delete or purge")
         return pc.fill_null(found, 0)
-
-    def _check_revisions(self) -> None:
-        if self._revision is not None:
-            bad = pc.less(self._revision, 0)
-            if pc.any(bad).as_py():
-                raise unfit(bad, "revision is below 0; 0 is that of a key that is not there")
 
     # ── schedules ────────────────────────────────────────────────────────────────────────────
 
@@ -374,18 +365,14 @@ class Commands:
         nothing = pa.nulls(len(self._batch), pa.string())
         if when is not None:
             bad = pc.and_(pc.is_valid(when), pc.is_null(nothing if target is None else target))
-            if pc.any(bad).as_py():
-                raise unfit(bad, "schedule_target is null: on which subject is it to be published?")
+            refuse(bad, "schedule_target is null: on which subject is it to be published?")
             bad = pc.match_substring_regex(when, _BEYOND)
-            if pc.any(bad).as_py():
-                raise unfit(bad, "the time is none that the server knows: 1678 to 2261")
+            refuse(bad, "the time is none that the server knows: 1678 to 2261")
         if target is not None:
             bad = pc.and_(pc.is_valid(target), pc.is_null(nothing if when is None else when))
-            if pc.any(bad).as_py():
-                raise unfit(bad, "schedule_target without deliver_at or schedule")
+            refuse(bad, "schedule_target without deliver_at or schedule")
             bad = pc.match_substring_regex(target, subjects.FAULTY)
-            if pc.any(bad).as_py():
-                raise unfit(bad, "schedule_target is no subject that can be published on")
+            refuse(bad, "schedule_target is no subject that can be published on")
 
     def _check_outlives(self, headers: Headers) -> None:
         """
@@ -395,12 +382,11 @@ class Commands:
         named = headers.values(TTL)
         if named is not None:
             bad = pc.and_(pc.is_valid(named), pc.starts_with(self._when, "@at "))
-            if pc.any(bad).as_py():
-                raise unfit(
-                    bad,
-                    f"the header {TTL} may end the schedule before its time; drop it, or give"
-                    " column ttl, the TTL of the message that is made",
-                )
+            why = (
+                f"the header {TTL} may end the schedule before its time; drop it, or give column"
+                " ttl, the TTL of the message that is made"
+            )
+            refuse(bad, why)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────
 

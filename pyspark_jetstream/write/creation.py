@@ -46,6 +46,10 @@ _NAME_IN_USE: Final = 10058
 """err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
 
 
+_SAID: Final[set[tuple[str, tuple[str, ...]]]] = set()
+"""Streams, and settings that they have otherwise than options say, that were logged here."""
+
+
 def create_streams(js: JetStream, wanted: StreamCreation) -> None:
     """
     Creates those of the wanted streams that are missing.
@@ -66,7 +70,9 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
         differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
         if is_new:
             differing = [key for key in differing if key not in actual]
-        if differing:
+        said = (name, tuple(differing))
+        if differing and said not in _SAID:  # a streaming write comes here with each batch
+            _SAID.add(said)
             logger.warning(
                 "stream=%s was created without: %s. This server does not know that; a newer one may"
                 if is_new

@@ -142,7 +142,10 @@ class Headers:
         """Leaves out the headers for which the target stream of a row would refuse it."""
         if self._column is None:
             return
-        for name, refusing in ((TTL, targets.without_ttl), (ROLLUP, targets.without_rollup)):
+        streams = [*enumerate(targets.streams)]
+        without_ttl = [place for place, target in streams if not target.allow_ttl]
+        without_rollup = [place for place, target in streams if not target.allow_rollup]
+        for name, refusing in ((TTL, without_ttl), (ROLLUP, without_rollup)):
             named = pc.equal(self._names, name)
             if refusing and pc.any(named).as_py():
                 refused = pc.is_in(codes, pa.array(refusing, pa.int32()))

@@ -18,7 +18,6 @@ Rule 3: a row leaves the parking stream after its PubAck. A drain may end at any
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,11 +29,11 @@ import pyarrow.compute as pc
 
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
-from ..errors import DuplicateIdError, OptionError, StreamNotFoundError
+from ..errors import OptionError, StreamNotFoundError
 from ..outbox.deadletters import SUBJECT, DeadLetters, notes, restore
 from ..outbox.messages import Messages
 from ..outbox.parking import Parking, Staying, parking_prefix
-from ..outbox.targets import Target, Targets
+from ..outbox.targets import Target
 from ..outbox.throttling.throttle import PausedBy
 from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import WriteContext
@@ -48,8 +47,9 @@ from .exactlyonce.changes import FoundStream
 from .exactlyonce.committed import Committed
 from .exactlyonce.ledger import Ledger, parked_of
 from .exactlyonce.records import TaskRecord
+from .exactlyonce.recovery import ID_LINE, stored_messages
 from .rows import MessageBuilder
-from .streams import Streams
+from .streams import Streams, duplicate_id
 
 logger = get_logger(__name__)
 
@@ -73,8 +73,6 @@ _UNFIT: Final = (
 """Settings of a stream that can be no parking stream."""
 
 _LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
-
-_ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 
 _MADE: Final = "^[0-9a-f]{16}-[0-9]+-[0-9]+$"
 """Ids that are made for rows."""
@@ -168,7 +166,7 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
         record: of the task, which notes the parking stream and all streams that rows go to.
     """
     name, targets = options.rules.park_stream, streams.targets
-    if name is None or targets is None:
+    if name is None:
         return None
     query, batch = record.name.write, record.name.batch
     prefix = parking_prefix(name, query)
@@ -347,18 +345,11 @@ class _Drain:
         Raises:
             WriterFencedError: Another drain has begun.
         """
-        windows = [target.duplicate_window_s for target in self._targets.streams]
+        windows = [target.duplicate_window_s for target in self._streams.targets.streams]
         if now - self._looked_at < _FENCE * min(windows, default=math.inf):
             return
         self._looked_at = now
         Ledger(JetStream(self._streams.client)).check_drain(self._query, self._lease)
-
-    @property
-    def _targets(self) -> Targets:
-        targets = self._streams.targets
-        if targets is None:  # a ledger needs them, and parking needs a ledger
-            raise OptionError("throttleParkStream", "needs exactlyOnce=true")
-        return targets
 
     # ── the parking stream ───────────────────────────────────────────────────────────────────
 
@@ -370,7 +361,7 @@ class _Drain:
         builder = MessageBuilder(
             options=replace(options.rows, subject=None, mapping=None, mapping_key=None),
             max_payload=self._client.connection.max_payload,
-            targets=self._targets,
+            targets=self._streams.targets,
             priorities=options.priorities,
         )
         with closing(Client(options.connection)) as reader:
@@ -462,13 +453,11 @@ class _Drain:
             again: whether it is done whenever it was.
         """
         now, stale = time.monotonic(), dict[str, list[str]]()
-        if messages.targets is None:
-            return
         for code in pc.unique(messages.indices).to_pylist():
             subject, place = messages.distinct[code], messages.targets[code].as_py()
             if place is None:
                 continue
-            target = self._targets[place]
+            target = self._streams.targets[place]
             _, at = self._scans.get(subject, (0, -math.inf))
             if again or now - at > _REFRESH * target.duplicate_window_s:
                 stale.setdefault(target.name, []).append(subject)
@@ -476,9 +465,6 @@ class _Drain:
             self._scan_stream(name, subjects, now)
 
     def _scan_stream(self, name: str, subjects: list[str], now: float) -> None:
-        from ..fetch.decoding.rows import StoredBuilder
-        from ..fetch.own import Own, OwnAttempt
-
         client = self._streams.client
         js = JetStream(client)
         info = js.stream_info(name)
@@ -490,12 +476,10 @@ class _Drain:
             since = max(since, self._scans.get(subject, (0, 0.0))[0])
             known = self._ids.setdefault(subject, set())
             if end > since:
-                read = Own(None, name, subject, since, end, None, True, False)
-                for batch in OwnAttempt(client, read, builder=StoredBuilder()).batches():
-                    for stored in batch.column("stored").to_pylist():
-                        match = _ID.search(stored or b"")
-                        if match is not None:
-                            known.add(match[1])
+                for _, _, headers, _ in stored_messages(client, name, since, end, subject):
+                    match = ID_LINE.search(headers or b"")
+                    if match is not None:
+                        known.add(match[1])
             self._scans[subject] = (max(since, end), now)
 
     def _check_repeated(self, messages: Messages) -> None:
@@ -513,13 +497,5 @@ class _Drain:
         missing = messages.where(pc.invert(self._are_stored(messages)))
         if not len(missing):
             return
-        code, target = missing.codes[0], None
-        if missing.targets is not None:
-            target = self._targets[missing.targets[code].as_py()]
-        raise DuplicateIdError(
-            missing.distinct[code],
-            missing.rows[0].as_py(),
-            missing.ids[0].as_py().decode() if missing.ids is not None else "",
-            target.name if target is not None else "",
-            target.duplicate_window_s if target is not None else 0.0,
-        )
+        place = missing.targets[missing.codes[0]].as_py()
+        raise duplicate_id(missing, self._streams.targets[place])

@@ -46,7 +46,7 @@ class Reroutes:
         self,
         mapping: SubjectMapping,
         weights: bool,
-        targets: Targets | None,
+        targets: Targets,
         cluster: str | None,
         signals: RowSignals,
     ) -> None:
@@ -112,7 +112,7 @@ class Reroutes:
 
     def _goes_with(self, subject: str, other: str) -> bool:
         """Whether the same stream takes both and keeps them, as far as that is known."""
-        if self._targets is None:
+        if self._targets.is_blind:
             return True
         place = self._place(other)
         if place is None or place != self._place(subject):
@@ -121,6 +121,6 @@ class Reroutes:
         return not target.replaces
 
     def _place(self, subject: str) -> int | None:
-        if self._targets is not None and subject not in self._places:
+        if subject not in self._places:
             self._places[subject] = self._targets.of(pa.array([subject]))[0].as_py()
-        return self._places.get(subject)
+        return self._places[subject]

@@ -46,8 +46,8 @@ from .commandlines import (
     check_once,
     is_bytes,
     of_keys,
+    refuse,
     sound,
-    unfit,
 )
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
@@ -194,7 +194,7 @@ class MessageBuilder:
         self._options = options or _PLAIN
         self._partition = partition
         self._id_prefix = id_prefix
-        self._targets = targets
+        self._targets = targets or Targets()
 
     def build(self, batch: pa.RecordBatch) -> Messages:
         """
@@ -243,13 +243,11 @@ class MessageBuilder:
             raise UnfitError(faults)
         ids, id_lines = self._ids(batch, numbers, headers)
         distinct, indices = self._destinations(batch, headers, ids, numbers)
-        targets = None
-        if self._targets is not None and len(distinct):
-            targets = self._targets.of(distinct, self._options.rejects)
-            self._check_taken(distinct, targets, indices)
-            codes = targets.take(indices)
-            commands.check_allowed(self._targets, codes, self._options.once)
-            headers.drop_refused(self._targets, codes)
+        targets = self._targets.of(distinct, self._options.rejects)
+        self._check_taken(distinct, targets, indices)
+        codes = targets.take(indices)
+        commands.check_allowed(self._targets, codes, self._options.once)
+        headers.drop_refused(self._targets, codes)
         # Before what others may have written: it could hide them from the server (`serverheaders`).
         lines = _joined(id_lines, *commands.lines(headers, ids), *headers.lines())
         self._check_sizes(lines, data)
@@ -286,7 +284,7 @@ class MessageBuilder:
                 " configuration"
             )
             reasons = join(digits(sizes), scalar(why)).cast(pa.string())
-            raise unfit(pc.greater(sizes, self.max_payload), reasons)
+            refuse(pc.greater(sizes, self.max_payload), reasons)
 
     # ── rows that can be no messages ─────────────────────────────────────────────────────────
 
@@ -312,7 +310,7 @@ class MessageBuilder:
             data=pc.coalesce(_data(batch), NOTHING),
             distinct=names,
             indices=subjects_.indices,
-            targets=None if self._targets is None else pa.nulls(len(names), pa.int32()),
+            targets=pa.nulls(len(names), pa.int32()),
             rows=numbers,
             ids=ids,
             faults=faults,
@@ -343,11 +341,8 @@ class MessageBuilder:
             )
         else:
             plain = batch.column("subject").cast(pa.string())
-            if plain.null_count:
-                why = (
-                    "subject is null; leave such rows out, or name one for all with option subject"
-                )
-                raise unfit(pc.is_null(plain), why)
+            why = "subject is null; leave such rows out, or name one for all with option subject"
+            refuse(pc.is_null(plain), why)
             column = plain.dictionary_encode()
             _check_utf8(column)
         distinct, indices = column.dictionary, column.indices
@@ -436,9 +431,8 @@ class MessageBuilder:
 
     def _check_taken(self, distinct: pa.Array, targets: pa.Array, indices: pa.Array) -> None:
         """A subject of the rows must be one that a stream takes, where that can be told."""
-        if not targets.null_count or not self._options.require_stream:
-            return
-        if self._targets is not None and not self._targets.is_blind:
+        is_known = self._options.require_stream and not self._targets.is_blind
+        if targets.null_count and is_known:
             raise _of_each(distinct, pc.is_null(targets), untaken, indices)
 
     # ── headers ──────────────────────────────────────────────────────────────────────────────

@@ -46,7 +46,7 @@ from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from ..subjects import bucket_prefix
 from ..worker import settle
-from .attempt import Written
+from .attempt import TaskReport, Written
 from .commandlines import column_fault
 from .creation import create_streams, stream_configs
 from .drainer import keep_draining
@@ -57,7 +57,7 @@ from .exactlyonce.records import TaskName
 from .parked import PARK_BYTES, drain, ensure_parking
 from .rows import check_names, check_schema
 from .streams import Streams, target_fault
-from .task import TaskReport, write_task
+from .task import write_task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -191,7 +191,7 @@ def _prepare(options: SinkOptions, schema: StructType) -> None:
             bucket = options.rows.bucket
             if bucket is not None:
                 subject = f"{bucket_prefix(bucket)}_"
-            if subject is None or options.rows.mapping is not None or targets is None:
+            if subject is None or options.rows.mapping is not None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:

@@ -15,11 +15,13 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import (
     ApiError,
+    DuplicateIdError,
     JetStreamError,
     OptionError,
     StreamNotFoundError,
     TargetChangedError,
 )
+from ..outbox.messages import Messages
 from ..outbox.parking import Parking
 from ..outbox.targets import Target, Targets
 from ..publish.options import SinkOptions
@@ -58,6 +60,13 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     return None if fault is None else OptionError("exactlyOnce", fault)
 
 
+def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
+    """The error of the first of these rows, whose made id its stream knew though it was new."""
+    id = rows.ids[0].as_py().decode() if rows.ids is not None else ""
+    subject, row = rows.distinct[rows.codes[0]], rows.rows[0].as_py()
+    return DuplicateIdError(subject, row, id, target.name, target.duplicate_window_s)
+
+
 class Streams:
     """
     Looks up which stream takes a subject, where the write depends on it.
@@ -82,9 +91,8 @@ class Streams:
         asks = options.rows.require_stream or options.publish_mode != "async"
         self._dead: set[str] = set()
         """Those of dead letters alone, as far as is known."""
-        self.targets = Targets(self._find) if asks or options.rules.sheddable else None
-        if self.targets is not None:
-            self.targets.id_behind = self._id_behind
+        self.targets = Targets(self._find if asks or options.rules.sheddable else None)
+        self.targets.id_behind = self._id_behind
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -114,8 +122,7 @@ class Streams:
             if self._options.ledger or batched or error.retryable or off:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)
-            if self.targets is not None:
-                self.targets.is_blind = True
+            self.targets.is_blind = True
             return [None] * len(subjects)
         for name, info in infos.items():
             now = FoundStream.of(info)

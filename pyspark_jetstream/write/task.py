@@ -17,18 +17,16 @@ Without a ledger a task publishes its rows and counts their PubAcks. With one (`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
 from itertools import chain
 
 import pyarrow as pa
 
-from ..client.connection import Client
+from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
-from ..client.peer import away_s
 from ..errors import JetStreamError, LedgerError, OptionError, RowError
 from ..outbox.deadletters import SUBJECT as DESTINATION
 from ..outbox.priority import Priorities
@@ -37,11 +35,10 @@ from ..publish.context import RowSignals, WriteContext
 from ..publish.lanes import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.publisher import publish
-from ..publish.telemetry import Counts, Telemetry
+from ..publish.telemetry import Counts
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, Written, built, fresh_rows, written
+from .attempt import Task, TaskAttempt, TaskReport, Written, built, fresh_rows, written
 from .batchmapping import BatchMapping, digest
-from .exactlyonce.changes import FoundStream
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
 from .exactlyonce.records import LedgerLook, TaskName
@@ -51,19 +48,6 @@ from .rows import MessageBuilder
 from .streams import Streams
 
 logger = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class TaskReport:
-    """What a task says beside its counts; it grows while the task writes."""
-
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    seen: list[FoundStream] = field(default_factory=list)
-    """The target streams as they were found, for the commit."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Names of headers that did not go out, and of how many rows."""
-    fresh: int = 0
-    """Rows that have a sequence of their own behind the ends of these streams, as far as known."""
 
 
 def write_task(
@@ -129,7 +113,7 @@ def write_task(
         reroutes=reroutes,
     )
     with closing(streams):
-        if not options.ledger or streams.targets is None:
+        if not options.ledger:
             counts = _publish_all(task, batches, builder, streams, signals, report)
             report.seen += streams.holding(counts.stored_in)
             report.seen += streams.holding_dead(counts.dead_in)
@@ -137,16 +121,13 @@ def write_task(
             if found is not None and task.counts_duplicates(builder, is_first=False):
                 report.fresh = fresh_rows(found, counts, streams.seen)
         else:
-            one = TaskAttempt(task, builder, streams, streams.targets, digest(note), signals)
+            one = TaskAttempt(task, builder, streams, report, digest(note), signals)
             try:
-                found = one.run(iter(batches), report.telemetry, reroutes is not None)
+                found = one.run(iter(batches), reroutes is not None)
             except (OptionError, RowError) as error:
                 if way == own:
                     raise
                 raise _begun_otherwise(error, name) from error
-            if found is not None:
-                report.seen += one.seen
-                report.fresh = one.fresh
         if found is not None:
             report.left_out.update(builder.left_out)
     if reroutes is not None and reroutes.rows:
@@ -220,12 +201,12 @@ def _agreed(
 
 
 def _reroutes(
-    options: SinkOptions, way: BatchMapping, targets: Targets | None, signals: RowSignals
+    options: SinkOptions, way: BatchMapping, targets: Targets, signals: RowSignals
 ) -> Reroutes | None:
     if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
         return None  # a key's rows belong together
     weights = options.rows.reroutes_weights
-    if weights or targets is not None:
+    if weights or not targets.is_blind:
         return Reroutes(way.mapping, weights, targets, way.cluster, signals)
     return None
 

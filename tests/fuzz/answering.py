@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes import atomiclane
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understand
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.sender import Sender
 
+from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
 from . import reference, referenceacks
 from .cases import TYPED, Case, Sound, same
@@ -34,7 +34,7 @@ class _Lane(AsyncLane):
 
     def __init__(self, number: int) -> None:
         prefix = f"{INBOX.decode()}.{number}"
-        super().__init__(prefix, FixedLimit(1), 1, 1.0, 1.0)
+        super().__init__(prefix, terms(FixedLimit(1), 1, 1.0, 1.0))
         self.heard: list[tuple[int, Meaning]] = []
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:

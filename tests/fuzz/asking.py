@@ -57,7 +57,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "message_get": lambda js: js.message_get("S", seq=3),
     "messages_get": lambda js: js.messages_get("S", [{"seq": 1}, {"seq": 3}]),
     "messages": lambda js: js.messages("S", [{"seq": 3}, {"seq": 4}, {"seq": 999}]),
-    "stored_messages": lambda js: js.stored_messages("S", [{"seq": 4}]),
     "messages_of": lambda js: js.messages_of([("S", {"seq": 4}), ("S", {"seq": 999})]),
     "last_messages": lambda js: js.last_messages("S", ["s.1", "s.2"]),
     "next_messages": lambda js: js.next_messages(

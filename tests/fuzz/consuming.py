@@ -13,8 +13,8 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import pinned, stored_before
 from pyspark_jetstream.errors import ProtocolError, SubjectDecodeError
 from pyspark_jetstream.fetch.decoding import markers
-from pyspark_jetstream.fetch.decoding.cuts import Delivered
 from pyspark_jetstream.fetch.decoding.deliveries import Deliveries
+from pyspark_jetstream.fetch.decoding.replies import Columns
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder, arrow_schema
 
 from . import reference
@@ -33,11 +33,11 @@ class Expected:
 
     def __init__(self, rows: list[reference.Row]) -> None:
         self.facts = [row.facts for row in rows]
-        self.columns = Delivered(
+        self.columns = Columns(
             pa.array([row.subject for row in rows], _BINARY),
-            pa.array([row.data for row in rows], _BINARY),
             pa.array([row.sequence for row in rows], pa.int64()),
             pa.array([row.time for row in rows], pa.int64()),
+            pa.array([row.data for row in rows], _BINARY),
             pa.array([row.stored for row in rows], _BINARY),
         )
         self.batch: pa.RecordBatch | None = None
@@ -71,7 +71,7 @@ class Expected:
         indexes = pa.array(places, pa.int32())
         other.facts = [self.facts[place] for place in places]
         other.odd = [self.odd[place] for place in places]
-        other.columns = Delivered(*(column.take(indexes) for column in self.columns))
+        other.columns = Columns(*(column.take(indexes) for column in self.columns))
         other.operations = self.operations.take(indexes)
         other.batch = self.batch.take(indexes) if self.batch is not None else None
         return other
@@ -85,7 +85,7 @@ class _Reader:
         self.rows = 0
         self.turns = 0
         self._frames = Deliveries(keep)
-        self._builder = RowBuilder("S", keep)
+        self._builder = RowBuilder("S", keep, partition=3)
         self._tail: bytes | None = None
         self._pin = b""
 
@@ -163,7 +163,7 @@ class _Reader:
         same("first", tuple(frames.first), expected.facts[begin])
         same("last", tuple(frames.last), expected.facts[end - 1])
         columns = frames.columns()
-        for name, ours, theirs in zip(Delivered._fields, columns, expected.columns, strict=True):
+        for name, ours, theirs in zip(Columns._fields, columns, expected.columns, strict=True):
             if ours is not None and not ours.equals(theirs.slice(begin, count)):
                 _differ(name, begin, ours, theirs.slice(begin, count))
         if self.build:
@@ -171,10 +171,10 @@ class _Reader:
         self.rows = end
         frames.clear()
 
-    def _check_rows(self, columns: Delivered, begin: int, count: int) -> None:
+    def _check_rows(self, columns: Columns, begin: int, count: int) -> None:
         expected = self.expected
         try:
-            batch = self._builder.consumer_batch(columns, -1, reference.MOST, 3)
+            batch = self._builder.batch(columns, -1, reference.MOST)
         except SubjectDecodeError:
             same("whether all subjects are text", False, expected.batch is not None)
             return

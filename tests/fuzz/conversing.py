@@ -19,13 +19,23 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ..kits.lanes import MANY, PREFIX, ModelServer, Reply, Sent, error, messages, parse
+from ..kits.lanes import (
+    MANY,
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    messages,
+    parse,
+    terms,
+)
 from . import referenceacks
 from .cases import TYPED, Case, Fault, Sound
 
@@ -116,10 +126,9 @@ class _Walk:
         kind = rng.choice(["fast", "fast", "atomic", "atomic", "async"])
         self._total = rng.choice([1, 3, 30, _ROWS])
         maximum = rng.choice([1, 7, 64, 4096])
-        self.lane: Lane = _LANES[kind](
-            PREFIX, FixedLimit(maximum), rng.choice([MANY, 900]), 2.0, rng.choice([20.0, 1e9]),
-            rejects=rng.random() < 0.5,
-        )  # fmt: skip
+        max_bytes, publish = rng.choice([MANY, 900]), rng.choice([20.0, 1e9])
+        own = terms(FixedLimit(maximum), max_bytes, 2.0, publish, rejects=rng.random() < 0.5)
+        self.lane: Lane = _LANES[kind](PREFIX, own)
         self._server = ModelServer(rng.choice([0, 0, 3]), rng.choice([1000, 20]))
         self._allowed = _Allowed()
         self._late: list[Reply] = []
@@ -149,20 +158,24 @@ class _Walk:
             self._account()
             return self.steps
         self._account()
-        if self.lane.acked + self._rejected != self._total:
-            raise Fault(f"{self._total} rows: {self.lane.acked} stored, {self._rejected} rejected")
+        if self.lane.tally.acked + self._rejected != self._total:
+            raise Fault(
+                f"{self._total} rows: {self.lane.tally.acked} stored, {self._rejected} rejected"
+            )
         if self.lane.bytes_in_flight:
             raise Fault(f"{self.lane.bytes_in_flight} bytes stay on the wire")
         return self.steps
 
     def _account(self) -> None:
-        self._rejected += sum(len(each.message) for each in self.lane.rejected)
-        self.lane.rejected.clear()
-        if self.lane.acked > len(self._allowed.rows):
-            raise Fault(f"{self.lane.acked} rows stored, by answers {len(self._allowed.rows)}")
-        if self.lane.acked + self._rejected > self._offered:
+        self._rejected += sum(len(each.message) for each in self.lane.tally.rejected)
+        self.lane.tally.rejected.clear()
+        if self.lane.tally.acked > len(self._allowed.rows):
             raise Fault(
-                f"{self.lane.acked} stored and {self._rejected} rejected of {self._offered}"
+                f"{self.lane.tally.acked} rows stored, by answers {len(self._allowed.rows)}"
+            )
+        if self.lane.tally.acked + self._rejected > self._offered:
+            raise Fault(
+                f"{self.lane.tally.acked} stored and {self._rejected} rejected of {self._offered}"
             )
 
     def _turn(self, hostile: bool) -> None:
@@ -195,8 +208,8 @@ class _Walk:
             self._account()
         self._late = (self._late + replies)[-50:]
         self._now += rng.choice([0.0, 0.01, 0.3, 2.5 if frames is None else 0.1])
-        lane.refusals.clear()
-        lane.push_backs.clear()
+        lane.tally.refusals.clear()
+        lane.tally.push_backs.clear()
         lane.expire(self._now)
         self._account()
 

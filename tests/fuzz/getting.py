@@ -115,9 +115,9 @@ def _compare(columns: Columns | None, expected: Expected, keep: bool, build: boo
             _differ(name, ours, theirs)
     if not build:
         return
-    builder = RowBuilder("S", keep)
+    builder = RowBuilder("S", keep, partition=3)
     try:
-        batch = builder.direct_batch(columns, -1, reference.MOST, 3, None)
+        batch = builder.batch(columns, -1, reference.MOST)
     except TYPED as error:
         if expected.batch is not None:
             raise Fault(f"rows that can be are an error: {error}") from error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 
-from .lanes import MANY, PREFIX, Sent
+from .lanes import MANY, PREFIX, FixedLimit, Sent, terms
 
 
 def lane(maximum: int = 4096, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0):
     """A lane without limits, unless given."""
-    return AtomicLane(PREFIX, FixedLimit(maximum), max_bytes, ack, publish)
+    return AtomicLane(PREFIX, terms(FixedLimit(maximum), max_bytes, ack, publish))
 
 
 def plain(found: list[Sent]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.limits import FixedLimit, Limit
+from pyspark_jetstream.outbox.limits import Limit
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
-from .lanes import MANY, PREFIX, ModelServer, Sent, hear, sent
+from .lanes import MANY, PREFIX, FixedLimit, ModelServer, Sent, hear, sent, terms
 
 
 def lane(
@@ -16,7 +16,7 @@ def lane(
 ):
     """A lane without limits, unless given."""
     limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
-    return FastLane(PREFIX, limit, max_bytes, ack, publish)
+    return FastLane(PREFIX, terms(limit, max_bytes, ack, publish))
 
 
 def one_by_one(one: FastLane, server: ModelServer) -> tuple[list[Sent], list[Sent]]:

@@ -8,13 +8,33 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pyspark_jetstream.outbox.limits import GradientLimit, Limit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.frames import Frames
-from pyspark_jetstream.publish.lanes.lane import Lane
+from pyspark_jetstream.publish.lanes.lane import Lane, LaneTerms
+from pyspark_jetstream.publish.lanes.retries import Deadlines
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"
 PREFIX = f"{INBOX}.0"
+
+
+class FixedLimit(GradientLimit):
+    """A limit that stays, and counts push-backs."""
+
+    def __init__(self, maximum: int) -> None:
+        super().__init__(maximum, maximum, maximum)
+        self.drops = 0
+
+    def dropped(self, now: float) -> None:
+        self.drops += 1
+
+
+def terms(
+    limit: Limit, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0, **others: bool
+) -> LaneTerms:
+    """What a lane is made with."""
+    return LaneTerms(limit, max_bytes, Deadlines(ack, publish), **others)
 
 
 def messages(
@@ -39,7 +59,7 @@ def messages(
         data=pa.array(data or [b"%d" % row for row in rows], pa.binary()),
         distinct=encoded.dictionary.to_pylist(),
         indices=encoded.indices,
-        targets=None,
+        targets=pa.nulls(len(encoded.dictionary), pa.int32()),
         rows=pa.array(rows, pa.int64()),
     )
 

@@ -109,7 +109,7 @@ class Writer:
             self.discovered += 1
             if not self._supports:
                 return Producer(self._id, False, self._subjects).encode()
-        answer = self.throttle.answer(data, time.monotonic(), self._subjects)
+        answer = self.throttle.answer(said, time.monotonic(), self._subjects)
         if isinstance(said, Discover) and answer is not None:
             answer = understand(answer)._replace(supports_rate=False).encode()
         return answer

@@ -16,7 +16,6 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -330,7 +329,7 @@ class World:
         **options: object,
     ) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(laneset, "LIMITS", Limits())
+        laneset.kept_limit.cache_clear()
         monkeypatch.setattr(pauses, "_TOLD", {})
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)

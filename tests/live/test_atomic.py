@@ -14,11 +14,10 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, AtomicLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
-from ..kits.lanes import INBOX, ModelServer, error, messages, parse
+from ..kits.lanes import INBOX, FixedLimit, ModelServer, error, messages, parse, terms
 from ..kits.options import connection_of
 from .test_publisher import stored
 
@@ -27,7 +26,7 @@ def atomic(
     maximum: int = 4096, max_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0
 ):
     """Makes a lane for a prefix."""
-    return lambda prefix: AtomicLane(prefix, FixedLimit(maximum), max_bytes, ack, publish)
+    return lambda prefix: AtomicLane(prefix, terms(FixedLimit(maximum), max_bytes, ack, publish))
 
 
 def own(server, **config) -> JetStream:
@@ -49,7 +48,7 @@ def test_every_row_is_stored_in_order(js, new_stream, ids):
     driver.run(offers(name, 20_500, ids=ids))
 
     assert [int(data) for _, data in stored(js, name)] == list(range(20_500))
-    assert (driver.lane.acked, driver.lane.retries) == (20_500, 0)
+    assert (driver.lane.tally.acked, driver.lane.tally.retries) == (20_500, 0)
     assert sum(b'"count"' in data for _, data in driver.replies) == 21
 
 
@@ -62,7 +61,7 @@ def test_the_same_ids_store_nothing_twice(js, new_stream):
     again = Driver(js.client, atomic())
     again.run(offers(name, 3500))
 
-    assert (again.lane.acked, again.lane.duplicates) == (3500, 1500)
+    assert (again.lane.tally.acked, again.lane.tally.duplicates) == (3500, 1500)
     assert [int(data) for _, data in stored(js, name)] == list(range(3500))
 
 
@@ -213,7 +212,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
     room.join()
     other.client.close()
 
-    assert driver.lane.acked == 1000
+    assert driver.lane.tally.acked == 1000
     assert js.stream_info(name).last_seq == 1000
 
 
@@ -229,7 +228,7 @@ def test_any_limit_stores_every_row_in_order(js, new_stream, limits, count):
     driver.run(offers(name, count, 70))
 
     check_in_order(stored(js, name), name, count)
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
 
 
 def test_the_largest_rows_leave_room_for_the_headers(js, new_stream):
@@ -279,7 +278,7 @@ def test_too_many_open_batches_are_waited_for(js, new_stream):
     raw(connection, list(frames(2, **{"Nats-Batch-Commit": "1"})), inbox, f"{name}.o")
     driver.run([])
 
-    assert driver.lane.acked == 10
+    assert driver.lane.tally.acked == 10
     assert [int(data) for _, data in stored(js, name) if data] == list(range(10))
 
 
@@ -293,7 +292,7 @@ def test_real_429s_are_retried():
         driver.run(offers("S", 300))
 
         check_in_order(stored(js, "S"), "S", 300)
-        assert driver.lane.acked == 300
+        assert driver.lane.tally.acked == 300
         assert any(b"10167" in data for _, data in driver.replies)
         js.client.close()
 
@@ -315,9 +314,9 @@ def test_a_lost_connection_costs_no_row(js, new_stream, ids):
     driver.run([])
     found = [int(data) for _, data in stored(js, name)]
 
-    assert driver.lane.acked == 3000
+    assert driver.lane.tally.acked == 3000
     assert found == list(range(3000)) if ids else set(found) == set(range(3000))
-    assert driver.lane.duplicates in ((0, 1000) if ids else (0,))
+    assert driver.lane.tally.duplicates in ((0, 1000) if ids else (0,))
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
@@ -346,6 +345,6 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
         down.join()
 
         check_in_order(stored(js, "S"), "S", 40_000)
-        assert driver.lane.acked == 40_000
+        assert driver.lane.tally.acked == 40_000
         client.close()
         js.client.close()

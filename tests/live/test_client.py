@@ -158,7 +158,7 @@ def test_a_domain_is_a_prefix():
         js.create_consumer("S", consumer_config(read))
         direct = DirectRead(0, "S", None, 0, 1, 1, False, True)
 
-        for batches in (read_consumer(client, read), read_direct(client, direct, None)):
+        for batches in (read_consumer(client, read), read_direct(client, direct)):
             assert [row["data"] for batch in batches for row in batch.to_pylist()] == [b"1"]
         with pytest.raises(StreamNotFoundError, match="stream 'T' not found"):
             js.stream_info("T")

@@ -49,7 +49,7 @@ def replicated(js: JetStream, name: str, count: int) -> None:
 def start(js, client, name: str, way: str):
     """A read of 50,000 messages in the given way, and its consumer's name."""
     if way == "direct":
-        return read_direct(client, DirectRead(0, name, None, 0, 50_000, 50_000, False, True), None)
+        return read_direct(client, DirectRead(0, name, None, 0, 50_000, 50_000, False, True))
     read = ConsumerRead(
         partition=0, stream=name, filter=None, start=0, end=50_000, expected=50_000,
         include_headers=False, fail_on_data_loss=True, consumer=f"{name}-c", group="g",

@@ -11,6 +11,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
+from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from ..kits.options import connection_of
@@ -37,7 +38,9 @@ def reading(stream, start, end, **changes) -> DirectRead:
 
 
 def rows(client, read, classify=None) -> list[dict]:
-    return [row for batch in read_direct(client, read, classify) for row in batch.to_pylist()]
+    builder = RowBuilder(read.stream, False, partition=read.partition, classify=classify)
+    return [row for batch in read_direct(client, read, builder if classify else None)
+            for row in batch.to_pylist()]  # fmt: skip
 
 
 def sequences(batches) -> list[int]:
@@ -164,7 +167,7 @@ def test_a_restarted_server_does_not_show(own_server):
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     fill(js, "S", 50_000)
     client = Client(options(server))
-    batches = read_direct(client, reading("S", 0, 50_000, expected=50_000), None)
+    batches = read_direct(client, reading("S", 0, 50_000, expected=50_000))
     found = sequences([next(batches)])
     server.restart()
     found += sequences(batches)
@@ -182,7 +185,7 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     fill(js, "S", 50_000)
     client = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
-    batches = read_direct(client, reading("S", 0, 50_000), None)
+    batches = read_direct(client, reading("S", 0, 50_000))
     next(batches)
     getattr(server, how)()
 
@@ -212,7 +215,7 @@ def test_a_purge_under_way_is_data_loss(js, new_stream, fail):
     stream = new_stream()
     fill(js, stream, 50_000)
     read = reading(stream, 0, 50_000, expected=50_000, fail_on_data_loss=fail)
-    batches = read_direct(js.client, read, None)
+    batches = read_direct(js.client, read)
     found = sequences([next(batches)])
     admin = JetStream(Client(js.client.options))
     admin.purge(stream, None, 49_991)
@@ -264,7 +267,7 @@ def test_replaced_messages_are_no_data_loss(js, new_stream, publish):
     stream = new_stream(max_msgs_per_subject=1)
     publish([(f"{stream}.{i % 10}", b"%d" % i) for i in range(100)])
 
-    assert sequences(read_direct(js.client, reading(stream, 0, 100, expected=100), None)) == list(
+    assert sequences(read_direct(js.client, reading(stream, 0, 100, expected=100))) == list(
         range(91, 101)
     )
 

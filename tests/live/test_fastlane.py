@@ -14,19 +14,18 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
-from ..kits.lanes import ModelServer, error, messages, parse
+from ..kits.lanes import FixedLimit, ModelServer, error, messages, parse, terms
 from ..kits.options import connection_of
 from .test_publisher import stored
 
 
 def fast(maximum: int = 4096, max_bytes: int = 32 << 20, ack: float = 5.0, publish: float = 120.0):
     """Makes a lane for a prefix."""
-    return lambda prefix: FastLane(prefix, FixedLimit(maximum), max_bytes, ack, publish)
+    return lambda prefix: FastLane(prefix, terms(FixedLimit(maximum), max_bytes, ack, publish))
 
 
 def own(server, **config) -> JetStream:
@@ -56,7 +55,7 @@ def test_every_row_is_stored_in_order(js, new_stream, ids, away_s):
     driver.run(offers(name, 100_000, ids=ids))
 
     assert [int(data) for _, data in stored(js, name)] == list(range(100_000))
-    assert (driver.lane.acked, driver.lane.retries) == (100_000, 0)
+    assert (driver.lane.tally.acked, driver.lane.tally.retries) == (100_000, 0)
     assert batches_of(driver) == 1
     assert len(driver.replies) < 400
 
@@ -70,7 +69,7 @@ def test_the_same_ids_store_nothing_twice(js, new_stream):
     again = Driver(js.client, fast())
     again.run(offers(name, 3500, 1000))
 
-    assert again.lane.acked == 3500
+    assert again.lane.tally.acked == 3500
     assert [int(data) for _, data in stored(js, name)] == list(range(3500))
 
 
@@ -200,7 +199,7 @@ def test_headers_work_as_in_a_plain_publish(js, new_stream, header):
     subjects = [f"{name}.{row}" for row in range(1200)]
     driver.run([messages(subjects, ids=False, headers=headers)])
 
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
     assert js.stream_info(name).messages == 1200
 
 
@@ -246,7 +245,7 @@ def test_a_full_stream_that_gets_room_takes_the_rest(nats_server, js, new_stream
     room.join()
     other.client.close()
 
-    assert driver.lane.acked == 1400
+    assert driver.lane.tally.acked == 1400
     assert js.stream_info(name).last_seq == 1400
 
 
@@ -260,7 +259,7 @@ def test_any_limit_stores_every_row_in_order(js, new_stream, limits):
     driver.run(offers(name, 2000, 700))
 
     check_in_order(stored(js, name), name, 2000)
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
 
 
 def test_large_rows_stay_within_the_bytes_allowed(js, new_stream):
@@ -286,7 +285,7 @@ def test_lanes_share_a_stream_with_each_other_and_with_plain_publishes(nats_serv
     def write(number):
         client = Client(connection_of(nats_server.url))
         try:
-            plain = lambda prefix: AsyncLane(prefix, FixedLimit(256), 1 << 20, 5.0, 120.0)  # noqa: E731
+            plain = lambda prefix: AsyncLane(prefix, terms(FixedLimit(256), 1 << 20, 5.0, 120.0))  # noqa: E731
             driver = Driver(client, plain if number == 4 else fast())
             driver.run(offers(f"{name}.{number}", 5000, 1000, ids=False))
         except Exception as error:
@@ -318,7 +317,7 @@ def test_too_many_open_batches_are_no_obstacle(js, new_stream):
     driver = Driver(js.client, fast())
     driver.run(offers(name, 3000))
 
-    assert driver.lane.acked == 3000
+    assert driver.lane.tally.acked == 3000
     assert any(b"10211" in data for _, data in driver.replies)
     check_in_order([each for each in stored(js, name) if each[1]], name, 3000)
 
@@ -334,7 +333,7 @@ def test_real_429s_are_retried():
         heard = b"".join(data for _, data in driver.replies)
 
         assert sorted(int(data) for _, data in stored(js, "S")) == list(range(5000))
-        assert driver.lane.acked == 5000
+        assert driver.lane.tally.acked == 5000
         assert b"10167" in heard
         js.client.close()
 
@@ -348,7 +347,7 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
     name = new_stream(allow_batched=True)
     driver = Driver(js.client, fast())
     driver.lane.offer(offers(name, 10_000, ids=ids)[0])
-    while driver.lane.acked < 2000:
+    while driver.lane.tally.acked < 2000:
         driver.turn()
     while (frames := driver.lane.ready(time.monotonic(), 1 << 17)) is not None:
         driver.connection.send(frames)
@@ -359,7 +358,7 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
 
     assert len(pings) == 1
     assert batches_of(driver) == 1
-    assert driver.lane.retries == 0
+    assert driver.lane.tally.retries == 0
     assert [int(data) for _, data in stored(js, name)] == list(range(10_000))
 
 
@@ -390,7 +389,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how, away_s):
         down.join()
 
         check_in_order(stored(js, "S"), "S", 60_000)
-        assert driver.lane.acked == 60_000
+        assert driver.lane.tally.acked == 60_000
         client.close()
         js.client.close()
 
@@ -416,7 +415,7 @@ def test_a_server_that_sleeps_has_forgotten_the_batch(ack):
         driver.run(rows())
 
         check_in_order(stored(js, "S"), "S", 40_000)
-        assert driver.lane.acked == 40_000
+        assert driver.lane.tally.acked == 40_000
         js.client.close()
 
 

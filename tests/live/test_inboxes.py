@@ -14,7 +14,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PermissionsError
-from pyspark_jetstream.fetch.own import is_allowed
+from pyspark_jetstream.fetch.own import are_allowed
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
@@ -149,7 +149,7 @@ def test_the_readmes_users(guarded):
     query.batch()
     report = query.progress_with(lambda p: p["pins"] == 1)
     query.stop()
-    assert is_allowed(JetStream(clients["reader"]), "FLIGHTS")
+    assert are_allowed(JetStream(clients["reader"]), ["FLIGHTS"])["FLIGHTS"]
 
     options = sink_of(connection_of(server.url, **login("writer")), ledger=True)
     Ledger(JetStream(clients["writer"])).ensure()

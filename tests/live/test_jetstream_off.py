@@ -77,7 +77,7 @@ def test_a_read_goes_on(server, js, caplog, mode):
     if mode == "consumer":
         batches = read_consumer(js.client, reading(js, "S", MESSAGES))
     else:
-        batches = read_direct(js.client, direct_reading("S", 0, MESSAGES), None)
+        batches = read_direct(js.client, direct_reading("S", 0, MESSAGES))
     first = sequences([next(batches)])
     rest = while_off(server, caplog, lambda: sequences(batches))
 

@@ -12,7 +12,6 @@ import json
 import random
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -23,8 +22,9 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadTimeoutError
-from pyspark_jetstream.fetch.dataloss import check_loss, recount
+from pyspark_jetstream.fetch.dataloss import check_loss
 from pyspark_jetstream.fetch.directcalls import DirectCalls
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.read import snapshotplan, subjectindex
@@ -251,18 +251,6 @@ def test_a_mirror_that_lags_is_not_believed(js, nats_server, new_stream, publish
         js.client.request(f"{js.prefix}.STREAM.DELETE.{mirror}")
 
 
-@dataclass(frozen=True)
-class Read:
-    """What a task read of S."""
-
-    end: int
-    expected: int | None
-    stream: str = "S"
-    filter: str | None = "S.*"
-    start: int = 0
-    fail_on_data_loss: bool = True
-
-
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
 def test_a_count_of_two_replicas_is_no_loss(retention, caplog):
     """
@@ -285,16 +273,16 @@ def test_a_count_of_two_replicas_is_no_loss(retention, caplog):
             counts = set()
             while 500 not in counts:
                 counts |= set(survey.counts([Span("S", "S.*", 0, 200)] * 8, survey.streams()))
-            check = partial(check_loss, js, Read(200, 500), 0)
-            again = partial(recount, js, Read(200, 500))
+            read = Slice(0, "S", "S.*", 0, 200, 500, False, True)
+            check = partial(check_loss, js, read)
 
             with pytest.raises(DataLossError, match="300 of 500"):
                 check(200)
-            check(200, again)
+            check(200, recounts=True)
             assert "500 messages were counted in (0, 200], and there are 200" in caplog.text
             with pytest.raises(DataLossError, match="301 of 500"):
-                check(199, again)
+                check(199, recounts=True)
             js.delete_messages("S", [150])
             with pytest.raises(DataLossError, match="301 of 500"):
-                check(199, again)
+                check(199, recounts=True)
         client.close()

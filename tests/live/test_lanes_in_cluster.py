@@ -15,7 +15,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.write.exactlyonce.ids import Ids
@@ -23,6 +22,7 @@ from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.lanedriver import Driver, check_in_order, offers
+from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
 from .test_publisher import stored
@@ -65,7 +65,7 @@ def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
 
 def lane_of(kind):
     """Makes a lane for a prefix."""
-    return lambda prefix: kind(prefix, FixedLimit(4096), 32 << 20, 5.0, 120.0)
+    return lambda prefix: kind(prefix, terms(FixedLimit(4096), 32 << 20))
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_a_leader_steps_down(cluster, kind):
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
+    assert driver.lane.tally.acked == 60_000
     check_in_order(found, name, 60_000)
 
 
@@ -132,7 +132,7 @@ def test_leaders_step_down_again_and_again(cluster, kind, ids):
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
+    assert driver.lane.tally.acked == 60_000
     assert sorted(found if ids else set(found)) == list(range(60_000))
 
 
@@ -230,7 +230,7 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
     admin.close()
     client.close()
 
-    assert driver.lane.acked == 60_000
+    assert driver.lane.tally.acked == 60_000
     check_in_order(found, name, 60_000)
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import DuplicateIdError, LedgerError, WriterFencedError
+from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce.ids import Ids, Secrets, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import write_task
 
 from ..kits.clients import options
 from ..kits.options import connection_of, sink_of

@@ -180,7 +180,7 @@ def asked(js, stream, last, names) -> dict[str, object]:
     ]
     for name, of in (("range", None), ("range, filter", filter_)):
         read = DirectRead(0, stream, of, 0, last, None, False, True)
-        rows = [row for batch in read_direct(js.client, read, None) for row in batch.to_pylist()]
+        rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
         found[name] = [(row["sequence"], row["subject"], row["data"]) for row in rows]
     return found
 
@@ -276,7 +276,7 @@ def test_what_a_plain_mirror_has_is_taken(only_mirrors):
     assert len(calls.multi_last(["S.*"])) == SUBJECTS + 1
     for headers in (True, False):
         read = DirectRead(0, "S", None, 0, last, last, headers, True)
-        rows = [row for batch in read_direct(js.client, read, None) for row in batch.to_pylist()]
+        rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
         assert [(row["sequence"], row["data"]) for row in rows] == [(m[0], m[4]) for m in mine]
 
 
@@ -342,7 +342,7 @@ def test_a_user_who_may_not_ask_about_the_mirror_reads_the_stream(caplog):
         reader = Client(connection_of(server.url, user="reader", password=Secret("r")))
         read = DirectRead(0, "S", None, 0, 3000, 3000, False, True)
         for _ in range(5):
-            rows = [seq for batch in read_direct(reader, read, None)
+            rows = [seq for batch in read_direct(reader, read)
                     for seq in batch.column("sequence").to_pylist()]  # fmt: skip
             assert rows == list(range(1, 3001))
         calls = DirectCalls(reader, "S")

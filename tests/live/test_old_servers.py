@@ -108,7 +108,7 @@ def test_what_reads_are_made_of(request, server, what):
         if what == "count":
             js.next_messages([("S", {"seq": 1})])
         elif what == "range":
-            list(read_direct(client, DirectRead.whole("S", 0, 4), None))
+            list(read_direct(client, DirectRead.whole("S", 0, 4)))
         else:
             js.stream_info("S")
     client.close()

@@ -375,12 +375,12 @@ def test_who_may_not_make_consumers(forbidden, by_direct_get):
         js = JetStream(admin)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         fill(js, "S", 3000)
-        allowed = own.is_allowed(js, "S"), own.is_allowed(JetStream(reader), "S")
+        allowed = [own.are_allowed(each, ["S"])["S"] for each in (js, JetStream(reader))]
         found = sequences(reading("S", 3000, expected=3000).batches(reader))
         admin.close()
         reader.close()
 
-    assert allowed == (True, False)
+    assert allowed == [True, False]
     assert found == list(range(1, 3001))
     assert len(by_direct_get) == (forbidden == "CREATE")
 
@@ -489,7 +489,7 @@ def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     admin.delete_consumer(stream, name)
     admin.create_consumer(stream, {"durable_name": "other", "ack_policy": "none"})
     found += sequences(batches)
-    allowed = own.is_allowed(admin, stream)
+    allowed = own.are_allowed(admin, [stream])[stream]
     left = kept(admin, stream)
     admin.client.close()
 

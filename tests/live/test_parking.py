@@ -43,13 +43,13 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.write import drainer, parked
-from pyspark_jetstream.write.attempt import TaskAttempt
+from pyspark_jetstream.write.attempt import TaskAttempt, TaskReport
 from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.parked import drain, ensure_parking
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import write_task
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, creation_of, rules_of, sink_of

@@ -18,7 +18,6 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
-from pyspark_jetstream.outbox.limits import Limits
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.context import WriteContext
@@ -201,7 +200,7 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
     def watched(self):
         found = send(self)
         on_the_wire.append(sum(lane.bytes_in_flight for lane in self.lanes.all))
-        goes_on = sum(lane.acked for lane in self.lanes.all) >= len(breaks) * 600
+        goes_on = sum(lane.tally.acked for lane in self.lanes.all) >= len(breaks) * 600
         if len(breaks) < 4 and goes_on and on_the_wire[-1] > 40_000 - row_bytes:
             breaks.append(on_the_wire[-1])
             server.kill()
@@ -422,14 +421,13 @@ def test_a_worker_process_remembers_how_much_a_server_takes(
     """
     The next task of the same process goes on with the limit that the last one came to.
     """
-    used = []
+    used, kept = [], laneset.kept_limit
 
-    class Seen(Limits):
-        def of(self, key, make):
-            used.append(super().of(key, make))
-            return used[-1]
+    def seen(*key):
+        used.append(kept(*key))
+        return used[-1]
 
-    monkeypatch.setattr(laneset, "LIMITS", Seen())
+    monkeypatch.setattr(laneset, "kept_limit", seen)
     name = new_stream()
     options = sink(nats_server, publish_mode="async", max_in_flight=999)
     publish(js.client, options, batches(name, 20_000))

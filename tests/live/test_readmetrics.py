@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -118,6 +119,27 @@ def test_the_end_of_a_query(
     reads.wait("rows_total", {("0",): 14}, query="Flights")
 
     assert reads.of("active", query="Flights") == {(): 1}
+
+
+def test_a_pause_amid_a_batch(
+    new_stream: NewStream, publish: Publish, query: Callable[..., Query], reads: Reads,
+    js: JetStream,
+) -> None:  # fmt: skip
+    """
+    Consumers that are paused when a batch is planned already are paused ones for the metrics, while
+    its tasks wait; the driver, which Spark does not ask meanwhile, is not the only one to look.
+    """
+    name = new_stream()
+    publish(numbered(name, 10, 2))
+    one = query(consumer="flights", readMode="consumer", **both(name))
+    one.batch()
+    publish(numbered(name, 10, 2))
+    one.plan()
+    reads.wait("paused", {("0",): 0, ("1",): 0})
+    js.pause(name, "flights-1", datetime.now(UTC) + timedelta(hours=1))
+    reads.wait("paused", {("0",): 0, ("1",): 1})
+    js.pause(name, "flights-1", None)
+    reads.wait("paused", {("0",): 0, ("1",): 0})
 
 
 def test_a_batch_that_is_run_again(

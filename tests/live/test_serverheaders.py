@@ -95,7 +95,7 @@ def read_directly(js, stream: str) -> list[dict]:
     """All rows of the stream, by direct get."""
     end = js.stream_info(stream).last_seq
     read = DirectRead(None, stream, None, 0, end, None, True, True)
-    return [row for batch in read_direct(js.client, read, None) for row in batch.to_pylist()]
+    return [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
 
 
 def copy(rows: list[dict], to: str) -> pa.RecordBatch:

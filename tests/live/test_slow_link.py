@@ -51,7 +51,7 @@ def consumed(client) -> list[int]:
 
 
 def got(client) -> list[int]:
-    return sequences(read_direct(client, direct_reading("S", 0, MESSAGES), None))
+    return sequences(read_direct(client, direct_reading("S", 0, MESSAGES)))
 
 
 def called(client) -> list[int]:

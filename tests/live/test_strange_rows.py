@@ -23,7 +23,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
-from pyspark_jetstream.write.attempt import Written
+from pyspark_jetstream.write.attempt import TaskReport, Written
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -34,7 +34,7 @@ from pyspark_jetstream.write.sink import (
     batch_writer,
 )
 from pyspark_jetstream.write.streams import Streams
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import write_task
 
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of

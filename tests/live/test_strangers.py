@@ -115,7 +115,7 @@ def got(js, stream, start, end, filter=None) -> list[dict]:
         partition=0, stream=stream, filter=filter, start=start, end=end, expected=None,
         include_headers=True, fail_on_data_loss=True,
     )  # fmt: skip
-    return of(read_direct(js.client, read, None))
+    return of(read_direct(js.client, read))
 
 
 def test_consumer_mode(js, strange, caplog):

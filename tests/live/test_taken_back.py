@@ -22,6 +22,7 @@ from pyspark_jetstream.errors import (
     TakenBackError,
     TargetChangedError,
 )
+from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce import changes
 from pyspark_jetstream.write.exactlyonce import ledger as ledger_module
 from pyspark_jetstream.write.exactlyonce.changes import FoundStream
@@ -30,7 +31,7 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.stores import Store

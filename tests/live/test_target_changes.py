@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChangedError
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write.attempt import Task, TaskAttempt
+from pyspark_jetstream.write.attempt import Task, TaskAttempt, TaskReport
 from pyspark_jetstream.write.exactlyonce import changes, ledger
 from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import Ids
@@ -22,7 +22,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
 from pyspark_jetstream.write.streams import Streams
-from pyspark_jetstream.write.task import TaskReport, write_task
+from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually

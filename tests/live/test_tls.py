@@ -35,7 +35,7 @@ def test_tls_with_a_ca_of_ones_own(certificates):
         head, half = b"PUB S.a 900000\r\n", bytes(450_000)
         client.connection.send([memoryview(piece) for piece in (head, half, half, b"\r\n")])
         assert client.request("S.a", bytes(900_000)).data.endswith(b'"seq":5}')
-        found = list(read_direct(client, DirectRead(0, "S", None, 0, 5, 5, False, True), None))
+        found = list(read_direct(client, DirectRead(0, "S", None, 0, 5, 5, False, True)))
         client.close()
 
         assert [len(row["data"]) for batch in found for row in batch.to_pylist()] == [900_000] * 5

@@ -49,14 +49,14 @@ def test_a_pin_is_taken(js, new_stream, publish, puller, unpin):
         0,
         [
             f"{stream} c: unpinned {one.pin}, pinned since {since};"
-            " nobody is pinned now, 0 pulls wait"
+            " nobody is pinned now, pulls that wait: 0"
         ],
         "",
     )
     assert one.next()[0] == 423
     again = unpin("--stream", stream, "--consumer", "c")
     assert again == (
-        3, [f"{stream} c: nobody was pinned; nobody is pinned now, 0 pulls wait"], ""
+        3, [f"{stream} c: nobody was pinned; nobody is pinned now, pulls that wait: 0"], ""
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from bench.measures.windows import Surrounding, entries, summary
 from bench.others.delay import Delay
 from bench.report import page
 from bench.results import Results
-from pyspark_jetstream.outbox.limits import FixedLimit
+from pyspark_jetstream.outbox.limits import GradientLimit
 
 from ..kits.places import ROOT
 
@@ -252,7 +252,7 @@ def test_a_delaying_proxy_holds_no_bytes_back_for_an_acknowledgement():
 
 def stored(script, limit):
     """Publishes that one writer gets stored in two seconds."""
-    return run(script, limit, until=2.0, tick_s=0.001)[0].window.acked
+    return run(script, limit, until=2.0, tick_s=0.001)[0].window.tally.acked
 
 
 def test_a_scripted_server_stores_at_its_rate():
@@ -261,8 +261,8 @@ def test_a_scripted_server_stores_at_its_rate():
     """
     script = Script(rtt_s=lambda now: 0.02, rate=lambda now: 10_000)
 
-    assert stored(script, FixedLimit(1_000)) == pytest.approx(20_000, rel=0.05)
-    assert stored(script, FixedLimit(10)) == pytest.approx(1_000, rel=0.1)
+    assert stored(script, GradientLimit(1_000, 1_000, 1_000)) == pytest.approx(20_000, rel=0.05)
+    assert stored(script, GradientLimit(10, 10, 10)) == pytest.approx(1_000, rel=0.1)
 
 
 def test_a_scripted_server_refuses_what_it_has_no_room_for():
@@ -271,8 +271,8 @@ def test_a_scripted_server_refuses_what_it_has_no_room_for():
     """
     script = Script(rate=lambda now: 10_000, room=100, refusal=0.2)
 
-    assert stored(script, FixedLimit(100)) == pytest.approx(20_000, rel=0.05)
-    assert stored(script, FixedLimit(1_000)) < 10_000
+    assert stored(script, GradientLimit(100, 100, 100)) == pytest.approx(20_000, rel=0.05)
+    assert stored(script, GradientLimit(1_000, 1_000, 1_000)) < 10_000
 
 
 def test_windows_are_judged_by_their_shares_of_the_best():

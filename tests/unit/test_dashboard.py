@@ -1,17 +1,36 @@
-"""What `make dashboard` judges by: which queries have data, and which must have moved."""
+"""The dashboard, and what `make dashboard` judges by: which queries have data and must move."""
 
 from __future__ import annotations
 
+import json
 import math
 
 from bench.dashboard.panels import MOVED, Answer, Target, answered, faults, table, targets
 
+from ..kits import grafana
 from ..kits.places import ROOT
 from .test_runbook import BY_NAME
 
 DASHBOARD = ROOT / "conf" / "grafana_dashboard.json"
 MOVES = Target("Rows read", "{{query}}", "sum (rate(jetstream_read_rows_total[$__rate_interval]))")
 STAYS = Target("Nothing", "all", "sum (rate(jetstream_publish_duplicates_total[1m]))")
+
+
+def test_the_dashboard_is_as_grafana_publishes():
+    """
+    Its JSON is what Grafana's published schema allows: fields, types, words and what must be there.
+    """
+    dashboard = json.loads(DASHBOARD.read_text())
+
+    assert list(grafana.faults(dashboard)) == []
+    broken = dashboard | {"refersh": "5s", "version": "1", "panels": [{"type": "stat"}]}
+    del broken["schemaVersion"]
+    assert sorted(grafana.faults(broken)) == [
+        "dashboard.panels[0].gridPos: missing",
+        "dashboard.refersh: unknown",
+        "dashboard.schemaVersion: missing",
+        "dashboard.version: '1' is none of number",
+    ]
 
 
 def test_all_queries_of_the_dashboard():

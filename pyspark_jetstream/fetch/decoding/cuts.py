@@ -21,7 +21,6 @@ No I/O. Row order is wire order.
 from __future__ import annotations
 
 import re
-import struct
 from functools import lru_cache, reduce
 from typing import Final, NamedTuple, TypeAlias
 
@@ -47,6 +46,7 @@ from ...arrays import (
 from ...client import wire
 from ...client.acksubjects import FACTS, DeliveryFacts
 from ...client.wire import CRLF
+from .replies import Columns, whole
 
 Window: TypeAlias = "bytes | memoryview"
 
@@ -77,24 +77,10 @@ _FACTS: Final = re.compile(rb"(\d+)\.(\d+)\.(\d+)\.(\d+)\.(\d+) ")
 """The facts of an ack subject that has nothing behind them, on their line."""
 
 
-class Delivered(NamedTuple):
-    """Messages by the column, in the order they were delivered."""
-
-    subjects: pa.Array
-    """BINARY, as are payloads and what was stored."""
-    payloads: pa.Array
-    sequences: pa.Array
-    """INT64: the sequences in the stream."""
-    times: pa.Array
-    """INT64: nanoseconds since 1970."""
-    stored: pa.Array | None
-    """Lines before the server's header line (`blocks`); None where nobody wants headers."""
-
-
 class Cut(NamedTuple):
     """Messages cut from a buffer."""
 
-    messages: Delivered
+    messages: Columns
     first: DeliveryFacts
     """Facts of the first message's delivery."""
     last: DeliveryFacts
@@ -124,7 +110,7 @@ def cut(
     Raises:
         ValueError: Some facts are no numbers; also Arrow's.
     """
-    pieces = pc.split_pattern(_value(window), words).values
+    pieces = pc.split_pattern(whole(window), words).values
     count = min(len(pieces) - 1, room)
     verb, _, subject = pieces[0].as_py().partition(b" ")
     if count < 1 or verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
@@ -204,11 +190,11 @@ def _cut_alike(
         stored = pa.repeat(scalar(_PLAIN), count)
     facts = facts[:count]
     sequences, times = (_numbers(pc.binary_slice(facts, *first.span(at))) for at in (2, 4))
-    messages = Delivered(
+    messages = Columns(
         pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
-        _texts(text, payload[:count], end[:count]),
         sequences,
         times,
+        _texts(text, payload[:count], end[:count]),
         stored,
     )
     taken = end[count - 1].as_py() + len(CRLF) + count * len(words)
@@ -298,11 +284,11 @@ def _cut_others(
         return None
     sequences = integers(take(facts, every(tokens, count, 1)))
     times = integers(take(facts, every(tokens, count, 3)))
-    messages = Delivered(
+    messages = Columns(
         pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
-        _texts(text, payload[:count], end[:count]),
         sequences,
         times,
+        _texts(text, payload[:count], end[:count]),
         _stored(blocks[:count], pin_tail) if keep else None,
     )
     first, latest = (
@@ -386,10 +372,3 @@ def _leading(flags: pa.Array) -> int:
     if flags.true_count == len(flags):
         return len(flags)
     return int(pc.index(flags, False).as_py())
-
-
-def _value(text: Window) -> pa.Array:
-    """One binary value that is these very bytes."""
-    held = pa.py_buffer(text)
-    ends = pa.py_buffer(struct.pack("=ii", 0, held.size))
-    return pa.Array.from_buffers(BINARY, 1, [None, ends, held])

@@ -28,7 +28,8 @@ from ...client.acksubjects import ACKS, DeliveryFacts, ack_of
 from ...client.blocks import stored_before
 from ...client.wire import CRLF
 from ...errors import ProtocolError
-from .cuts import Delivered, cut
+from .cuts import cut
+from .replies import Columns
 
 MAX_BATCH_ROWS: Final = 10_000
 """A record batch is closed once it holds so many rows."""
@@ -55,6 +56,8 @@ _REST: Final = 4
 _CREDIT: Final = 2
 """Bytes that may be looked at for each that is taken."""
 
+_NOTHING: Final = DeliveryFacts(0, 0, 0, 0)
+
 _MAX_CREDIT: Final = 4 << 20
 _FIRST_CREDIT: Final = _WINDOW_BYTES
 
@@ -66,11 +69,11 @@ class Deliveries:
         self._keep_headers = keep_headers
         self._rows = 0
         self._bytes = 0
-        self._parts: list[Delivered] = []
+        self._parts: list[Columns] = []
         self._single: list[tuple[wire.Frame, bytes, DeliveryFacts]] = []
         """Taken one by one, behind all parts."""
-        self._first: DeliveryFacts | None = None
-        self._last: DeliveryFacts | None = None
+        self.first = self.last = _NOTHING
+        """Facts of the first message's delivery, and of the last one's."""
         self._shape: tuple[bytes, int] | None = None
         """
         Common beginning of the ack subjects, through the consumer, and the number of tokens behind
@@ -94,32 +97,20 @@ class Deliveries:
         """Whether a record batch should be made of them now."""
         return self._rows >= MAX_BATCH_ROWS or self._bytes >= MAX_BATCH_BYTES
 
-    @property
-    def first(self) -> DeliveryFacts:
-        """Facts of the first message's delivery."""
-        assert self._first is not None
-        return self._first
-
-    @property
-    def last(self) -> DeliveryFacts:
-        """Facts of the last message's delivery."""
-        assert self._last is not None
-        return self._last
-
     def reaches(self, end: int) -> bool:
         """Whether the last message is at `end` or beyond, or has none behind it."""
         return self.last.sequence >= end or self.last.pending == 0
 
     def clear(self) -> None:
         """Forgets the gathered messages."""
-        self._parts, self._single, self._first, self._last = [], [], None, None
+        self._parts, self._single = [], []
         self._rows = self._bytes = 0
 
-    def columns(self) -> Delivered:
+    def columns(self) -> Columns:
         """All gathered messages; one at least."""
         self._close()
         columns = zip(*self._parts, strict=True)
-        return Delivered(*(None if c[0] is None else pa.concat_arrays(c) for c in columns))
+        return Columns(*(None if c[0] is None else pa.concat_arrays(c) for c in columns))
 
     def add(self, frame: wire.Frame, stored: bytes) -> None:
         """
@@ -211,8 +202,8 @@ class Deliveries:
         return found.size
 
     def _note(self, first: DeliveryFacts, last: DeliveryFacts, count: int, size: int) -> None:
-        self._first = self._first or first
-        self._last = last
+        self.first = self.first if self._rows else first
+        self.last = last
         self._rows += count
         self._bytes += size
 
@@ -224,11 +215,11 @@ class Deliveries:
         self._single = []
         sequences, _, times, _ = zip(*facts, strict=True)
         self._parts.append(
-            Delivered(
+            Columns(
                 pa.array([frame.subject for frame in frames], BINARY),
-                pa.array([frame.data for frame in frames], BINARY),
                 pa.array(sequences, pa.int64()),
                 pa.array(times, pa.int64()),
+                pa.array([frame.data for frame in frames], BINARY),
                 pa.array(stored, BINARY) if self._keep_headers else None,
             )
         )

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .markers import PUT, operations
+from .rows import HEADERS
 
-_HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 _PREFIX: Final = r"^\$KV\.[^.]*\."
 """What stands before a key: that of the bucket itself, or of the one that it mirrors."""
 
@@ -30,7 +30,7 @@ def bucket_schema(include_headers: bool) -> pa.Schema:
         pa.field("operation", pa.string()),
     ]
     if include_headers:
-        fields.append(pa.field("headers", _HEADERS))
+        fields.append(pa.field("headers", HEADERS))
     return pa.schema(fields)
 
 

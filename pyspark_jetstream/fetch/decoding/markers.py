@@ -8,10 +8,11 @@ with `Remove`, for a delete (ADR-48). Any other `KV-Operation` counts as a put, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 PUT: Final = "PUT"
 DELETE: Final = "DEL"
@@ -44,7 +45,14 @@ def operations(column: pa.Array) -> pa.Array:
     """`operation` of each row of a column `headers`."""
     if column.null_count == len(column):
         return pa.repeat(pa.scalar(PUT), len(column))
-    return pa.array(list(_operations(column)), pa.string())
+    known: dict[str, str] = {}
+    found = []
+    for headers in column.to_pylist():
+        key = repr(headers)
+        if key not in known:
+            known[key] = operation(headers)
+        found.append(known[key])
+    return pa.array(found, pa.string())
 
 
 def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -52,20 +60,4 @@ def without_markers(batch: pa.RecordBatch) -> pa.RecordBatch:
     column = batch.column("headers")
     if column.null_count == len(column):
         return batch
-    return batch.filter(
-        pa.array([kv_operation == PUT for kv_operation in _operations(column)], pa.bool_())
-    )
-
-
-def _operations(column: pa.Array) -> Iterator[str]:
-    known: dict[str, str] = {}
-    for headers in column.to_pylist():
-        if headers is None:
-            yield PUT
-            continue
-        key = repr(headers)
-        if key not in known:
-            if len(known) > 10_000:
-                known.clear()
-            known[key] = operation(headers)
-        yield known[key]
+    return batch.filter(pc.equal(operations(column), PUT))

@@ -59,9 +59,11 @@ class Columns(NamedTuple):
     """Messages in the order they came, by the column."""
 
     subjects: pa.Array
+    """BINARY, as are payloads and what was stored."""
     sequences: pa.Array
-    """int64; the others are binary."""
+    """INT64: the sequences in the stream."""
     times: pa.Array
+    """INT64: nanoseconds since 1970; BINARY: RFC 3339, as a direct get brings them."""
     payloads: pa.Array
     stored: pa.Array | None
     """Lines before the server's header lines (`blocks`); None where nobody wants them."""
@@ -192,7 +194,7 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Re
     view = memoryview(frames)
     if bytes(view[-len(_CRLF) :]) != _CRLF:
         return None
-    lines = _split(_value(view[: -len(_CRLF)]), _CRLF).values
+    lines = _split(whole(view[: -len(_CRLF)]), _CRLF).values
     count, odd = divmod(len(lines), _LINES)
     if odd or not count:
         return None
@@ -216,7 +218,7 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Re
 
 def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
     """For all messages: cut where frames begin, then by their sizes."""
-    rests = _split(_value(frames), prefix).values
+    rests = _split(whole(frames), prefix).values
     count = len(rests) - 1
     if count < 1 or len(rests[0].as_py()):
         return None
@@ -276,7 +278,7 @@ def _split(texts: pa.Array, pattern: bytes, maximum: int = -1, reverse: bool = F
     return pc.split_pattern(texts, pattern, max_splits=maximum, reverse=reverse)
 
 
-def _value(text: Buffer) -> pa.Array:
+def whole(text: Buffer) -> pa.Array:
     """One binary value that is these very bytes."""
     view = pa.py_buffer(text)
     return between(pa.array([0, view.size], INT32), view)

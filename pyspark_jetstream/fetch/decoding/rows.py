@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,9 +28,11 @@ from ...client.wire import CRLF
 from ...errors import ReadError, SubjectDecodeError
 from ...sanitize import get_logger
 from ...serverheaders import BAD_NAME, BAD_VALUE, NOT_READ
-from ...subjects import readable
-from .cuts import Delivered
+from ...subjects import raw, readable
 from .replies import Columns
+
+if TYPE_CHECKING:
+    from ..layout import Layout, Slice
 
 logger = get_logger(__name__)
 
@@ -44,6 +46,7 @@ _CLEAN: Final = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r\n)*+")
 _BAD_NAME: Final = re.compile(BAD_NAME)
 _BAD_VALUE: Final = re.compile(BAD_VALUE)
 _HEADERS_CACHED: Final = 4096
+_KNOWN_SUBJECTS: Final = 200_000
 
 _NAMED: Final = 20
 """Sequences that one line of the log names."""
@@ -54,7 +57,8 @@ _AGAIN: Final = 10
 _DONE: Final = {"replace": "have U+FFFD in their place (replace)", "drop": "are left out (drop)"}
 """Fate of a row whose subject is no UTF-8, by the values of `onInvalidSubject`."""
 
-_HEADERS_TYPE: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
+_MICROS: Final = pa.timestamp("us", tz="UTC")
+HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
@@ -63,12 +67,12 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
         pa.field("subject", pa.string()),
         pa.field("data", pa.binary()),
         pa.field("sequence", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestamp", _MICROS),
         pa.field("partition", pa.int32()),
         pa.field("stream", pa.string()),
     ]
     if include_headers:
-        fields.append(pa.field("headers", _HEADERS_TYPE))
+        fields.append(pa.field("headers", HEADERS))
     return pa.schema(fields)
 
 
@@ -181,9 +185,9 @@ class StoredBuilder:
     was asked for.
     """
 
-    def direct_batch(
-        self, messages: Columns | Delivered, after: int, upto: int, *_: Any, **__: Any
-    ) -> pa.RecordBatch:
+    takes_all = True
+
+    def batch(self, messages: Columns, after: int, upto: int) -> pa.RecordBatch:
         """The messages with `after < sequence <= upto`."""
         columns = {
             "subject": messages.subjects,
@@ -195,8 +199,6 @@ class StoredBuilder:
         sequences = messages.sequences
         return batch.filter(pc.and_(pc.greater(sequences, after), pc.less_equal(sequences, upto)))
 
-    consumer_batch = direct_batch
-
 
 class RowBuilder:
     """
@@ -205,6 +207,10 @@ class RowBuilder:
     Args:
         on_invalid: what becomes of a subject that is no UTF-8, as `Texts` has it.
         only: sequences; what others have is dropped before it costs much.
+        partition: whose rows they are; None for those of all partitions.
+        classify: gives the partition of a subject, None for one of none. Without it all messages
+            belong to `partition` that begin as its do.
+        mine: how the subjects of `partition` begin, which is cheaper to compare.
     """
 
     def __init__(
@@ -213,128 +219,100 @@ class RowBuilder:
         include_headers: bool,
         on_invalid: str = "fail",
         only: pa.Array | None = None,
+        partition: int | None = 0,
+        classify: Callable[[str], int | None] | None = None,
+        mine: str = "",
     ) -> None:
         self.stream = stream
         self.schema = arrow_schema(include_headers)
         self._texts = Texts(stream, on_invalid)
         self._only = only
         self._include_headers = include_headers
+        self._partition = partition
+        self._classify = _remembered(classify) if classify is not None else None
+        self._mine = mine.encode()
         self.odd = 0
         """Rows so far whose message was stored with something else than headers."""
         self._parsed_headers: dict[bytes, list[tuple[str, list[str]]] | None] = {}
         self._odd: set[bytes] = set()
 
-    def consumer_batch(
-        self,
-        messages: Delivered,
-        after: int,
-        upto: int,
-        partition: int | None,
-        classify: Callable[[bytes], int | None] | None = None,
-        mine: bytes = b"",
-    ) -> pa.RecordBatch:
-        """The messages that a consumer delivered, of which the same count as in `direct_batch`."""
-        stored, sequences = messages.stored, messages.sequences
-        columns = [messages.subjects, messages.payloads, sequences, messages.times]
-        columns += [stored] if stored is not None else []
-        columns, partitions = self._wanted(
-            columns, sequences, after, upto, partition, classify, mine
-        )
-        subjects, payloads, sequences, times, *blocks = columns
-        texts = self._texts.of(subjects, sequences, partition or 0)
-        micros = pc.divide(times, 1000).cast(pa.timestamp("us", tz="UTC"))
-        return self._batch(texts, payloads, sequences, micros, partitions, partition, blocks)
-
-    def direct_batch(
-        self,
-        messages: Columns,
-        after: int,
-        upto: int,
-        partition: int | None,
-        classify: Callable[[bytes], int | None] | None,
-        mine: bytes = b"",
-    ) -> pa.RecordBatch:
+    @classmethod
+    def of(cls, read: Slice, layout: Layout | None = None) -> RowBuilder:
         """
-        The messages with `after < sequence <= upto` that belong to `partition`, or with None to
-        any partition.
+        Rows of the slice's partition.
 
         Args:
-            classify: gives the partition of a subject; without it all belong to `partition` that
-                begin as its do.
-            mine: how the subjects of `partition` begin, which is cheaper to compare.
+            layout: tells whose a message is, where the slice holds others' messages as well.
         """
-        columns, partitions = self._wanted(
-            [column for column in messages if column is not None],
-            messages.sequences, after, upto, partition, classify, mine,
-        )  # fmt: skip
-        subjects, sequences, times, payloads, *blocks = columns
-        texts = self._texts.of(subjects, sequences, partition or 0)
-        micros = self._times(times, partition or 0)
-        return self._batch(texts, payloads, sequences, micros, partitions, partition, blocks)
+        classify, mine = layout.telling(read.partition) if layout is not None else (None, "")
+        return cls(
+            read.stream,
+            read.include_headers,
+            read.on_invalid_subject,
+            partition=read.partition,
+            classify=classify,
+            mine=mine,
+        )
 
-    def _wanted(
-        self,
-        columns: list[pa.Array],
-        sequences: pa.Array,
-        after: int,
-        upto: int,
-        partition: int | None,
-        classify: Callable[[bytes], int | None] | None,
-        mine: bytes,
-    ) -> tuple[list[pa.Array], pa.Array | None]:
-        """Rows that count, by columns with subjects first; their partitions if `classify`."""
-        partitions: pa.Array | None = None
-        wanted: list[pa.Array] = []
-        if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
-            wanted += [pc.greater(sequences, after), pc.less_equal(sequences, upto)]
-        if self._only is not None:
-            wanted.append(pc.is_in(sequences, value_set=self._only))
-        if mine:
-            wanted.append(pc.starts_with(columns[0], mine))
-        if classify is not None:
-            distinct = columns[0].dictionary_encode()
-            codes = pa.array(map(classify, distinct.dictionary.to_pylist()), pa.int32())
-            partitions = codes.take(distinct.indices)
-            of = pc.is_valid(partitions) if partition is None else pc.equal(partitions, partition)
-            wanted.append(of)
-        if wanted:
-            mask = reduce(pc.and_kleene, wanted)
-            columns = [column.filter(mask) for column in columns]
-            partitions = partitions.filter(mask) if partitions is not None else None
-        return columns, partitions
+    @property
+    def takes_all(self) -> bool:
+        """Whether all messages of a range become rows, whatever their subjects are."""
+        return self._classify is None and not self._mine
 
-    def _batch(
-        self,
-        subjects: pa.Array,
-        payloads: pa.Array,
-        sequences: pa.Array,
-        times: pa.Array,
-        partitions: pa.Array | None,
-        partition: int | None,
-        stored: list[pa.Array],
-    ) -> pa.RecordBatch:
-        """A batch of final columns: subjects as text, times in microseconds."""
-        rows = len(sequences)
+    def batch(self, messages: Columns, after: int, upto: int) -> pa.RecordBatch:
+        """The messages with `after < sequence <= upto` that belong to the partition."""
+        wanted, partitions = self._wanted(messages, after, upto)
+        columns = [column for column in messages if column is not None]
+        if wanted is not None:
+            columns = [column.filter(wanted) for column in columns]
+        subjects, sequences, times, payloads, *stored = columns
+        partition, rows = self._partition or 0, len(sequences)
+        if partitions is None:
+            partitions = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+        elif wanted is not None:
+            partitions = partitions.filter(wanted)
         arrays = [
-            subjects,
+            self._texts.of(subjects, sequences, partition),
             payloads,
             sequences,
-            times,
-            partitions if partitions is not None else self._partition(partition or 0, rows),
-            self._stream(rows),
+            self._micros(times),
+            partitions,
+            pa.repeat(pa.scalar(self.stream, pa.string()), rows),
         ]
         if self._include_headers:
             arrays.append(self._headers(stored[0], sequences))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _times(self, texts: pa.Array, partition: int) -> pa.Array:
+    def _wanted(
+        self, messages: Columns, after: int, upto: int
+    ) -> tuple[pa.Array | None, pa.Array | None]:
+        """BOOL: which messages count, None for all; INT32: their partitions, where `classify`."""
+        sequences, partitions = messages.sequences, None
+        wanted: list[pa.Array] = []
+        if sequences[0].as_py() <= after or sequences[-1].as_py() > upto:
+            wanted += [pc.greater(sequences, after), pc.less_equal(sequences, upto)]
+        if self._only is not None:
+            wanted.append(pc.is_in(sequences, value_set=self._only))
+        if self._mine:
+            wanted.append(pc.starts_with(messages.subjects, self._mine))
+        if self._classify is not None:
+            distinct = messages.subjects.dictionary_encode()
+            codes = pa.array(map(self._classify, distinct.dictionary.to_pylist()), pa.int32())
+            partitions = codes.take(distinct.indices)
+            whose = self._partition
+            wanted.append(pc.is_valid(partitions) if whose is None else pc.equal(partitions, whose))
+        return reduce(pc.and_kleene, wanted) if wanted else None, partitions
+
+    def _micros(self, times: pa.Array) -> pa.Array:
+        if times.type == pa.int64():
+            return pc.divide(times, 1000).cast(_MICROS)
         try:
-            nanos = texts.cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
+            nanos = times.cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
         except pa.ArrowInvalid as error:
             raise ReadError(
-                self.stream, partition, f"the server sends a time that is none: {error}"
+                self.stream, self._partition or 0, f"the server sends a time that is none: {error}"
             ) from None
-        return nanos.cast(pa.timestamp("us", tz="UTC"), safe=False)
+        return nanos.cast(_MICROS, safe=False)
 
     def _headers(self, stored: pa.Array, sequences: pa.Array) -> pa.Array:
         """The column of headers, of what stands before the server's lines (`blocks`)."""
@@ -355,7 +333,7 @@ class RowBuilder:
                 codes.append(code)
         if codes:
             self._note(sequences.filter(pc.is_in(encoded.indices, pa.array(codes, pa.int32()))))
-        return pa.array(values, _HEADERS_TYPE).take(encoded.indices)
+        return pa.array(values, HEADERS).take(encoded.indices)
 
     def _note(self, sequences: pa.Array) -> None:
         """Counts and logs rows whose messages were stored with something else than headers."""
@@ -370,11 +348,21 @@ class RowBuilder:
             ",…" if count > _NAMED else "", self.odd,
         )  # fmt: skip
 
-    def _partition(self, partition: int, rows: int) -> pa.Array:
-        return pa.repeat(pa.scalar(partition, pa.int32()), rows)
 
-    def _stream(self, rows: int) -> pa.Array:
-        return pa.repeat(pa.scalar(self.stream, pa.string()), rows)
+def _remembered(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
+    """`classify` for subjects as they come."""
+    known: dict[bytes, int | None] = {}
+
+    def of_bytes(subject: bytes) -> int | None:
+        try:
+            return known[subject]
+        except KeyError:
+            if len(known) >= _KNOWN_SUBJECTS:
+                known.clear()
+            known[subject] = code = classify(raw(subject))
+            return code
+
+    return of_bytes
 
 
 Builder: TypeAlias = RowBuilder | StoredBuilder

@@ -198,6 +198,8 @@ def _help(names: Iterable[str], program: str) -> list[str]:
         "",
         *lines,
         "",
-        f"{program} COMMAND --help says more of one; {program} --version, which version this is;",
-        f"{program} completion bash, or zsh, prints a script that completes commands and flags.",
+        f"{program} COMMAND --help says more of one.",
+        f"{program} --version says which version this is.",
+        f"{program} completion bash (or zsh) prints a script",
+        "that completes commands and flags.",
     ]

@@ -163,13 +163,25 @@ def show_planned(js: JetStream, plan: PartitionPlan, as_json: bool) -> None:
         f"the copies inherit {_settings(found.inherited)}",
         f"they do not inherit {_settings(found.left_out)}: set what they should have by hand",
         "their timestamp is the time of copying",
-        "options that read the result:",
-        *(f"  {name}={value}" for name, value in options.items()),
+        *_read_by(plan),
     )
 
 
+def _read_by(plan: PartitionPlan) -> list[str]:
+    return [
+        "options that read the result:",
+        *(f"  {name}={value}" for name, value in reading(plan).items()),
+    ]
+
+
 def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "nothing"
+    said = (f"{name}={_spelled(name, value)}" for name, value in settings.items())
+    return ", ".join(said) or "nothing"
+
+
+def _spelled(name: str, value: Any) -> str:
+    """A setting as people write it; the server counts durations in nanoseconds."""
+    return f"{value / 1e9:g}s" if name in ("duplicate_window", "max_age") else str(value)
 
 
 def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
@@ -199,7 +211,9 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
         say_json(made)
         return
     say(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
-    if old is not None:
+    if old is None:
+        say(*_read_by(plan))
+    else:
         say(
             "",
             f"A query that reads '{old}' with partitions=auto goes over by itself, now. Any other"

@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -68,6 +69,26 @@ def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> in
     return status
 
 
+class _Help(argparse.HelpFormatter):
+    """Help as wide as the terminal. A line of an example that is too long goes on before a flag."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = []
+        for line in re.sub(r"(?<=[^.:\n])\n(?=\S)", " ", text.strip()).split("\n"):
+            if line.startswith(" ") and " --" in line:
+                whole = re.sub(r"(?<=\S) (?!--)", "\0", line)
+                parts = textwrap.wrap(
+                    whole, width - 2, subsequent_indent=" " * 8, break_on_hyphens=False,
+                    break_long_words=False,
+                )  # fmt: skip
+                lines.append(" \\\n".join(parts).replace("\0", " "))
+            elif line.startswith(" "):
+                lines.append(line)
+            else:
+                lines.append(textwrap.fill(line, width, break_on_hyphens=False))
+        return "\n".join(lines)
+
+
 class Parser(argparse.ArgumentParser):
     """The command line of a program, or of one of its commands."""
 
@@ -75,8 +96,7 @@ class Parser(argparse.ArgumentParser):
     """The text behind "interrupted"; empty for no text."""
 
     def __init__(self, **how: Any) -> None:
-        kind = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=kind, allow_abbrev=False, **how)
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **how)
         self.name = re.sub(r".*/|\.py\b", "", self.prog)
         """First word of error lines: the program, without folder and `.py`."""
         self._settings: dict[str, argparse.Action] = {}
@@ -103,7 +123,9 @@ class Parser(argparse.ArgumentParser):
 
     def add_file(self) -> None:
         """`--config`, a file that may have all that `add_setting` declares."""
-        self.add_argument("--config", metavar="FILE", help="settings as TOML; see conf/")
+        self.add_argument(
+            "--config", metavar="FILE", help="settings as TOML, by the names of these flags"
+        )
 
     def add_setting(self, flag: str, means: Sequence[str] = (), **how: Any) -> None:
         """

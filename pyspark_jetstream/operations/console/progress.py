@@ -53,7 +53,8 @@ def _lines() -> Callable[[Sequence[Copied]], None]:
 def living(rows: Callable[[], Sequence[Row]]) -> Iterator[Callable[[], None]]:
     """
     A table that follows `rows` while something runs: in place on a terminal; elsewhere a line
-    whenever the last column of a row has another value, which is said beside the first one.
+    whenever the last column of a row has another value, which is said beside the first one, and
+    the query if the row has one.
     """
     where = console(stderr=True)
     if where is None:
@@ -73,8 +74,11 @@ def _changes(rows: Callable[[], Sequence[Row]]) -> Callable[[], None]:
     shown: dict[str, str] = {}
 
     def show() -> None:
-        texts = [[cell(value) for value in row.values()] for row in rows()]
-        now = {first: last for first, *_, last in texts if last}
+        now = {}
+        for row in rows():
+            first, *_, last = map(cell, row.values())
+            if last:
+                now[f"{row['query']} {first}" if row.get("query") else first] = last
         for name, state in now.items():
             if shown.get(name) != state:
                 complain(f"{name}: {state}")

@@ -155,7 +155,7 @@ def pause(given: argparse.Namespace) -> int:
     reason = Reason[given.reason]
     options = connection_of(given)
     with _client(options) as client, _client(_hasty(options)) as asking:
-        with living(lambda: _told(pauses)) as showing:
+        with living(lambda: _told(pauses, ended=False)) as showing:
             stored = Controller(client, pauses, showing, Stop()).pause(
                 given.subject,
                 reason,
@@ -175,7 +175,7 @@ def lift(given: argparse.Namespace) -> int:
     """Ends pauses."""
     pauses = _pauses(given)
     reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
-    with connected(given) as client, living(lambda: _told(pauses)) as showing:
+    with connected(given) as client, living(lambda: _told(pauses, ended=False)) as showing:
         controller = Controller(client, pauses, showing, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
@@ -311,7 +311,8 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
     }
 
 
-def _told(pauses: Pauses) -> list[Row]:
+def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
+    """Producers that were told; with `ended` also how many ended, which changes often."""
     columns = ("producer", "query", "subjects sent", "receipts", "missed", "state")
     rows: list[tuple[Any, ...]] = [
         (
@@ -324,12 +325,11 @@ def _told(pauses: Pauses) -> list[Row]:
         )
         for number, member in sorted(pauses.members.items())
     ]
-    rows += [
-        (f"{count:,} more", "", "", receipts, missed, f"{response.value}, ended meanwhile")
-        for response, (count, receipts, missed) in pauses.ended.items()
-    ]
+    for response, (count, receipts, missed) in pauses.ended.items() if ended else ():
+        state = f"{response.value}, ended meanwhile"
+        rows.append((f"{count:,} more" if rows else f"{count:,}", "", "", receipts, missed, state))
     if not rows and pauses.nobody:
-        rows.append(("nobody so far", "", "", None, None, "who comes is told"))
+        rows.append(("nobody so far", "", "", None, None, "a writer that begins is told"))
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 

@@ -86,5 +86,5 @@ def _unpinned(js: JetStream, before: ConsumerState, as_json: bool) -> bool:
         else "nobody was pinned"
     )
     now = f"{after.pinned_id} is pinned now" if after.pinned_id else "nobody is pinned now"
-    say(f"{before.stream} {before.name}: {was}; {now}, {after.num_waiting} pulls wait")
+    say(f"{before.stream} {before.name}: {was}; {now}, pulls that wait: {after.num_waiting}")
     return bool(before.pin.client)

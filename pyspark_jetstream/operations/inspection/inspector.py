@@ -253,9 +253,8 @@ class Inspector:
         try:
             rows = parked_rows(self._js, stream, query)
             filters = [f"{parking_prefix(stream, of)}{name}" for of, name in most_rows(rows)]
-            oldest = self._js.stored_messages(
-                stream, [{"seq": 1, "next_by_subj": each} for each in (f"{prefix}>", *filters)]
-            )
+            firsts = [{"seq": 1, "next_by_subj": each} for each in (f"{prefix}>", *filters)]
+            oldest = self._js.messages_of([(stream, query) for query in firsts])
             return parking_state(self._js.stream_info(stream), most_bytes, rows, oldest)
         except StreamNotFoundError:
             return gone(stream)

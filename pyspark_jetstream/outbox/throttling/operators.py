@@ -162,7 +162,7 @@ class Operators:
             self._is_unanswered = False
             self._until = min(self._until, now + (now - self._began))
             return None, None
-        answer = self.throttle.answer(data, now, self._sent, lately)
+        answer = self.throttle.answer(said, now, self._sent, lately)
         if isinstance(said, Discover):
             self._waiting = _waiting(self.throttle.kept(now))
         command = said if answer and isinstance(said, ThrottleProducer) else None

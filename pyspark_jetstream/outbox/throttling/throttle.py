@@ -27,7 +27,7 @@ in `filterstates`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import chain
 from typing import Final, NamedTuple
@@ -44,13 +44,13 @@ from .keptrate import KeptRate
 from .throttleprotocol import (
     Discover,
     Kept,
+    Message,
     Paused,
     Producer,
     Reason,
     Receipt,
     ThrottleProducer,
     Unit,
-    understand,
 )
 
 logger = get_logger(__name__)
@@ -82,25 +82,20 @@ class PausedBy(Enum):
     SERVER = "server"
 
 
-class Scope(Enum):
-    """Extent of a refusal."""
-
-    SUBJECT = "subject"
-    STREAM = "stream"
-    WRITER = "writer"
-
-
-REFUSALS: Final[dict[int, tuple[Reason, Scope]]] = {
-    10077: (Reason.TopicProduceQuotaExceeded, Scope.SUBJECT),
-    10002: (Reason.ResourceGroupProduceQuotaExceeded, Scope.WRITER),
-    10167: (Reason.MessageBufferSizeBreach, Scope.STREAM),
-    10210: (Reason.MessageBufferSizeBreach, Scope.STREAM),
-    10211: (Reason.MessageBufferSizeBreach, Scope.STREAM),
-    10023: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
-    10028: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
-    10047: (Reason.BrokerProduceQuotaExceeded, Scope.WRITER),
+REFUSALS: Final[dict[int, Reason]] = {
+    10077: Reason.TopicProduceQuotaExceeded,
+    10002: Reason.ResourceGroupProduceQuotaExceeded,
+    10167: Reason.MessageBufferSizeBreach,
+    10210: Reason.MessageBufferSizeBreach,
+    10211: Reason.MessageBufferSizeBreach,
+    10023: Reason.BrokerProduceQuotaExceeded,
+    10028: Reason.BrokerProduceQuotaExceeded,
+    10047: Reason.BrokerProduceQuotaExceeded,
 }
 """The server's err_codes in the throttle's words (overload.md §4.5)."""
+
+_OF_WRITER: Final = (Reason.ResourceGroupProduceQuotaExceeded, Reason.BrokerProduceQuotaExceeded)
+"""Reasons of refusals that are about all subjects; the others are about the one refused."""
 
 
 class Pause(NamedTuple):
@@ -173,13 +168,13 @@ class Throttle:
 
     def answer(
         self,
-        data: bytes,
+        said: Message,
         now: float,
         subjects: Iterable[str] = (),
         lately: Iterable[Iterable[str]] = (),
     ) -> bytes | None:
         """
-        A message came on the control subject: what to answer, None for nothing.
+        This came on the control subject: what to answer, None for nothing.
 
         What a receipt says is in force when this returns: publish it behind everything sent before
         and ahead of everything sent from now on (overload.md B12).
@@ -188,18 +183,18 @@ class Throttle:
             subjects: those this writer has sent to.
             lately: those of its rows that wait, in any number of parts.
         """
+        if isinstance(said, Discover):
+            paused = chain.from_iterable((subjects, *lately)) if self.throttles(now) else ()
+            throttled = tuple(self.throttled(paused, now))
+            return self.writer._replace(
+                subjects=tuple(subjects), throttled=throttled, rates=self.kept(now)
+            ).encode()
+        if not isinstance(said, ThrottleProducer):  # an answer, where a command was expected
+            self.invalid += 1
+            return None
+        if said.producer_id not in (None, self.writer.producer_id):
+            return None
         try:
-            said = understand(data)
-            if isinstance(said, Discover):
-                paused = chain.from_iterable((subjects, *lately)) if self.throttles(now) else ()
-                throttled = tuple(self.throttled(paused, now))
-                return self.writer._replace(
-                    subjects=tuple(subjects), throttled=throttled, rates=self.kept(now)
-                ).encode()
-            if not isinstance(said, ThrottleProducer):
-                raise ValueError("an answer, where a command was expected")
-            if said.producer_id not in (None, self.writer.producer_id):
-                return None
             self.command(said, now)
         except TooManyFiltersError as error:
             self.invalid += 1
@@ -211,9 +206,6 @@ class Throttle:
                 )  # fmt: skip
             self._told = True
             return None
-        except ValueError:
-            self.invalid += 1
-            return None
         return Receipt(said.request_id, self.writer.producer_id).encode()
 
     def command(self, command: ThrottleProducer, now: float) -> None:
@@ -221,7 +213,7 @@ class Throttle:
         An operator's word.
 
         Raises:
-            ValueError: Too many filters are paused; nothing has changed.
+            TooManyFiltersError: Too many are paused; nothing has changed.
         """
         reason = command.reason
         if reason.is_quota:
@@ -233,29 +225,16 @@ class Throttle:
         else:
             self._say(PausedBy.OPERATOR, reason, REST, command.pause_s, now, command)
 
-    def refused(
-        self, err_code: int, subject: str, stream: Sequence[str], pause_s: float, now: float
-    ) -> Reason | None:
-        """
-        The server refused a publish: pauses what that is about, until it is tried again.
-
-        Args:
-            stream: filters of the stream the subject belongs to; none if that is not known, then
-                it is about the subject alone.
-
-        Returns:
-            What it says in the throttle's words; None if it is no such refusal.
-        """
-        if err_code not in REFUSALS:
-            return None
-        reason, scope = REFUSALS[err_code]
-        filters = {Scope.SUBJECT: (), Scope.STREAM: stream, Scope.WRITER: (REST,)}[scope]
-        for filter_ in filters or (subject,):
-            try:
-                self._say(PausedBy.SERVER, reason, filter_, pause_s, now)
-            except ValueError:
-                break  # too many to keep; the publish itself waits all the same
-        return reason
+    def refused(self, err_code: int, subject: str, pause_s: float, now: float) -> None:
+        """The server refused a publish: pauses what that is about, until it is tried again."""
+        reason = REFUSALS.get(err_code)
+        if reason is None:
+            return
+        try:
+            filter = REST if reason in _OF_WRITER else subject
+            self._say(PausedBy.SERVER, reason, filter, pause_s, now)
+        except TooManyFiltersError:
+            pass  # the publish itself waits all the same
 
     def acked(self) -> None:
         """A PubAck came: what the writer was informed of without a pause is over."""

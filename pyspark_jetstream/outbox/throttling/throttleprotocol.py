@@ -31,7 +31,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import xxhash
 
@@ -231,7 +231,11 @@ def active_subject(subject: str) -> str:
     return f"{subject}.active"
 
 
-def understand(data: bytes) -> ThrottleProducer | Receipt | Producer | Discover | Active:
+Message: TypeAlias = ThrottleProducer | Receipt | Producer | Discover | Active
+"""What may come on the control subject, or as a reply there."""
+
+
+def understand(data: bytes) -> Message:
     """
     What a message on the control subject, or a reply to one, says.
 

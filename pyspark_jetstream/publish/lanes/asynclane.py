@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...arrays import ranks
-from ...outbox.limits import Kind, Limit
+from ...outbox.limits import Kind
 from ...outbox.messages import Messages
 from .answers import (
     Outcome,
@@ -33,7 +33,7 @@ from .answers import (
     puback_pattern,
 )
 from .frames import Frames, Publishes, frame, numbered
-from .lane import Doubted, Lane, Rejected
+from .lane import Doubted, Lane, LaneTerms, Rejected, Tally
 from .window import Window
 
 _PART_BYTES: Final = 8 << 20
@@ -71,36 +71,13 @@ class AsyncLane(Window):
 
     Args:
         prefix: replies come on `<prefix>.<ordinal>`.
-        strict: of each subject one at a time, so that nothing can be stored ahead of what the
-            server refuses.
-        rejects: whether a message that the server will never store leaves the lane, instead of
-            ending the task.
+        tally: as in `Window`.
     """
 
-    def __init__(
-        self,
-        prefix: str,
-        limit: Limit,
-        max_bytes: int,
-        ack_timeout_s: float,
-        publish_timeout_s: float,
-        strict: bool = False,
-        rejects: bool = False,
-    ) -> None:
-        super().__init__(limit, max_bytes, ack_timeout_s, publish_timeout_s)
-        self.rejected: list[Rejected] = []
-        """Rows that the server will never store; the caller who takes them clears the list."""
-        self.doubted: list[Doubted] = []
-        """See `Lane.doubted`."""
-        self.repeated: list[Messages] = []
-        """
-        Rows that the stream had already, though sent once; the caller who takes them clears the
-        list.
-        """
-        self.stored_in: dict[str, int] = {}
-        """The streams that have messages of the lane, and the sequence of the first."""
-        self._rejects = rejects
-        self._strict = strict
+    def __init__(self, prefix: str, terms: LaneTerms, tally: Tally | None = None) -> None:
+        super().__init__(terms, tally)
+        self._rejects = terms.rejects
+        self._strict = terms.strict
         self._prefix = prefix
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
@@ -197,7 +174,7 @@ class AsyncLane(Window):
         if is_ordinal(token):  # else it answers nothing of ours
             outcome = classify(status, description, data)
             if outcome.kind is Kind.STORED:
-                self.stored_in.setdefault(outcome.stream, outcome.sequence)
+                self.tally.stored_in.setdefault(outcome.stream, outcome.sequence)
             self.on_answer(int(token), outcome, now)
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
@@ -207,14 +184,14 @@ class AsyncLane(Window):
             for first, part in self._framed if once else ():
                 own = [ordinal - first for ordinal in once if 0 <= ordinal - first < len(part)]
                 if own:
-                    self.repeated.append(part.take(pa.array(own, pa.int64())))
+                    self.tally.repeated.append(part.take(pa.array(own, pa.int64())))
         super().on_pubacks(ordinals, now, duplicates)
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
         doubted = Doubted(part.slice(ordinal - first, 1), outcome, ordinal)
         if outcome.may_be_its_own and part.ids is not None and not self.was_sent_once(ordinal):
-            self.doubted.append(doubted)
+            self.tally.doubted.append(doubted)
         else:
             self._refuse(doubted)
 
@@ -222,7 +199,7 @@ class AsyncLane(Window):
         messages, outcome, ordinal = doubted
         if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
             super()._reject(ordinal, outcome)
-        self.rejected.append(Rejected(messages, outcome))
+        self.tally.rejected.append(Rejected(messages, outcome))
         self._finish([ordinal])
 
     def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
@@ -252,8 +229,8 @@ class AsyncLane(Window):
 
     def _stores(self, name: bytes, payload: bytes) -> None:
         """A plain PubAck of a stream of this name came, the first of its buffer."""
-        if (stream := name.decode()) not in self.stored_in:
-            self.stored_in[stream] = classify(0, "", payload).sequence
+        if (stream := name.decode()) not in self.tally.stored_in:
+            self.tally.stored_in[stream] = classify(0, "", payload).sequence
 
     def alike(self, sid: int, buffer: bytes, start: int, end: int) -> Alike | None:
         """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""

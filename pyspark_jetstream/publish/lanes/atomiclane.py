@@ -48,7 +48,7 @@ import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -60,7 +60,7 @@ from . import window
 from .answers import SUBJECT_IN_PROCESS, Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
-from .lane import BROKEN, Doubted
+from .lane import BROKEN, Doubted, LaneTerms
 
 MAX_ROWS: Final = 1000
 """The server's default limit."""
@@ -108,6 +108,8 @@ class AtomicBatch:
         self.past = _Past()
         """Its earlier attempts, and those of earlier batches with these rows."""
         self.sent = 0
+        self.acked = 0
+        """None of its rows, as none is stored before all are."""
         self.waiting = True
         """Whether it is to be sent (again)."""
         self.asks = False
@@ -124,11 +126,6 @@ class AtomicBatch:
     def size(self) -> int:
         """Its rows."""
         return len(self.messages)
-
-    @property
-    def acked(self) -> int:
-        """None of its rows: no row is stored before all are."""
-        return 0
 
     @property
     def oldest(self) -> float:
@@ -217,9 +214,9 @@ class AtomicLane(BatchLane[AtomicBatch]):
     The highest value of its limit is the rows of a batch, as far as the server allows.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._max_rows = min(self._limit.maximum, MAX_ROWS)
+    def __init__(self, prefix: str, terms: LaneTerms) -> None:
+        super().__init__(prefix, terms)
+        self._max_rows = min(terms.limit.maximum, MAX_ROWS)
         self._rows = self._max_rows  # of the next batch, at most
 
     @property
@@ -227,7 +224,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         return self._rows
 
     def _next(self) -> tuple[Messages, AtomicBatch | None]:
-        rows = self._backlog.head(self._rows, self._max_bytes)
+        rows = self._backlog.head(self._rows, self._terms.max_bytes)
         return rows, None if rows.was_sent else self._begin(rows)
 
     def _begin(self, rows: Messages) -> AtomicBatch:
@@ -240,8 +237,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
         if batch.waiting:
             if now < batch.past.resume_at:
                 return None
-            if now - batch.past.unsure > self._deadlines.forgets_s:
-                self._late_retries += batch.size
+            if now - batch.past.unsure > self._terms.deadlines.forgets_s:
+                self.tally.late_retries += batch.size
             batch.begin(now)
         elif max_bytes <= 0:
             return None
@@ -265,7 +262,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
                 return  # to a row that commits nothing, or of another batch
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
             if batch.past.attempt == 1:
-                self._limit.acked(batch.size, now - batch.last_sent, batch.size, now)
+                self._terms.limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._ended(outcome, batch.size)
             self._end(batch)
         elif int(attempt) == batch.past.attempt and not batch.waiting:
@@ -273,8 +270,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
 
     def _end(self, batch: AtomicBatch) -> None:
         """The batch is stored."""
-        self._acked += batch.size
-        self._backlog.drop(batch.size)
+        self._store(batch.size)
         self._rows = min(2 * self._rows, self._max_rows)
         self._batch = None
 
@@ -294,13 +290,13 @@ class AtomicLane(BatchLane[AtomicBatch]):
         together again, all or half of them; what never can be stored fails the write.
         """
         if outcome.may_be_its_own and batch.past.unsure < math.inf:
-            self.doubted.append(Doubted(batch.messages, outcome))
+            self.tally.doubted.append(Doubted(batch.messages, outcome))
             return
         self._count_refusal(batch, row, outcome, now)
         code, past = outcome.err_code, batch.past
-        leaves = self._rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
+        leaves = self._terms.rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
         if code == _DUPLICATE or leaves:
-            self._retries += batch.sent
+            self.tally.retries += batch.sent
             if past.cause.has_no_room:  # a limit that was set at that moment stores it in part
                 past.unsure = min(past.unsure, batch.oldest)
             self._part(batch)
@@ -327,11 +323,11 @@ class AtomicLane(BatchLane[AtomicBatch]):
         self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float
     ) -> None:
         if outcome.is_push_back:
-            self._limit.dropped(now)
+            self._terms.limit.dropped(now)
             pause = pause_s(outcome.kind, batch.past.refusals)
-            self.push_backs[batch.subject(row)] = now + pause
+            self.tally.push_backs[batch.subject(row)] = now + pause
         if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
-            self._ignored += batch.sent
+            self.tally.ignored += batch.sent
 
     def _wait(self, batch: AtomicBatch, outcome: Outcome, now: float) -> None:
         """The batch goes again after a pause, for as long as `publishTimeout` allows."""
@@ -340,12 +336,12 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._halve(batch)
         elif outcome.has_no_room:
             resume_at = batch.past.resume_at
-            self.refusals.add(
+            self.tally.refusals.add(
                 Refusal(batch.subject(None), outcome.err_code, resume_at, outcome.detail)
             )
-        grace_s = min(self._deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
+        grace_s = min(self._terms.deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
         absent_since = batch.absent_since
-        if not self.acked and absent_since is not None and now - absent_since >= grace_s:
+        if not self.tally.acked and absent_since is not None and now - absent_since >= grace_s:
             raise self._timeout(batch, now)
 
     def _part(self, batch: AtomicBatch) -> None:
@@ -363,19 +359,19 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._part(batch)
         elif batch.size > 1:
             self._rows = batch.size // 2
-            self._batch = self._begin(self._backlog.head(self._rows, self._max_bytes))
+            self._batch = self._begin(self._backlog.head(self._rows, self._terms.max_bytes))
             self._batch.follow(batch)
 
     def _again(self, cause: Outcome, now: float) -> None:
         if self._batch is not None:
-            self._retries += self._batch.sent
+            self.tally.retries += self._batch.sent
             self._batch.again(cause, now)
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         super().on_disconnect(why)
         if self._batch is not None and not self._batch.waiting:
-            self._retries += self._batch.sent
-            self._ignored += self._batch.sent
+            self.tally.retries += self._batch.sent
+            self.tally.ignored += self._batch.sent
             self._batch.lost(why)
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
@@ -410,24 +406,24 @@ class AtomicLane(BatchLane[AtomicBatch]):
         batch = self._batch
         if batch is None:
             return
-        if batch.oldest + self._deadlines.publish_timeout_s <= now:
+        if batch.oldest + self._terms.deadlines.publish_timeout_s <= now:
             raise self._timeout(batch, now)
         if self._unanswered_at(batch) <= now:
-            self._retries += batch.sent
+            self.tally.retries += batch.sent
             batch.lost(_SILENCE, now)
-            self._limit.dropped(now)
-            self.push_backs[batch.subject(None)] = now
+            self._terms.limit.dropped(now)
+            self.tally.push_backs[batch.subject(None)] = now
 
     def _unanswered_at(self, batch: AtomicBatch) -> float:
         if batch.waiting or batch.sent < batch.size:
             return math.inf
-        return batch.last_sent + self._deadlines.ack_timeout_s
+        return batch.last_sent + self._terms.deadlines.ack_timeout_s
 
     def next_deadline(self, now: float) -> float:
         batch = self._batch
         if batch is None:
             return super().next_deadline(now)
-        give_up_at = batch.oldest + self._deadlines.publish_timeout_s
+        give_up_at = batch.oldest + self._terms.deadlines.publish_timeout_s
         if batch.waiting:
             return min(give_up_at, max(batch.past.resume_at, now))
         return min(give_up_at, self._unanswered_at(batch))

@@ -19,18 +19,17 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...arrays import offsets
-from ...outbox.limits import Limit
 from ...outbox.messages import Messages, sizes
-from .answers import Outcome, Refusal
+from .answers import Outcome
 from .asynclane import AsyncLane
 from .frames import Frames
-from .lane import BROKEN, Doubted, Lane, Rejected, earliest
+from .lane import BROKEN, Doubted, Lane, LaneTerms, Tally, earliest
 
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
@@ -112,13 +111,13 @@ class OneByOne(AsyncLane):
 
     Args:
         prefix: the lane's; replies come on `<prefix>.<OneByOne.TOKEN>.<ordinal>`.
-        arguments: `AsyncLane`'s.
+        tally: the lane's.
     """
 
     TOKEN: Final = b"one"
 
-    def __init__(self, prefix: str, *arguments: Any) -> None:
-        super().__init__(f"{prefix}.{self.TOKEN.decode()}", *arguments)
+    def __init__(self, prefix: str, terms: LaneTerms, tally: Tally | None = None) -> None:
+        super().__init__(f"{prefix}.{self.TOKEN.decode()}", terms, tally)
         self._careful = 1  # no more on the wire than this
         self._is_of_a_batch = False  # whether what it has was in a batch that failed
 
@@ -168,9 +167,9 @@ class OneByOne(AsyncLane):
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; each lets one more go."""
-        before = self.acked
+        before = self.tally.acked
         super().on_pubacks(ordinals, now, duplicates)
-        self._careful += self.acked - before
+        self._careful += self.tally.acked - before
 
     def _pushed_back(self, now: float) -> None:
         super()._pushed_back(now)
@@ -181,14 +180,12 @@ class Batch(Protocol):
     """Rows that are on their way together."""
 
     sent: int
+    acked: int
+    """Those of its rows that are stored."""
 
     @property
     def size(self) -> int:
         """The rows."""
-
-    @property
-    def acked(self) -> int:
-        """Those of them that are stored."""
 
     @property
     def is_sent(self) -> bool:
@@ -220,44 +217,23 @@ class BatchLane(Lane, Generic[B]):
 
     Args:
         prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
-        limit: how many may be on the wire at one time.
-        max_bytes: their bytes; one larger publish may still go alone.
-        ack_timeout_s: how long the server may be silent about a batch.
-        publish_timeout_s: how long a publish may take in all, from its first sending.
-        strict: of the rows that go one by one, of each subject one at a time.
-        rejects: whether a row that the server will never store leaves the lane, instead of ending
-            the task; the rows of its batch go one by one.
     """
 
-    def __init__(
-        self,
-        prefix: str,
-        limit: Limit,
-        max_bytes: int,
-        ack_timeout_s: float,
-        publish_timeout_s: float,
-        strict: bool = False,
-        rejects: bool = False,
-    ) -> None:
+    def __init__(self, prefix: str, terms: LaneTerms) -> None:
+        self.tally = Tally()
+        """Of batches, and of the rows that go one by one."""
         self._prefix = prefix
-        self._limit = limit
-        self._max_bytes = max_bytes
-        self._rejects = rejects
+        self._terms = terms
         self._backlog = Backlog()
-        self._detour = OneByOne(
-            prefix, limit, max_bytes, ack_timeout_s, publish_timeout_s, strict, rejects
-        )
-        self._deadlines = self._detour.deadlines
+        self._detour = OneByOne(prefix, terms, self.tally)
         self._batch: B | None = None
         self._batches = 0
-        self._acked = 0  # in batches that have ended
-        self._retries = 0
-        self._late_retries = 0
-        self._ignored = 0
 
     def __repr__(self) -> str:
         batch = "no batch" if self._batch is None else self._batch
-        return f"<{type(self).__name__} {batch}, {self.acked} acked, one by one: {self._detour}>"
+        return (
+            f"<{type(self).__name__} {batch}, {self.tally.acked} acked, one by one: {self._detour}>"
+        )
 
     @abstractmethod
     def _next(self) -> tuple[Messages, B | None]:
@@ -273,34 +249,15 @@ class BatchLane(Lane, Generic[B]):
     ) -> None:
         """A reply came to this batch, or to one before: status, description and data."""
 
-    @property
-    def acked(self) -> int:
-        return self._acked + self._detour.acked + (self._batch.acked if self._batch else 0)
-
-    @property
-    def duplicates(self) -> int:
-        return self._detour.duplicates
-
-    @property
-    def retries(self) -> int:
-        return self._retries + self._detour.retries
-
-    @property
-    def late_retries(self) -> int:
-        return self._late_retries + self._detour.late_retries
-
-    @property
-    def ignored(self) -> int:
-        return self._ignored + self._detour.ignored
-
-    @property
-    def stored_in(self) -> dict[str, int]:
-        return self._detour.stored_in
-
     def _ended(self, outcome: Outcome, rows: int) -> None:
         """A batch of so many rows ended with this PubAck, of the last one."""
         first = {outcome.stream: outcome.sequence - rows + 1}
-        self._detour.stored_in = earliest((self._detour.stored_in, first))
+        self.tally.stored_in = earliest((self.tally.stored_in, first))
+
+    def _store(self, rows: int) -> None:
+        """So many rows more of the batch are stored: the first of the backlog."""
+        self.tally.acked += rows
+        self._backlog.drop(rows)
 
     @property
     def unanswered(self) -> int:
@@ -309,7 +266,7 @@ class BatchLane(Lane, Generic[B]):
 
     @property
     def limit(self) -> int:
-        return self._limit.value
+        return self._terms.limit.value
 
     @property
     def is_midway(self) -> bool:
@@ -320,44 +277,24 @@ class BatchLane(Lane, Generic[B]):
         return self._batch.is_frozen if self._batch is not None else self._detour.is_frozen
 
     @property
-    def refusals(self) -> set[Refusal]:
-        return self._detour.refusals
-
-    @property
-    def push_backs(self) -> dict[str, float]:
-        return self._detour.push_backs
-
-    @property
-    def rejected(self) -> list[Rejected]:
-        return self._detour.rejected
-
-    @property
-    def doubted(self) -> list[Doubted]:
-        return self._detour.doubted
-
-    @property
-    def repeated(self) -> list[Messages]:
-        return self._detour.repeated
-
-    @property
     def bytes_in_flight(self) -> int:
         return self._detour.bytes_in_flight + (self._batch.nbytes if self._batch else 0)
 
     @property
     def busy(self) -> bool:
-        return self._detour.busy or len(self._backlog) > 0
+        return self._detour.busy or self._batch is not None or len(self._backlog) > 0
 
     @property
     def wants_rows(self) -> bool:
         if self._batch is None:
             return self._detour.wants_rows and not self._backlog
-        return self._batch.is_sent and len(self._backlog) == self._batch.size
+        return self._batch.is_sent and len(self._backlog) == self._batch.size - self._batch.acked
 
     @property
     def give_up_at(self) -> float:
         if self._batch is None:
             return self._detour.give_up_at
-        return self._batch.oldest + self._deadlines.publish_timeout_s
+        return self._batch.oldest + self._terms.deadlines.publish_timeout_s
 
     def offer(self, messages: Messages) -> None:
         self._backlog.append(messages)
@@ -366,7 +303,7 @@ class BatchLane(Lane, Generic[B]):
         if self._batch is None and not self._detour.busy and self._backlog and max_bytes > 0:
             rows, self._batch = self._next()
             if self._batch is None:
-                self._detour.take(rows, served=self.acked > 0)
+                self._detour.take(rows, served=self.tally.acked > 0)
                 self._backlog.drop(len(rows))
         if self._batch is None:
             return self._detour.ready(now, max_bytes)
@@ -396,11 +333,8 @@ class BatchLane(Lane, Generic[B]):
     def next_deadline(self, now: float) -> float:
         return self._detour.next_deadline(now)
 
-    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
-        self._detour.lower_publish_timeout(publish_timeout_s)
-
-    def lower_id_memory(self, after_s: float) -> None:
-        self._detour.lower_id_memory(after_s)
+    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
+        self._detour.lower_times(forgets_s, publish_timeout_s)
 
 
 def batch_name(prefix: str, number: int) -> str:

@@ -11,19 +11,19 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...client import wire
 from ...errors import PublishRejectedError, PublishTimeoutError
-from ...outbox.limits import Kind, Limit, pause_s
+from ...outbox.limits import Kind, pause_s
 from ...outbox.messages import Messages, sizes
 from .answers import Answer, Outcome, Says
 from .detour import batch_name
 from .frames import Frames, Publishes, frame, numbered
-from .retries import Deadlines
+from .lane import LaneTerms
 
 MAX_FLOW: Final = 500
 """
@@ -42,25 +42,6 @@ _SINCE_SENT: Final = -math.inf
 
 _DISABLED: Final = 10205
 """err_code of JSBatchPublishDisabledErr."""
-
-
-class BatchTerms(NamedTuple):
-    """Values that a batch keeps from its beginning."""
-
-    limit: Limit
-    """Its highest value bounds the rows on the wire."""
-    max_bytes: int
-    """Upper bound of their bytes."""
-    rejects: bool
-    """Whether rows that the server will never store leave the lane, instead of ending the task."""
-    outstanding: int
-    """Acks that may be outstanding."""
-    deadlines: Deadlines
-
-    @property
-    def ping_interval_s(self) -> float:
-        """Silence after which the server is asked."""
-        return min(self.deadlines.ack_timeout_s / 3, _MAX_PING_S)
 
 
 class _Ending(Enum):
@@ -180,23 +161,29 @@ class FastBatch:
                   doubted                   something may be missing: nothing goes out but pings
 
     Args:
+        outstanding: acks that may be outstanding.
         stays: whether more rows may follow these, for which it stays open.
     """
 
     def __init__(
-        self, prefix: str, number: int, messages: Messages, terms: BatchTerms, stays: bool
+        self,
+        prefix: str,
+        number: int,
+        messages: Messages,
+        terms: LaneTerms,
+        outstanding: int,
+        stays: bool,
     ) -> None:
         self.name = batch_name(prefix, number)
         self.sent = 0
         self.acked = 0
-        self.settled = 0
-        """Rows whose lane has been told that they are stored."""
         self._unsure_since: float | None = None
         """None before the end."""
         self.pushed_back = False
         """Whether the server pushed back; who looks at it says it is told."""
         flow = max(1, min(MAX_FLOW, terms.limit.value // OUTSTANDING))
         self._terms = terms
+        self._outstanding = outstanding
         self._rows = _BatchRows(prefix, self.name, messages, flow, terms.max_bytes)
         self._contact = _Contact()
         self._flow = 0  # 0: the first reply has not come
@@ -214,7 +201,7 @@ class FastBatch:
     @property
     def ping_interval_s(self) -> float:
         """Silence after which the server is asked."""
-        return self._terms.ping_interval_s
+        return min(self._terms.deadlines.ack_timeout_s / 3, _MAX_PING_S)
 
     @property
     def is_sent(self) -> bool:
@@ -290,12 +277,12 @@ class FastBatch:
         if self._ending is _Ending.COMMIT_DUE and not self._doubted:
             self._ending = _Ending.COMMIT_SENT
             contact.closed_at = now
-            contact.send(now, self._terms.ping_interval_s)
+            contact.send(now, self.ping_interval_s)
             return self._rows.word(start + 1, _COMMIT)
         if end == start:
             return self._ping(now) if now >= contact.ping_at else None
         self.sent = end
-        contact.send_rows(end, now, self._terms.ping_interval_s)
+        contact.send_rows(end, now, self.ping_interval_s)
         return self._rows.last.slice(start, end)
 
     def _sendable(self, max_bytes: int) -> int:
@@ -304,9 +291,7 @@ class FastBatch:
             return 1
         # ADR-50: "The client MUST wait for the first reply".
         # Less than one ack's worth would never bring the ack.
-        allowed = max(
-            self._flow, min(self._terms.outstanding * self._flow, self._terms.limit.value)
-        )
+        allowed = max(self._flow, min(self._outstanding * self._flow, self._terms.limit.value))
         allowed = allowed if self._flow else 0
         allowed = min(self.acked + allowed, self.size)
         if start >= allowed:
@@ -329,7 +314,7 @@ class FastBatch:
     def _ping(self, now: float) -> bytes:
         if math.isinf(self._contact.quiet_since):  # the first word on a new connection
             self._contact.quiet_since = now
-        self._contact.ping_at = now + self._terms.ping_interval_s
+        self._contact.ping_at = now + self.ping_interval_s
         # ADR-50: its sequence is "the highest batch sequence the client has sent".
         return self._rows.word(self.sent, _PING)
 
@@ -342,7 +327,7 @@ class FastBatch:
         Raises:
             PublishRejectedError: The server will never store this row.
         """
-        contact, ping_interval_s = self._contact, self._terms.ping_interval_s
+        contact, ping_interval_s = self._contact, self.ping_interval_s
         if answer.says is not Says.REFUSED:
             contact.quiet_since = now
         if answer.says is Says.GAP or answer.outcome.is_push_back:

@@ -67,7 +67,7 @@ from ...outbox.limits import Kind
 from ...outbox.messages import Messages
 from .answers import Says, is_ordinal, understand
 from .detour import BatchLane, unfit
-from .fastbatch import OUTSTANDING, BatchTerms, FastBatch
+from .fastbatch import OUTSTANDING, FastBatch
 from .frames import Frames
 from .lane import BROKEN
 
@@ -106,12 +106,6 @@ class FastLane(BatchLane[FastBatch]):
     _outstanding = OUTSTANDING
     """Acks that may be outstanding."""
 
-    @property
-    def wants_rows(self) -> bool:
-        if self._batch is None:
-            return super().wants_rows
-        return self._batch.is_sent and not self._waiting(self._batch)
-
     def expect(self, more: bool) -> None:
         self._more = more
 
@@ -124,9 +118,9 @@ class FastLane(BatchLane[FastBatch]):
         if unfit(rows):
             return rows, None
         self._batches += 1
-        own = self._limit, self._max_bytes, self._rejects, self._outstanding, self._deadlines
         stays = self._stays(rows, 0)
-        return rows, FastBatch(self._prefix, self._batches, rows, BatchTerms(*own), stays)
+        number, outstanding = self._batches, self._outstanding
+        return rows, FastBatch(self._prefix, number, rows, self._terms, outstanding, stays)
 
     def _stays(self, rows: Messages, before: int) -> bool:
         """
@@ -139,7 +133,7 @@ class FastLane(BatchLane[FastBatch]):
 
     def _waiting(self, batch: FastBatch) -> int:
         """Rows behind those of the batch."""
-        return len(self._backlog) - (batch.size - batch.settled)
+        return len(self._backlog) - (batch.size - batch.acked)
 
     def _go_on(self, batch: FastBatch, now: float) -> None:
         """The rows that have come go into a batch that is open for them, or it ends."""
@@ -147,9 +141,7 @@ class FastLane(BatchLane[FastBatch]):
             if not self._more or now >= self._close_at(batch):
                 batch.close()
             return
-        self._backlog.drop(batch.acked - batch.settled)
-        batch.settled = batch.acked
-        before = batch.size - batch.settled
+        before = batch.size - batch.acked
         rows = self._backlog.head(1 << 31, _BATCH_BYTES, before)
         is_late = now >= batch.oldest + batch.ping_interval_s
         if is_late or unfit(rows) or not batch.has_flow_for(rows):
@@ -174,12 +166,14 @@ class FastLane(BatchLane[FastBatch]):
             return  # of a batch that has ended, or of nobody
         sequence, operation = words[2:4]
         is_ping, answer = operation == b"4", understand(*said)
-        self._ignored += answer.outcome.is_ignored
+        self.tally.ignored += answer.outcome.is_ignored
+        acked = batch.acked
         batch.on_answer(int(sequence), is_ping, answer, now)
+        self._store(batch.acked - acked)
         if answer.says is Says.END and answer.outcome.kind is Kind.STORED:
             self._ended(answer.outcome, answer.sequence)
         if answer.says is Says.UNKNOWN:
-            self._ignored += batch.sent - batch.acked
+            self.tally.ignored += batch.sent - batch.acked
         self._settle(batch, now)
 
     def on_disconnect(self, why: str = BROKEN) -> None:
@@ -199,7 +193,7 @@ class FastLane(BatchLane[FastBatch]):
             batch = self._batch = None
         if batch is not None:
             batch.drop_unsent()
-        return back + self._backlog.cut(batch.size - batch.settled if batch is not None else 0)
+        return back + self._backlog.cut(batch.size - batch.acked if batch is not None else 0)
 
     def expire(self, now: float) -> None:
         if self._batch is not None:
@@ -216,19 +210,17 @@ class FastLane(BatchLane[FastBatch]):
         """Ends a batch: its stored rows are done, the others go one by one."""
         if batch.pushed_back:
             batch.pushed_back = False
-            self.push_backs[batch.subject] = now
+            self.tally.push_backs[batch.subject] = now
         if not batch.has_ended:
             return
         self._batch = None
-        self._acked += batch.acked
-        self._backlog.drop(batch.acked - batch.settled)
         undecided = batch.sent - batch.acked
         if batch.acked == batch.size:
             self._stretch = 0
             return
-        self._retries += undecided
+        self.tally.retries += undecided
         stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
         self._stretch = min(max(2 * self._stretch, _FIRST_STRETCH), _MAX_STRETCH)
-        rows, served = self._backlog.first(stretch), self.acked > 0
+        rows, served = self._backlog.first(stretch), self.tally.acked > 0
         self._detour.take(rows, served, undecided, batch.oldest, batch.unsure_since)
         self._backlog.drop(stretch)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from ...outbox.limits import Limit
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .frames import Frames
+from .retries import Deadlines
 
 BROKEN: Final = "the connection broke"
 
@@ -44,50 +47,80 @@ class Doubted(NamedTuple):
         Where an earlier sending would have stored some of them: the target, the subject, the
         sequence that it expected to be the last one there, and the message's id.
         """
-        targets, ids, lines = self.messages.targets, self.messages.ids, self.messages.lines
-        if targets is None or ids is None or lines is None:
+        ids, lines = self.messages.ids, self.messages.lines
+        if ids is None or lines is None:
             return
         found = zip(self.messages.codes, lines.to_pylist(), ids.to_pylist(), strict=True)
         expecting = ((code, _EXPECTED.search(line or b""), id) for code, line, id in found)
         left = _LOOKED_AT
         for code, expected, id in expecting:
-            place = targets[code].as_py()
+            place = self.messages.targets[code].as_py()
             if expected is not None and place is not None and id is not None and left > 0:
                 left -= 1
                 yield place, self.messages.distinct[code], int(expected[1]), id
 
 
+@dataclass(slots=True)
+class Tally:
+    """What a lane has counted, and what its caller takes: sets, dictionaries and lists to clear."""
+
+    acked: int = 0
+    """Messages stored."""
+    duplicates: int = 0
+    """Messages among `acked` that the stream already had, as far as its PubAcks say."""
+    retries: int = 0
+    """Publishes sent again."""
+    late_retries: int = 0
+    """Retries of messages that may be stored already, and whose ids their stream has forgotten."""
+    ignored: int = 0
+    """Sendings that failed for a cause unrelated to the server's load."""
+    stored_in: dict[str, int] = field(default_factory=dict)
+    """
+    The streams that stored messages of the lane, as PubAcks name them. Each stream has a sequence
+    at or below that of its first message; duplicates do not count. Not to clear.
+    """
+    refusals: set[Refusal] = field(default_factory=set)
+    """Recent refusals of the server."""
+    push_backs: dict[str, float] = field(default_factory=dict)
+    """
+    Subjects on which the server pushed back recently, at least one of each stream. The time is when
+    the lane tries again; after silence, when it noticed.
+    """
+    rejected: list[Rejected] = field(default_factory=list)
+    """Messages that left the lane because the server will never store them."""
+    doubted: list[Doubted] = field(default_factory=list)
+    """
+    Messages that wait for somebody to look whether an earlier sending is what the server refuses
+    them for. The caller settles each.
+    """
+    repeated: list[Messages] = field(default_factory=list)
+    """
+    Messages sent for the first time whose ids their stream already had, as far as the server
+    reports duplicates.
+    """
+
+
+class LaneTerms(NamedTuple):
+    """What a lane is made with, beside the place of its replies."""
+
+    limit: Limit
+    """Bounds the publishes on the wire."""
+    max_bytes: int
+    """Upper bound of their bytes; one larger publish may still go alone."""
+    deadlines: Deadlines
+    strict: bool = False
+    """
+    Whether of each subject one goes at a time, so that nothing can be stored ahead of what the
+    server refuses; of a lane of batches, among the rows that go one by one.
+    """
+    rejects: bool = False
+    """Whether a message that the server will never store leaves the lane, or ends the task."""
+
+
 class Lane(Protocol):
     """A lane as the publisher uses it."""
 
-    @property
-    def acked(self) -> int:
-        """Messages stored."""
-
-    @property
-    def duplicates(self) -> int:
-        """Messages among `acked` that the stream already had, as far as its PubAcks say."""
-
-    @property
-    def retries(self) -> int:
-        """Publishes sent again."""
-
-    @property
-    def ignored(self) -> int:
-        """Sendings that failed for a cause unrelated to the server's load."""
-
-    @property
-    def late_retries(self) -> int:
-        """
-        Retries of messages that may be stored already, and whose ids their stream has forgotten.
-        """
-
-    @property
-    def stored_in(self) -> Mapping[str, int]:
-        """
-        The streams that stored messages of the lane, as PubAcks name them. Each stream has a
-        sequence at or below that of its first message; duplicates do not count.
-        """
+    tally: Tally
 
     @property
     def unanswered(self) -> int:
@@ -111,38 +144,6 @@ class Lane(Protocol):
     @property
     def is_frozen(self) -> bool:
         """Whether the lane sends no new message until the refused and lost ones are settled."""
-
-    @property
-    def refusals(self) -> set[Refusal]:
-        """Recent refusals of the server. The caller clears the set."""
-
-    @property
-    def push_backs(self) -> dict[str, float]:
-        """
-        Subjects on which the server pushed back recently, at least one of each stream. The time is
-        when the lane tries again; after silence, when it noticed. The caller clears them.
-        """
-
-    @property
-    def rejected(self) -> list[Rejected]:
-        """
-        Messages that left the lane because the server will never store them. The caller clears the
-        list.
-        """
-
-    @property
-    def doubted(self) -> list[Doubted]:
-        """
-        Messages that wait for somebody to look whether an earlier sending is what the server
-        refuses them for. The caller settles each entry, and clears the list.
-        """
-
-    @property
-    def repeated(self) -> list[Messages]:
-        """
-        Messages sent for the first time whose ids their stream already had, as far as the server
-        reports duplicates. The caller clears the list.
-        """
 
     @property
     def wants_rows(self) -> bool:
@@ -200,11 +201,11 @@ class Lane(Protocol):
     def next_deadline(self, now: float) -> float:
         """The time for the next `ready` and `expire` if no reply comes; infinite when never."""
 
-    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
-        """Lowers the publish timeout of all messages to this, if it is lower."""
-
-    def lower_id_memory(self, after_s: float) -> None:
-        """Lowers the time after which streams are taken to forget message ids to this."""
+    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
+        """
+        Lowers the time after which streams are taken to forget message ids, and the publish timeout
+        of all messages, to these, where they are lower.
+        """
 
     def set_round_trip(self, round_trip_s: float) -> None:
         """Sets the time between a PING and its PONG."""

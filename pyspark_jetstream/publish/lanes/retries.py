@@ -37,14 +37,11 @@ class Deadlines:
     def __post_init__(self) -> None:
         self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
 
-    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
-        """Gives publishes less time, if that is less than they have."""
+    def lower(self, forgets_s: float, publish_timeout_s: float) -> None:
+        """Lowers two of them to these, where they are lower."""
+        self.forgets_s = min(self.forgets_s, forgets_s)
         self.publish_timeout_s = min(self.publish_timeout_s, publish_timeout_s)
         self.ack_timeout_s = min(self.ack_timeout_s, self.publish_timeout_s)
-
-    def lower_id_memory(self, after_s: float) -> None:
-        """A stream knows message ids for so long."""
-        self.forgets_s = min(self.forgets_s, after_s)
 
 
 @dataclass(slots=True)

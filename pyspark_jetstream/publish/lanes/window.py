@@ -38,12 +38,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ...errors import PublishRejectedError
-from ...outbox.limits import Kind, Limit
+from ...outbox.limits import Kind
 from .answers import Outcome, Refusal
 from .flight import Flight
 from .frames import Frames, Publishes
-from .lane import BROKEN
-from .retries import Deadlines, Retries, Trouble
+from .lane import BROKEN, LaneTerms, Tally
+from .retries import Retries, Trouble
 
 NO_STREAM_GRACE_S: Final = 10.0
 """
@@ -69,30 +69,15 @@ class Window:
     The publishes of one task between the row and the PubAck.
 
     Args:
-        limit: how many may be on the wire at one time.
-        max_bytes: their bytes; one larger publish may still go alone.
-        ack_timeout_s: how long a PubAck may take before the publish is sent again.
-        publish_timeout_s: how long a publish may take in all, from its first sending.
+        tally: of the lane whose they are; a new one if it is left out.
     """
 
-    def __init__(
-        self, limit: Limit, max_bytes: int, ack_timeout_s: float, publish_timeout_s: float
-    ) -> None:
-        self.acked = 0
-        self.duplicates = 0
-        self.retries = 0
-        """Sendings beyond the first of each publish."""
-        self.late_retries = 0
-        self.ignored = 0
-        """Sendings that failed for a cause that says nothing of the load."""
-        self.refusals: set[Refusal] = set()
-        """The server's refusals; the caller who reads them clears the set."""
-        self.push_backs: dict[str, float] = {}
-        """See `Lane.push_backs`."""
-        self.deadlines = Deadlines(ack_timeout_s, publish_timeout_s)
+    def __init__(self, terms: LaneTerms, tally: Tally | None = None) -> None:
+        self.tally = tally or Tally()
+        self.deadlines = terms.deadlines
         """Time-outs of publishes."""
-        self._limit = limit
-        self._max_bytes = max_bytes
+        self._limit = terms.limit
+        self._max_bytes = terms.max_bytes
         self._flight = Flight()
         self._again = Retries(self.deadlines)
         self._earlier: dict[int, _Earlier] = {}  # of those that were here once before
@@ -100,7 +85,7 @@ class Window:
     def __repr__(self) -> str:
         return (
             f"<Window {self.in_flight}/{self.limit} in flight, {self.bytes_in_flight} bytes,"
-            f" {len(self._again.waiting)} waiting, {self.unsent} unsent, {self.acked} acked>"
+            f" {len(self._again.waiting)} waiting, {self.unsent} unsent, {self.tally.acked} acked>"
         )
 
     @property
@@ -153,15 +138,11 @@ class Window:
         """Whether everything offered is on its way, so that the next block may come."""
         return not self.unsent and not len(self._again)
 
-    def lower_publish_timeout(self, publish_timeout_s: float) -> None:
-        """Gives publishes less time, if that is less than they have."""
+    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
+        """See `Lane.lower_times`."""
         if publish_timeout_s < self.deadlines.publish_timeout_s:
             self._again.check_soon()
-        self.deadlines.lower_publish_timeout(publish_timeout_s)
-
-    def lower_id_memory(self, after_s: float) -> None:
-        """A stream of these publishes knows their message ids for so long."""
-        self.deadlines.lower_id_memory(after_s)
+        self.deadlines.lower(forgets_s, publish_timeout_s)
 
     def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
@@ -245,7 +226,7 @@ class Window:
             few = self._earlier if len(self._earlier) < end - start else range(start, end)
             own = [i for i in few if start <= i < end and i in self._earlier]
             forgets_s = self.deadlines.forgets_s
-            self.late_retries += sum(now - self._earlier[i].unsure > forgets_s for i in own)
+            self.tally.late_retries += sum(now - self._earlier[i].unsure > forgets_s for i in own)
         return block.slice(start, end)
 
     def _resend(self, now: float, max_bytes: int) -> bytes | None:
@@ -262,8 +243,8 @@ class Window:
             frames += frame if isinstance(frame, list) else [frame]
             ordinals.append(ordinal)
             nbytes += size
-        self.late_retries += self._again.resend(ordinals, now)
-        self.retries += len(ordinals)
+        self.tally.late_retries += self._again.resend(ordinals, now)
+        self.tally.retries += len(ordinals)
         return b"".join(frames) or None
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
@@ -278,9 +259,9 @@ class Window:
             if ordinals:  # one stands for all: acks out of order are those of several streams
                 self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
             fresh = self._finish(ordinals)
-        self.acked += fresh
+        self.tally.acked += fresh
         if duplicates:
-            self.duplicates += fresh
+            self.tally.duplicates += fresh
         if fresh:
             self._again.succeed()
 
@@ -325,7 +306,7 @@ class Window:
         if outcome.kind is Kind.IN_PROCESS:  # by another sending
             trouble.unsure = min(trouble.unsure, trouble.last_sent)
         again.wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
-        self.ignored += outcome.is_ignored
+        self.tally.ignored += outcome.is_ignored
         if outcome.kind is Kind.ABSENT:
             trouble.absent_since = now if absent_since is None else absent_since
             self._check_absent(ordinal, trouble, now)
@@ -333,9 +314,11 @@ class Window:
             self._pushed_back(now)
         subject = self._flight.subject(ordinal)
         if outcome.is_push_back:
-            self.push_backs[subject] = again.resume_at
+            self.tally.push_backs[subject] = again.resume_at
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            self.refusals.add(Refusal(subject, outcome.err_code, again.resume_at, outcome.detail))
+            self.tally.refusals.add(
+                Refusal(subject, outcome.err_code, again.resume_at, outcome.detail)
+            )
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         block = self._flight.block(ordinal)
@@ -351,7 +334,7 @@ class Window:
         for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
             if ordinal not in self._again:
                 self._begin_again(ordinal, at)
-        self.ignored += self._again.lose_all(why)
+        self.tally.ignored += self._again.lose_all(why)
 
     def _begin_again(self, ordinal: int, first_sent: float) -> Trouble:
         return self._again.begin(ordinal, first_sent, self._earlier.get(ordinal, _NEW).unsure)
@@ -380,7 +363,7 @@ class Window:
         late += silent
         if late:
             self._pushed_back(now)
-            self.push_backs |= {self._flight.subject(overdue): now for overdue in late}
+            self.tally.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
         """The time for the next `ready` and `expire` if nothing happens; infinite when never."""

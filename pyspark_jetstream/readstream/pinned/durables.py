@@ -98,8 +98,9 @@ class Durables:
         """How the consumers' names begin."""
         self._host = socket.gethostname()
         self._inbox = new_inbox(options.connection.inbox_prefix)
-        self._arrivals = Arrivals(lambda: new_inbox(options.connection.inbox_prefix))
-        self._neighbours = Neighbours(js, options, self._arrivals)
+        self.arrivals = Arrivals(lambda: new_inbox(options.connection.inbox_prefix))
+        """The pulls that tell when a message comes."""
+        self._neighbours = Neighbours(js, options, self.arrivals)
         self._behind: set[int] = set()
         """
         Partitions of `limits` streams whose consumers are to be moved along: they were read without
@@ -263,10 +264,6 @@ class Durables:
     def _every_s(self) -> float:
         return seldom_s(_LOOK_EVERY_S, self._js.client.connection.round_trip_s)
 
-    def unheard(self) -> set[int]:
-        """The partitions that may have messages: no pull is open that would tell (`arrivals`)."""
-        return self._arrivals.unheard(len(self._layout))
-
     def watched(
         self, partitions: Collection[int], due: Collection[int]
     ) -> dict[int, tuple[str, str]]:
@@ -382,7 +379,7 @@ class Durables:
         pulls can tell (`arrivals`).
         """
         self.pull(start, infos, range(len(self._layout)))
-        return self._arrivals.wait(start.sequences, timeout_s)
+        return self.arrivals.wait(start.sequences, timeout_s)
 
     def pull(
         self, start: Offset, infos: Mapping[str, StreamInfo], partitions: Collection[int]
@@ -395,7 +392,7 @@ class Durables:
                 self._pull(reads, start.sequences, watch, partitions)
             except JetStreamError as error:
                 logger.info("the driver is not told when messages come: %s", error)
-                self._arrivals.forget_pulls(range(len(reads)))
+                self.arrivals.forget_pulls(range(len(reads)))
 
     def _pull(
         self,
@@ -407,18 +404,10 @@ class Durables:
         connection = self._js.client.connection
         subjects = [f"{self._js.prefix}.CONSUMER.MSG.NEXT.{r.stream}.{r.consumer}" for r in reads]
         if not all(map(connection.may_ask, subjects)):
-            self._arrivals.set_listening(False)
-        for index, inbox in self._arrivals.due(where, time.monotonic(), partitions).items():
+            self.arrivals.set_listening(False)
+        for index, inbox in self.arrivals.due(where, time.monotonic(), partitions).items():
             body = pull(reads[index].group, watch.pin(index), expires_s(len(reads)))
             connection.ask(subjects[index], inbox, body)
-
-    def is_quiet(self, where: object) -> bool:
-        """Whether no pull has ended since `wait` was called with a start of these sequences."""
-        return self._arrivals.is_quiet(where)
-
-    def forget_pulls(self, partitions: Sequence[int]) -> None:
-        """Forgets the pulls of these partitions, of which a batch has messages."""
-        self._arrivals.forget_pulls(partitions)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
@@ -482,10 +471,10 @@ class Durables:
         """
         of = [(p.stream, f"{offset.consumer}-{p.index}") for p in self._layout]
         try:
-            for (stream, name), info in zip(of, self._js.consumer_infos(of), strict=True):
-                owner = Owner.of(info.config) if info is not None else None
-                if owner is not None and owner.query == offset.query:
-                    self._js.delete_consumer(stream, name)
+            there = zip(of, self._js.consumer_infos(of), strict=True)
+            owners = {at: Owner.of(info.config) for at, info in there if info is not None}
+            ours = [at for at, owner in owners.items() if owner and owner.query == offset.query]
+            self._js.delete_consumers(ours)
         except JetStreamError as error:
             logger.warning(
                 "the consumers of the old layout were not deleted. Nobody reads by them, and they"

@@ -29,7 +29,7 @@ from ...errors import (
     RequestTimeoutError,
     further,
 )
-from ...fetch.assumptions import Assumption, consumer_changes
+from ...fetch.assumptions import edit_of
 from ...sanitize import get_logger
 from ..options import Sharing
 from .claimpulls import ClaimPulls
@@ -175,8 +175,9 @@ class Claimant:
         made = []
         waits: list[float] = []
         own = self._sharing.ack_wait_s * 1e9
-        infos = self._js.consumer_infos([(shared.stream, shared.name) for shared in self.consumers])
-        for consumer, info in zip(self.consumers, infos, strict=True):
+        infos = self.infos()
+        for consumer in self.consumers:
+            info = infos.get(consumer.partition)
             if info is None:
                 info = self._create(consumer, starts[consumer.partition])
                 made.append(consumer)
@@ -195,12 +196,8 @@ class Claimant:
 
     def missing(self) -> list[SharedConsumer]:
         """The consumers that are not there."""
-        infos = self._js.consumer_infos(
-            [(consumer.stream, consumer.name) for consumer in self.consumers]
-        )
-        return [
-            consumer for consumer, info in zip(self.consumers, infos, strict=True) if info is None
-        ]
+        there = self.infos()
+        return [consumer for consumer in self.consumers if consumer.partition not in there]
 
     def claim(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
         """
@@ -263,18 +260,16 @@ class Claimant:
         Raises:
             ConsumerEditedError: The consumer delivers otherwise than when this query joined it.
         """
-        for change in consumer_changes(
-            self.joined[consumer.partition].config, info, ignored=_TUNABLE
-        ):
-            if change.of is Assumption.CONSUMER_AS_MADE:
-                raise ConsumerEditedError(
-                    consumer.stream,
-                    consumer.partition,
-                    f"{change.text}. Queries that share it would read other messages, or each"
-                    " other's; set it back (`nats consumer edit`), or start them again with it."
-                    " What another filter leaves out the consumer has passed over, and does not"
-                    f" deliver by itself any more{further('guides/sharing')}",
-                )
+        change = edit_of(self.joined[consumer.partition].config, info, ignored=_TUNABLE)
+        if change is not None:
+            raise ConsumerEditedError(
+                consumer.stream,
+                consumer.partition,
+                f"{change.text}. Queries that share it would read other messages, or each"
+                " other's; set it back (`nats consumer edit`), or start them again with it."
+                " What another filter leaves out the consumer has passed over, and does not"
+                f" deliver by itself any more{further('guides/sharing')}",
+            )
 
     @property
     def is_young(self) -> bool:

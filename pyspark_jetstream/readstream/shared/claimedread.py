@@ -9,7 +9,7 @@ and dropped, larger ones make another request. What a direct get of a range prom
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -58,26 +58,32 @@ class ClaimedRead:
     """The stream as the plan saw it."""
 
     def __repr__(self) -> str:
-        return f"<ClaimedRead {self.expected} of {self.stream}, {self.start + 1} to {self.end}>"
+        return f"<ClaimedRead {self.expected} of {self.stream}>"
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
         return read_claimed(client, self)
 
     @property
-    def start(self) -> int:
-        """The sequence before the first."""
-        return min(first for ranges in self.claims.values() for first, _ in ranges) - 1
-
-    @property
-    def end(self) -> int:
-        """The last sequence."""
-        return max(last for ranges in self.claims.values() for _, last in ranges)
-
-    @property
     def expected(self) -> int:
         """Number of its messages."""
         return sum(map(length, self.claims.values()))
+
+    @property
+    def span(self) -> DirectRead:
+        """All from the first of its messages to the last, of which these are expected."""
+        return DirectRead(
+            partition=self.partition,
+            stream=self.stream,
+            filter=self.filter,
+            start=min(first for ranges in self.claims.values() for first, _ in ranges) - 1,
+            end=max(last for ranges in self.claims.values() for _, last in ranges),
+            expected=self.expected,
+            include_headers=self.include_headers,
+            fail_on_data_loss=self.fail_on_data_loss,
+            on_invalid_subject=self.on_invalid_subject,
+            mark=self.mark,
+        )
 
     @property
     def excusable(self) -> int:
@@ -123,33 +129,23 @@ def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
             " them before or got them after the ack wait",
             read.stream, read.partition, excused, read.expected,
         )  # fmt: skip
-    check_loss(JetStream(client), read, read.partition, rows + excused)
+    check_loss(JetStream(client), read.span, rows + excused)
 
 
 def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:
     """The rows claimed; what covers them, messages of others among them, is read along."""
-    builder = RowBuilder(read.stream, read.include_headers, read.on_invalid_subject, sequences)
-    span = read.end - read.start
-    by_server = read.filter is not None and planning.filter_on_server(
-        read.filter, read.expected, span
+    builder = RowBuilder(
+        read.stream, read.include_headers, read.on_invalid_subject, sequences, read.partition
     )
-    for first, last in runs(read.claims, _FILTERED_GAP if by_server else _GAP):
-        yield from read_direct(
-            client,
-            DirectRead(
-                partition=read.partition,
-                stream=read.stream,
-                filter=read.filter if by_server else None,
-                start=first - 1,
-                end=last,
-                expected=None,  # counted over all of them, above
-                include_headers=read.include_headers,
-                fail_on_data_loss=read.fail_on_data_loss,
-                mark=read.mark,
-            ),
-            None,
-            builder=builder,
-        )
+    span = read.span
+    by_server = read.filter is not None and planning.filter_on_server(
+        read.filter, read.expected, span.end - span.start
+    )
+    filter_, gap = (read.filter, _FILTERED_GAP) if by_server else (None, _GAP)
+    for first, last in runs(read.claims, gap):
+        # They are counted over all of them, above.
+        part = replace(span, filter=filter_, start=first - 1, end=last, expected=None)
+        yield from read_direct(client, part, builder)
 
 
 def _columns(claims: Claims) -> tuple[pa.Array, pa.Array]:

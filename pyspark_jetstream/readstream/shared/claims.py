@@ -64,13 +64,18 @@ class SharedConsumer:
 
 def ranges_of(sequences: Iterable[int]) -> Ranges:
     """Sequences, in any order, as ranges."""
-    ranges: list[tuple[int, int]] = []
-    for sequence in sorted(sequences):
-        if ranges and sequence <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], sequence)
+    return merged((sequence, sequence) for sequence in sequences)
+
+
+def merged(ranges: Iterable[tuple[int, int]], gap: int = 0) -> Ranges:
+    """Ranges, in any order, as few as there are with `gap` sequences between them at the most."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first - found[-1][1] - 1 <= gap:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
         else:
-            ranges.append((sequence, sequence))
-    return tuple(ranges)
+            found.append((first, last))
+    return tuple(found)
 
 
 def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
@@ -97,13 +102,7 @@ def runs(claims: Claims, gap: int) -> Ranges:
 
     Reading a few messages of others costs less than another request.
     """
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(span for ranges in claims.values() for span in ranges):
-        if merged and first - merged[-1][1] - 1 <= gap:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return tuple(merged)
+    return merged((span for ranges in claims.values() for span in ranges), gap)
 
 
 def pieces(claims: Claims, tasks: int, maximum: int | None) -> list[dict[int, Ranges]]:

@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 from ...errors import OffsetError
 from ...foreign import read_json, unpacked
-from .claims import Claim, Ranges, ranges_of, ranges_text, text_ranges
+from .claims import Claim, Ranges, length, merged, ranges_of, ranges_text, text_ranges
 
 _VERSION: Final = 1
 
@@ -116,7 +116,7 @@ class Settled:
 
     def also(self, ranges: Ranges) -> Settled:
         """The settled sequences with these ranges, too."""
-        return replace(self, ranges=_merged([*self.ranges, *_above(self.floor, ranges)]))
+        return replace(self, ranges=merged([*self.ranges, *_above(self.floor, ranges)]))
 
     @staticmethod
     def begun(there: AckFloor, clock: float) -> Settled:
@@ -204,7 +204,7 @@ class Fence:
         """
         batches = [each for name, each in self.open.items() if name != but and not each.void]
         held = [each.claims[partition] for each in batches if partition in each.claims]
-        return sum(b - a + 1 for each in held if each.stream == stream for a, b in each.ranges)
+        return sum(length(each.ranges) for each in held if each.stream == stream)
 
     def _held(self, name: str, query: str, partition: int) -> Iterable[int]:
         """The sequences in the open batch of a query, if it is another one, that still hold."""
@@ -214,7 +214,7 @@ class Fence:
             return ()
         if settled is not None and settled.stream != held.stream:
             return ()
-        return _sequences(held.ranges)
+        return (sequence for first, last in held.ranges for sequence in range(first, last + 1))
 
     def voided(self, queries: Iterable[str]) -> Fence:
         """The record after these were given up."""
@@ -344,21 +344,6 @@ class Fence:
 
 def _above(floor: int, ranges: Ranges) -> Ranges:
     return tuple((max(first, floor + 1), last) for first, last in ranges if last > floor)
-
-
-def _sequences(ranges: Ranges) -> Iterable[int]:
-    return (sequence for first, last in ranges for sequence in range(first, last + 1))
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> Ranges:
-    """Spans, in any order, as ascending ranges that do not touch."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return tuple(merged)
 
 
 def _texts(claims: Mapping[int, HeldClaims]) -> dict[str, list[str]]:

@@ -20,12 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ...errors import PublishError, TakenBackError, TargetChangedError
+from ...foreign import each, number, record, text
 from .changes import Before, FoundStream
 
 _ENDS: Final = 100
 """Number of batches whose stream ends are kept: two minutes of them, at more than one a second."""
 
 _ENDS_IN_ALL: Final = 2_000
+MAX_COUNT: Final = 1 << 63
 _STREAMS: Final = 1_000
 """Number of streams that are noted, those written to last."""
 
@@ -86,15 +88,12 @@ class Committed:
         Raises:
             ValueError: It is none.
         """
-        streams, rewound = content.get("streams", {}), content.get("rewound") is True
-        batch = _count(content.get("batch"), -1 if rewound else 0)
-        if not isinstance(streams, dict):
-            raise ValueError("no streams")
-        parking = content.get("parking", "")
-        if not isinstance(parking, str):
-            raise ValueError("no parking stream")
-        noted = {name: _noted(entry) for name, entry in streams.items()}
-        return cls(batch, noted, rewound, parking)
+        content = _COMMITTED(content)
+        rewound = content.get("rewound") is True
+        batch = number(-1 if rewound else 0, MAX_COUNT)(content["batch"])
+        streams = content.get("streams", {}).items()
+        noted = {name: Noted(s["created"], tuple(s["ends"]), s["time"]) for name, s in streams}
+        return cls(batch, noted, rewound, content.get("parking", ""))
 
     def content(self) -> dict[str, Any]:
         """Content of its record."""
@@ -225,19 +224,17 @@ class Committed:
 _CAUSE: Final = "its server lost what it had acknowledged, or an older copy of it was put back"
 
 
-def _noted(entry: Any) -> Noted:
-    if not isinstance(entry, dict):
-        raise ValueError("no stream's note")
-    created, ends, time = entry.get("created"), entry.get("ends"), entry.get("time")
-    if not isinstance(created, str) or not isinstance(time, str):
-        raise ValueError("no stream's times")
-    if not ends or not isinstance(ends, list):
-        raise ValueError("no stream's ends")
-    pairs = [(pair if isinstance(pair, list) and len(pair) == 2 else (None, None)) for pair in ends]
-    return Noted(created, tuple((_count(batch), _count(end)) for batch, end in pairs), time)
+def _ends(value: Any) -> list[tuple[int, int]]:
+    if not each(each(_COUNT))(value) or any(len(pair) != 2 for pair in value):
+        raise ValueError(" is no list of pairs")
+    return [(batch, end) for batch, end in value]
 
 
-def _count(value: Any, least: int = 0) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{value!r} is no count")
-    return value
+_COUNT: Final = number(0, MAX_COUNT)
+_COMMITTED: Final = record(
+    {"batch": number(-1, MAX_COUNT)},
+    {
+        "streams": each(record({"created": text, "ends": _ends, "time": text}), dict),
+        "parking": text,
+    },
+)

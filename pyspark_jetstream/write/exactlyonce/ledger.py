@@ -484,7 +484,7 @@ class Ledger:
             if noted is None or not (noted.end and noted.time) or target.end <= noted.end:
                 continue
             try:
-                (message,) = self._js.stored_messages(target.name, [{"seq": noted.end}])
+                (message,) = self._js.messages_of([(target.name, {"seq": noted.end})])
             except PermissionsError as error:
                 logger.warning(
                     "stream=%s: at each start the query goes on without the check whether the"

@@ -11,11 +11,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...client.info import StoredMessage, parse_time
+from ...client.info import StoredMessage
 from ...errors import LedgerError
-from ...foreign import read_json
+from ...foreign import Reader, each, number, read_json, record, text
+from ...foreign import time as time_text
 from .changes import Before
-from .committed import Committed
+from .committed import MAX_COUNT, Committed
 from .ids import Secrets
 
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
@@ -24,10 +25,32 @@ _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 _IDS: Final = re.compile(r"[!-~]{1,200}")
 """Valid beginnings of made ids."""
 
+
+def _streams(value: Any) -> dict[str, int]:
+    ends: dict[str, int] = each(number(0, MAX_COUNT), dict)(value)
+    if not all(_STREAM.fullmatch(name) for name in ends):
+        raise ValueError(" has what is no stream")
+    return ends
+
+
+def _ids(value: Any) -> str:
+    if not _IDS.fullmatch(text(value)):
+        raise ValueError(" is no beginning of ids")
+    return str(value)
+
+
+_BEGUN: Final = record(
+    {"attempt": text, "streams": _streams},
+    {
+        "created": each(text, dict),
+        "per_subject": each(number(0, MAX_COUNT), dict),
+        "begun": time_text,
+        "ids": _ids,
+    },
+)
+
 _FRESH_S: Final = 1.0
 """For so long a look into the ledger stands for one that is made now."""
-
-_EPOCH: Final = "1970-01-01T00:00:00Z"
 
 MAPPING: Final = "mapping"
 """Stands for the task in the key of a batch's mapping."""
@@ -92,12 +115,7 @@ class LedgerLook:
 
 def committed_of(message: StoredMessage | None) -> Committed:
     """The last batch that a query has committed, as its record says."""
-    if message is None or not message.data:
-        return Committed()
-    try:
-        return Committed.of(content_of(message))
-    except ValueError:
-        raise _no_record(message) from None
+    return Committed() if message is None or not message.data else _read(message, Committed.of)
 
 
 def begun_of(message: StoredMessage | None) -> dict[str, Any] | None:
@@ -106,41 +124,18 @@ def begun_of(message: StoredMessage | None) -> dict[str, Any] | None:
     which mapping it went, which ids it made, how many messages of a subject they kept and when it
     began (all five not in old records); None without a record.
     """
-    if message is None or not message.data:
-        return None
-    content = content_of(message)
-    attempt, streams = content.get("attempt"), content.get("streams")
-    created = content.setdefault("created", {})
-    if not isinstance(attempt, str) or not isinstance(streams, dict):
-        raise _no_record(message)
-    if not isinstance(created, dict) or not all(isinstance(at, str) for at in created.values()):
-        raise _no_record(message)
-    limits = content.setdefault("per_subject", {})
-    if not isinstance(limits, dict) or not all(
-        type(limit) is int and limit >= 0 for limit in limits.values()
-    ):
-        raise _no_record(message)
-    try:
-        aware = parse_time(content.get("begun", _EPOCH)).tzinfo is not None
-    except (TypeError, ValueError):
-        aware = False
-    if not aware:
-        raise _no_record(message)
-    ids = content.get("ids", "-")
-    if not isinstance(ids, str) or not _IDS.fullmatch(ids):
-        raise _no_record(message)
-    if not all(type(sequence) is int and sequence >= 0 for sequence in streams.values()):
-        raise _no_record(message)
-    if not all(_STREAM.fullmatch(name) for name in streams):
-        raise _no_record(message)
-    return content
+    return None if message is None or not message.data else _read(message, _BEGUN)
 
 
 def secrets_of(message: StoredMessage) -> Secrets:
-    try:
-        return Secrets.of(content_of(message))
-    except ValueError:
-        raise _no_record(message) from None
+    secrets: Secrets = _read(message, Secrets.of)
+    return secrets
+
+
+def content_of(message: StoredMessage) -> dict[str, Any]:
+    """A record's fields."""
+    content: dict[str, Any] = _read(message, dict)
+    return content
 
 
 def secrets_key(write: str) -> str:
@@ -153,23 +148,16 @@ def mapping_key(name: TaskName) -> str:
 
 def streams_of(begun: dict[str, Any]) -> dict[str, Before]:
     """The streams of a task's record."""
-    created, limits = begun["created"], begun["per_subject"]
+    created, limits = begun.get("created", {}), begun.get("per_subject", {})
     return {
         name: Before(end, created.get(name, ""), limits.get(name, 0))
         for name, end in begun["streams"].items()
     }
 
 
-def content_of(message: StoredMessage) -> dict[str, Any]:
-    """A record's fields."""
+def _read(message: StoredMessage, reader: Reader) -> Any:
     try:
-        content = read_json(message.data)
+        return reader(record({})(read_json(message.data)))
     except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise _no_record(message)
-    return content
-
-
-def _no_record(message: StoredMessage) -> LedgerError:
-    return LedgerError(message.subject, f"this is no record: {message.data[:60]!r}")
+        what = f"this is no record: {message.data[:60]!r}"
+        raise LedgerError(message.subject, what) from None

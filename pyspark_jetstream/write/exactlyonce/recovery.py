@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -37,11 +37,27 @@ from .changes import Before, fewest
 
 logger = get_logger(__name__)
 
-_ID: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
+ID_LINE: Final = re.compile(rb"\r\nNats-Msg-Id: ?([^\r]*)\r\n")
 _ROLLUP: Final = re.compile(rb"\r\nNats-Rollup: ?(sub|all)\r\n")
 _SCHEDULER: Final = re.compile(rb"\r\nNats-Scheduler: ?([^\r]*)\r\n")
 _ROW_ID: Final = re.compile(rb"\r\n%b: ?([^\r]*)\r\n" % ROW_ID.encode())
-_COLUMNS: Final = ("sequence", "subject", "stored")
+
+
+def stored_messages(
+    client: Client, stream: str, since: int, end: int, filter: str | None = None
+) -> Iterator[tuple[int, bytes, bytes, int]]:
+    """
+    Sequence, subject, header lines and payload's size of the messages in `(since, end]`, by a
+    consumer that is deleted behind it.
+    """
+    # Only who follows others reads: a first attempt need not import it.
+    from ...fetch.decoding.rows import StoredBuilder
+    from ...fetch.own import Own, OwnAttempt
+
+    read = Own(None, stream, filter, since, end, None, True, False)
+    for batch in OwnAttempt(client, read, builder=StoredBuilder()).batches():
+        columns = (batch.column(name).to_pylist() for name in ("sequence", "subject", "stored"))
+        yield from zip(*columns, pc.binary_length(batch.column("data")).to_pylist(), strict=True)
 
 
 class _StoredRow(NamedTuple):
@@ -235,18 +251,11 @@ class Recovery:
         self._upto[target.name] = Before(end, info.created, self._kept(target))
 
     def _read(self, target: Target, since: int, end: int) -> None:
-        """Reads `(since, end]` by a consumer that is deleted behind it."""
-        # Only an attempt that follows another one reads: the first one need not import it.
-        from ...fetch.decoding.rows import StoredBuilder
-        from ...fetch.own import ConsumerRefusedError, Own, OwnAttempt
+        from ...fetch.own import ConsumerRefusedError
 
-        read = Own(None, target.name, None, since, end, None, True, False)
         try:
-            for batch in OwnAttempt(self._client, read, builder=StoredBuilder()).batches():
-                columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-                sizes = pc.binary_length(batch.column("data")).to_pylist()
-                for sequence, subject, stored, size in zip(*columns, sizes, strict=True):
-                    self.note(target, sequence, subject, stored, size)
+            for message in stored_messages(self._client, target.name, since, end):
+                self.note(target, *message)
         except ConsumerRefusedError as error:
             raise LedgerError(
                 self._task,
@@ -265,7 +274,7 @@ class Recovery:
         rollup = _ROLLUP.search(headers)
         if rollup is not None:
             self._rolling.add(target.name)
-        match, scheduler = _ID.search(headers), _SCHEDULER.search(headers)
+        match, scheduler = ID_LINE.search(headers), _SCHEDULER.search(headers)
         if scheduler is not None:  # what a schedule made stands for the schedule, which may be gone
             match, subject = _ROW_ID.search(headers), scheduler[1]
         if match is None:

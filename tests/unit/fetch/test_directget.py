@@ -141,7 +141,7 @@ def test_bytes_in_any_pieces_with_anything_between(seed):
         return spoiled
 
     server.spoil = spoil
-    batches = list(read_direct(server, reading(messages[-1].sequence), None))
+    batches = list(read_direct(server, reading(messages[-1].sequence)))
 
     assert [row for batch in batches for row in batch.to_pylist()] == [
         m.row(0, True) for m in messages
@@ -157,7 +157,7 @@ def test_nothing_is_under_way_while_spark_has_a_batch():
     messages = [Message(i, data=b"x" * 500) for i in range(1, 20_001)]
     server = Server(messages)
     rows = 0
-    for batch in read_direct(server, reading(20_000), None):
+    for batch in read_direct(server, reading(20_000)):
         rows += batch.num_rows
         last = server.asked[-1]
 
@@ -219,7 +219,7 @@ def test_lost_replies_are_asked_for_again():
     server = Server(messages)
     losses = iter([False, True, False, True])
     server.spoil = lambda frames: [*frames[:50], *frames[51:]] if next(losses, False) else frames
-    rows = [row for batch in read_direct(server, reading(5000), None) for row in batch.to_pylist()]
+    rows = [row for batch in read_direct(server, reading(5000)) for row in batch.to_pylist()]
 
     assert [row["sequence"] for row in rows] == list(range(1, 5001))
 
@@ -290,7 +290,7 @@ def test_no_stored_block_passes_for_a_word_of_the_server(stored):
     messages = [Message(i, data=b"%d" % i, stored=stored if i % 3 else None) for i in range(1, 31)]
     server = Server(messages)
     server.spoil = lambda frames: [b"".join(frames)]
-    rows = [row for batch in read_direct(server, reading(30), None) for row in batch.to_pylist()]
+    rows = [row for batch in read_direct(server, reading(30)) for row in batch.to_pylist()]
 
     assert [(row["sequence"], row["data"]) for row in rows] == [
         (m.sequence, m.data) for m in messages

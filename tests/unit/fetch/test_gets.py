@@ -30,7 +30,7 @@ def reading(end: int) -> DirectRead:
 
 
 def sequences(server: FarServer, end: int) -> list[int]:
-    batches = read_direct(server, reading(end), None)
+    batches = read_direct(server, reading(end))
     return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
 
 

@@ -82,7 +82,7 @@ def test_several_filters_are_partitions():
     assert layout.shares_stream and not resolve(subject="a").shares_stream
     assert layout.named_filters == layout.filters(None) == ("f.2.*", "a", "g.>")
     assert layout.filters(1) == ("a",)
-    assert layout.beginning(2) == "g."
+    assert layout.telling(2)[1] == "g."
 
 
 def test_the_streams_layout():
@@ -241,7 +241,8 @@ def test_where_a_beginning_tells_the_partition(template, subject, told):
     classify = layout.classifier()
 
     assert classify is not None
-    assert layout.is_told_by_beginning(1) is told
-    assert not layout.is_told_by_beginning(None)
-    assert subject.startswith(layout.beginning(1))
+    by, beginning = layout.telling(1)
+    assert (by is None) is told
+    assert layout.telling(None)[0] is not None
+    assert subject.startswith(beginning)
     assert (classify(subject) == 1) is told

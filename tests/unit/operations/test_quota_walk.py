@@ -236,7 +236,7 @@ class Old:
         if isinstance(said, ThrottleProducer):
             assert said.rates is None
             self.pauses.append((self._world.now, said.pause_s))
-        answer = self._throttle.answer(send.data, self._world.now)
+        answer = self._throttle.answer(said, self._world.now)
         if answer is not None and isinstance(understand(answer), Producer):
             answer = understand(answer)._replace(supports_rate=False).encode()
         if answer is not None:

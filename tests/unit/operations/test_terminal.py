@@ -45,6 +45,34 @@ def test_lines_are_plain(capsys):
     assert SECRET not in out and "\ntwo\n" in out and "pwned" in out
 
 
+def test_a_long_line_fits_the_terminal(capsys, monkeypatch):
+    """
+    It goes on below at a space, and a command in it stays whole, to be copied; JSON and what goes
+    into a pipe stay as they are.
+    """
+    monkeypatch.setenv("COLUMNS", "40")
+    command = "`pyspark-jetstream resume --stream FLIGHTS`"
+    line = f"  the consumer 'alerts-0' is paused until 03:46:16 ({command} ends it)"
+    terminal.say(line)
+    assert capsys.readouterr().out == f"{line}\n"
+
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+    terminal.say(line, "short")
+    terminal.complain(line)
+    terminal.say_json({"a": line})
+
+    out, err = capsys.readouterr()
+    said = [
+        "  the consumer 'alerts-0' is paused",
+        "    until 03:46:16",
+        f"    ({command}",
+        "    ends it)",
+    ]
+    assert out.splitlines()[:5] == [*said, "short"]
+    assert err.splitlines() == said
+    assert json.loads("\n".join(out.splitlines()[5:])) == {"a": line}
+
+
 def test_json_stays_json(capsys):
     """
     Other programs read what was there.

@@ -135,7 +135,7 @@ def test_a12_a_pause_sheds_nothing(subject, is_operator):
     if is_operator:
         pause(throttle, subject, 60.0)
     else:
-        throttle.refused(10077, subject, (), 60.0, 0.0)
+        throttle.refused(10077, subject, 60.0, 0.0)
     found = one.offer(rows("a.l " * 19 + "c.l " * 21), 1.0, FULL) + one.expire(1.5, FULL)
 
     assert (found, one.waiting) == ([], 40)
@@ -389,7 +389,7 @@ def full(text, unsure=math.inf, rules=SHED, **places):
     offered = rows(text)
     one.offer(of_streams(offered, **places) if places else offered, 0.0, IDLE)
     taken = one.take(5, 0.0)
-    throttle.refused(10077, "a", (), 1.0, 8.0)
+    throttle.refused(10077, "a", 1.0, 8.0)
     one.pushed_back(places.get("a"), 9.0)
     sent = pa.repeat(0.0, 5)
     one.give_back(replace(taken, sent=sent, unsure=pa.repeat(unsure, 5)), 8.0)

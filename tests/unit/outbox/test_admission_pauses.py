@@ -67,7 +67,7 @@ def test_b13_a_refused_row_goes_before_all_later_ones_of_its_lane():
     one = admission(throttle=(throttle := Throttle()))
     one.offer(rows("a b a a b a"), 0.0, FULL)
     sent = one.take(4, 0.0)
-    throttle.refused(10077, "a", (), 1.0, 0.1)
+    throttle.refused(10077, "a", 1.0, 0.1)
     refused = sent.take(pa.array([3, 0]))
     one.give_back(replace(refused, sent=pa.array([0.0, 0.0])), 0.1)
     meanwhile = drained(one, 0.2)
@@ -191,7 +191,7 @@ def test_b15_refusals_without_end_are_a_pause_or_a_timeout(paused_s, error):
 
     with pytest.raises(error) as raised:
         while now < 100:
-            throttle.refused(10077, "a", (), paused_s, now)
+            throttle.refused(10077, "a", paused_s, now)
             one.give_back(replace(first, sent=pa.array([0.0])), now)
             one.expire(now)
             now += 1.0
@@ -241,7 +241,7 @@ def test_a15_what_was_sent_has_publish_timeout_instead():
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a.l b.l"), 0.0, FULL)
     sent = one.take(1, 0.0)
-    throttle.refused(10077, "a", (), 30.0, 1.0)
+    throttle.refused(10077, "a", 30.0, 1.0)
     one.give_back(replace(sent, sent=pa.array([0.0])), 1.0)
     waits_until = one.next_deadline(1.0)
     found = one.expire(6.0)
@@ -262,7 +262,7 @@ def test_a15_what_was_sent_fails_after_publish_timeout():
     one = admission(rules, throttle=(throttle := Throttle()))
     one.offer(rows("a.l"), 0.0, FULL)
     sent = one.take(1, 0.0)
-    throttle.refused(10077, "a", (), 300.0, 1.0)
+    throttle.refused(10077, "a", 300.0, 1.0)
     one.give_back(replace(sent, sent=pa.array([0.0])), 1.0)
     one.expire(59.0)
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from bench.measures.scripted import Script, run
-from pyspark_jetstream.outbox.limits import CpuShare, FixedLimit, GradientLimit, Limits
+from pyspark_jetstream.outbox.limits import CpuShare, GradientLimit
 
 from ...kits.seeds import SEED
 
@@ -197,15 +197,18 @@ def test_the_length_of_a_window(rtt_s, length_s):
     assert limit.value > 4
 
 
-def test_a_fixed_limit_stays():
+def test_a_limit_whose_bounds_are_one_stays():
     """
-    A fixed limit is always at its maximum.
+    Whatever comes: that of dead letters is such a one.
     """
-    limit = FixedLimit(7)
-    limit.acked(100, 9.0, 7, 1.0)
-    limit.dropped(2.0)
+    limit, now, seen = GradientLimit(7, 7, 7), 0.0, set()
+    for rtt_s in (0.01, 9.0, 0.01):
+        now = window(limit, now, rtt_s)
+        seen.add(limit.value)
+        limit.dropped(now)
+        seen.add(limit.value)
 
-    assert (limit.value, limit.maximum, repr(limit)) == (7, 7, "<FixedLimit 7>")
+    assert seen == {7}
 
 
 def test_a26_a_limit_that_is_held_does_not_grow():
@@ -247,22 +250,6 @@ def test_repr_shows_the_state():
     assert repr(limit) == "<GradientLimit 128 in slow start, long round trip 10.0ms>"
 
 
-def test_limits_are_kept_by_key():
-    """
-    A worker process finds the limit of its last task again; of too many the oldest is forgotten.
-    """
-    limits = Limits(2)
-    first = limits.of("a", lambda: FixedLimit(1))
-    limits.of("b", lambda: FixedLimit(2))
-    again = limits.of("a", lambda: FixedLimit(3))
-    limits.of("c", lambda: FixedLimit(4))
-
-    assert again is first
-    assert len(limits) == 2
-    assert limits.of("a", lambda: FixedLimit(5)) is first
-    assert limits.of("b", lambda: FixedLimit(6)).maximum == 6
-
-
 # ── simulated servers ────────────────────────────────────────────────────────────────────────
 
 SERVERS = {
@@ -284,8 +271,11 @@ def results():
     found = {}
     for name, (script, seconds) in SERVERS.items():
         [client] = run(script, GradientLimit(1, 64, 4096), until=seconds)
-        stored = {maximum: run(script, FixedLimit(maximum), until=seconds)[0] for maximum in FIXED}
-        found[name] = client, {maximum: each.window.acked for maximum, each in stored.items()}
+        stored = {
+            maximum: run(script, GradientLimit(maximum, maximum, maximum), until=seconds)[0]
+            for maximum in FIXED
+        }
+        found[name] = client, {maximum: each.window.tally.acked for maximum, each in stored.items()}
     return found
 
 
@@ -296,7 +286,7 @@ def test_the_gradient_is_close_to_the_best_fixed_window(results, name):
     """
     client, fixed = results[name]
 
-    assert client.window.acked >= 0.8 * max(fixed.values())
+    assert client.window.tally.acked >= 0.8 * max(fixed.values())
 
 
 def test_no_fixed_window_is_as_good_on_all_servers(results):
@@ -306,12 +296,12 @@ def test_no_fixed_window_is_as_good_on_all_servers(results):
 
     def mean(stored):
         shares = [
-            stored(client, fixed) / max(client.window.acked, *fixed.values())
+            stored(client, fixed) / max(client.window.tally.acked, *fixed.values())
             for client, fixed in results.values()
         ]
         return math.prod(shares) ** (1 / len(shares))
 
-    adaptive = mean(lambda client, fixed: client.window.acked)
+    adaptive = mean(lambda client, fixed: client.window.tally.acked)
 
     assert adaptive > 0.9
     assert adaptive > max(mean(lambda client, fixed, m=maximum: fixed[m]) for maximum in FIXED)
@@ -339,7 +329,7 @@ def test_refusals_become_rare(results):
     """
     client, _ = results["refuses above 300"]
 
-    assert client.window.retries < 0.01 * client.window.acked
+    assert client.window.tally.retries < 0.01 * client.window.tally.acked
 
 
 def test_latency_of_another_cause_is_accepted_within_seconds():
@@ -366,7 +356,7 @@ def test_late_answers_in_slow_start_keep_no_writer_slow():
     [client] = run(script, GradientLimit(1, 64, 4096), until=2)
     [steady] = run(Script(rtt_s=lambda now: 0.02), GradientLimit(1, 64, 4096), until=2)
 
-    assert client.window.acked > 0.8 * steady.window.acked
+    assert client.window.tally.acked > 0.8 * steady.window.tally.acked
 
 
 def test_a_capacity_cut_shortens_the_queue():
@@ -385,7 +375,7 @@ def test_sixteen_writers_converge():
     Sixteen writers on one server share it: none starves, none is refused, all of it is used.
     """
     clients = run(Script(), *(GradientLimit(1, 64, 4096) for _ in range(16)), until=8)
-    stored = [client.window.acked for client in clients]
+    stored = [client.window.tally.acked for client in clients]
 
     assert sum(stored) >= 0.95 * 8 * 50_000
     assert min(stored) > 0.4 * sum(stored) / 16

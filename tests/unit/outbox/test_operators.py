@@ -82,7 +82,7 @@ def test_b7_the_next_task_keeps_what_this_one_was_told():
     first.heard(command("orders.*", 60.0, 1), 1.0)
     first.heard(command("orders.eu", 0.0, 2), 2.0)
     first.heard(command(">", 3.0, 3, SERVER), 2.0)
-    first.throttle.refused(10077, "full", (), 60.0, 2.0)
+    first.throttle.refused(10077, "full", 60.0, 2.0)
     second = Operators("control", 8, 10.0, first)
     pause = second.throttle.state("orders.us", 10.0)
     free = [second.throttle.state(subject, 10.0) for subject in ("orders.eu", "full", "other")]
@@ -120,7 +120,7 @@ def test_b16_an_answer_to_discovery_says_what_is_paused():
     operators = Operators("control", 7, 0.0)
     operators.sent(["orders.eu", "metrics"])
     operators.heard(command("orders.*", 2.0, 3), 0.0)
-    operators.throttle.refused(10077, "full", (), 1.0, 0.0)
+    operators.throttle.refused(10077, "full", 1.0, 0.0)
     _, data = operators.heard(DISCOVER, 0.5, [["full", "metrics"], ["orders.us"]])
     later = understand(operators.heard(DISCOVER, 5.0, [["full"]])[1])
 

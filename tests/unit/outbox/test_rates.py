@@ -200,7 +200,7 @@ def test_b26_what_was_sent_has_taken_its_part():
     """
     one, throttle = limited("a " * 20)
     first = one.take(100, 0.1)
-    throttle.refused(10077, "a", (), 0.5, 0.2)
+    throttle.refused(10077, "a", 0.5, 0.2)
     one.give_back(replace(first, sent=pa.array([0.1])), 0.2)
     rate(throttle, "a", 0.0, 0.2)
 

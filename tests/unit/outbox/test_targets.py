@@ -179,17 +179,6 @@ def test_nothing_is_looked_up_behind_the_first_without_a_stream():
     assert asked == ["all.1", "none.1"]
 
 
-def test_what_streams_refuse_is_known_by_their_places():
-    """
-    Those without TTLs and without roll-ups, by their places.
-    """
-    targets = all_of(STREAMS)
-    names(targets, ["orders.us.1", "all.x", "a.b"])
-
-    assert [targets[place].name for place in targets.without_ttl] == ["ORDERS", "EXACT"]
-    assert [targets[place].name for place in targets.without_rollup] == ["ORDERS", "ALL"]
-
-
 def test_a_configuration_without_limits_can_be_written_exactly_once():
     """
     The server's defaults are fine; a duplicate window that is not named is two minutes.

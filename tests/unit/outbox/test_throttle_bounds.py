@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import understand
 from pyspark_jetstream.publish.telemetry import Telemetry
 
 from .test_throttle import GROUP, QUOTA, command
@@ -21,12 +22,12 @@ def test_i7_windows_are_bounded():
     for number in range(1_000):
         throttle.command(command(f"a.{number}", 1.0), 0.0)
     for number in range(10_000):
-        throttle.refused(10077, f"c.{number}", (), 1.0, 0.0)
-    refused = throttle.answer(command("b", 1.0).encode(), 0.5)
-    other = throttle.answer(command("b", 1.0, GROUP).encode(), 0.5)
-    throttle.refused(10077, "b", (), 1.0, 0.5)
+        throttle.refused(10077, f"c.{number}", 1.0, 0.0)
+    refused = throttle.answer(command("b", 1.0), 0.5)
+    other = throttle.answer(command("b", 1.0, GROUP), 0.5)
+    throttle.refused(10077, "b", 1.0, 0.5)
     assert throttle.state("b", 0.5, [PausedBy.SERVER]) is None
-    later = throttle.answer(command("b", 1.0).encode(), 2.0)
+    later = throttle.answer(command("b", 1.0), 2.0)
 
     assert (refused, throttle.invalid) == (None, 1)
     assert other and later
@@ -44,9 +45,9 @@ def test_i7_shapes_of_filters_are_bounded(caplog):
     with wildcards in the same places has one. The first without is told, and what to do.
     """
     throttle = Throttle()
-    given = [throttle.answer(command(shaped(n), 9.0).encode(), 0.0) for n in range(1, 41)]
-    alike = [throttle.answer(command(f"a.{n}.*.a.a.a", 9.0).encode(), 0.0) for n in range(100)]
-    literal = throttle.answer(command("a.b", 9.0).encode(), 0.0)
+    given = [throttle.answer(command(shaped(n), 9.0), 0.0) for n in range(1, 41)]
+    alike = [throttle.answer(command(f"a.{n}.*.a.a.a", 9.0), 0.0) for n in range(100)]
+    literal = throttle.answer(command("a.b", 9.0), 0.0)
 
     assert [answer is not None for answer in given] == [True] * 32 + [False] * 8
     assert all(alike) and literal
@@ -66,9 +67,9 @@ def test_i7_a_word_about_all_subjects_is_always_heard(name, pause_s):
     throttle = Throttle()
     for number in range(2_000):
         filter = shaped(number % 64) if name == "shaped" else name.format(number)
-        throttle.answer(command(filter, 86_400.0).encode(), 0.0)
-    all_of_it = throttle.answer(command(">", pause_s).encode(), 1.0)
-    then = throttle.answer(command("a.new.*", 9.0).encode(), 2.0)
+        throttle.answer(command(filter, 86_400.0), 0.0)
+    all_of_it = throttle.answer(command(">", pause_s), 1.0)
+    then = throttle.answer(command("a.new.*", 9.0), 2.0)
 
     assert all_of_it and then
     assert throttle.invalid > 0
@@ -104,7 +105,7 @@ def test_i7_what_a_word_costs_does_not_grow_with_the_filters(wild):
 
     def say(numbers, pause_s):
         for number in numbers:
-            throttle.answer(command(said[number], pause_s).encode(), number * 0.001)
+            throttle.answer(command(said[number], pause_s), number * 0.001)
             throttle.active(number * 0.001)
             throttle.state(f"a.{number}.b", number * 0.001)
             telemetry.commanded(QUOTA, said[number], pause_s, number * 0.001)
@@ -139,7 +140,7 @@ def test_a_pause_lasts_for_a_day_at_most():
     """
     throttle = Throttle()
     data = b'{"type":"throttle_producer","request_id":1,"throttling_reason":0,"pause_for_millis":'
-    receipt = throttle.answer(data + b"9007199254740991}", 0.0)
+    receipt = throttle.answer(understand(data + b"9007199254740991}"), 0.0)
 
     assert receipt
     assert throttle.state("a", 0.0).until == 86_400.0
@@ -154,9 +155,9 @@ def test_i7_a_lift_is_not_forgotten_before_what_it_lifts(monkeypatch):
     one = Throttle()
     for filter, pause_s in (("a.*", 60.0), ("a.b", 0.0), ("c", 1.0)):
         one.command(command(filter, pause_s), 1.0)
-    refused = one.answer(command("d", 1.0).encode(), 5.0)
+    refused = one.answer(command("d", 1.0), 5.0)
 
     assert refused is None
     assert one.state("a.b", 5.0) is None
     assert one.state("a.c", 5.0) is not None
-    assert one.answer(command("d", 1.0).encode(), 61.0)
+    assert one.answer(command("d", 1.0), 61.0)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, absorb
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.atomic import lane as atomic_lane
 from ...kits.fast import lane as fast_lane
-from ...kits.lanes import INBOX, PREFIX, ModelServer, hear, messages, parse, sent
+from ...kits.lanes import INBOX, PREFIX, FixedLimit, ModelServer, hear, messages, parse, sent, terms
 
 MIB = 1 << 20
 
 
 def new_lane(max_bytes: int = 32 * MIB) -> AsyncLane:
-    return AsyncLane(PREFIX, FixedLimit(4096), max_bytes, 5.0, 120.0)
+    return AsyncLane(PREFIX, terms(FixedLimit(4096), max_bytes, 5.0, 120.0))
 
 
 def pubacks(ordinals, mark: bytes = b"") -> bytes:
@@ -82,7 +83,7 @@ def test_rows_of_later_offers_follow():
         ("0", "a"), ("1", "a"), ("2", "a"), ("3", "b"), ("4", "b"),
     ]  # fmt: skip
     assert [each.headers["Nats-Msg-Id"] for each in sent][3:] == ["t-7", "t-8"]
-    assert (lane.acked, lane.busy) == (5, False)
+    assert (lane.tally.acked, lane.busy) == (5, False)
 
 
 @pytest.mark.parametrize("mark", [b"", b',"duplicate": true'], ids=["stored", "duplicates"])
@@ -96,7 +97,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
     found = b"PING\r\n" + pubacks(range(9), mark)
 
     assert absorb([lane], 7, found, 6, len(found), 0.2)
-    assert (lane.acked, lane.duplicates) == (9, 9 if mark else 0)
+    assert (lane.tally.acked, lane.tally.duplicates) == (9, 9 if mark else 0)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
     found = pubacks(range(2)) + stranger + pubacks(range(3, 9))
 
     assert not absorb([lane], 7, found, 0, len(found), 0.2)
-    assert lane.acked == 0
+    assert lane.tally.acked == 0
 
 
 @pytest.mark.parametrize("seqs", [range(1, 9), range(7, 15), range(95, 103)], ids=str)
@@ -154,7 +155,7 @@ def test_pubacks_that_are_not_alike_are_taken_as_well(seqs):
     )
 
     assert absorb([lane], 7, found, 0, len(found), 0.2)
-    assert lane.acked == 8
+    assert lane.tally.acked == 8
 
 
 def test_pubacks_of_counters_are_taken_at_one_go():
@@ -167,14 +168,14 @@ def test_pubacks_of_counters_are_taken_at_one_go():
     found = b"".join(pubacks([i], b',"val":"%d"' % (7 * i - 20)) for i in range(9))
 
     assert absorb([lane], 7, found, 0, len(found), 0.2)
-    assert (lane.acked, lane.duplicates) == (9, 0)
+    assert (lane.tally.acked, lane.tally.duplicates) == (9, 0)
 
 
 def test_pubacks_of_two_lanes_are_taken_at_one_go():
     """
     Rows and dead letters, say; one that is neither's is left to the general path, with all others.
     """
-    one, other = (AsyncLane(f"{INBOX}.{n}", FixedLimit(9), MIB, 5.0, 120.0) for n in (0, 1))
+    one, other = (AsyncLane(f"{INBOX}.{n}", terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
     for lane in (one, other):
         lane.offer(messages(["a"] * 5))
         lane.ready(0.0, 1 << 17)
@@ -184,7 +185,7 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
 
     assert not absorb([one, other], 7, strange, 0, len(strange), 0.2)
     assert absorb([one, other], 7, found, 0, len(found), 0.2)
-    assert (one.acked, other.acked) == (4, 3)
+    assert (one.tally.acked, other.tally.acked) == (4, 3)
 
 
 def mixed() -> tuple[list[Lane], bytes, bytes]:
@@ -192,7 +193,7 @@ def mixed() -> tuple[list[Lane], bytes, bytes]:
     A lane of fast batches, to which everything but the last answer has come, and one of plain
     publishes; that last answer; and PubAcks with it in their midst.
     """
-    batches, plain = fast_lane(), AsyncLane(f"{INBOX}.1", FixedLimit(9), MIB, 5.0, 120.0)
+    batches, plain = fast_lane(), AsyncLane(f"{INBOX}.1", terms(FixedLimit(9), MIB, 5.0, 120.0))
     server = ModelServer()
     batches.offer(messages(["a"] * 2))
     hear(batches, server.publish(sent(batches)[0]))
@@ -210,7 +211,7 @@ def test_answers_of_batches_between_pubacks_are_taken_with_them():
     (batches, plain), _, found = mixed()
 
     assert absorb([batches, plain], 7, found, 0, len(found), 0.2)
-    assert (batches.acked, batches.busy, plain.acked) == (2, False, 4)
+    assert (batches.tally.acked, batches.busy, plain.tally.acked) == (2, False, 4)
 
 
 @pytest.mark.parametrize("how", ["size", "sid", "inbox", "lane of 30 digits", "lines", "status"])
@@ -237,7 +238,7 @@ def test_answers_of_batches_that_are_not_certain_are_left_to_the_general_path(ho
 
     assert strange != found
     assert not absorb(lanes, 7, strange, 0, len(strange), 0.2)
-    assert [each.acked for each in lanes] == [0, 0]
+    assert [each.tally.acked for each in lanes] == [0, 0]
 
 
 def test_an_answer_for_a_lane_that_there_is_not_is_nobodys():
@@ -246,7 +247,7 @@ def test_an_answer_for_a_lane_that_there_is_not_is_nobodys():
     stranger = answer.replace(PREFIX.encode(), f"{INBOX}.7".encode())
 
     assert absorb(lanes, 7, found.replace(answer, stranger), 0, len(found), 0.2)
-    assert [each.acked for each in lanes] == [0, 4]
+    assert [each.tally.acked for each in lanes] == [0, 4]
 
 
 def test_a_batch_that_is_refused_between_pubacks_ends_the_task():
@@ -259,14 +260,14 @@ def test_a_batch_that_is_refused_between_pubacks_ends_the_task():
 
     with pytest.raises(PublishRejectedError):
         absorb(lanes, 7, found, 0, len(found), 0.2)
-    assert lanes[1].acked == 4
+    assert lanes[1].tally.acked == 4
 
 
 def test_strict_has_one_of_a_subject_on_the_wire():
     """
     Of each subject the next row goes when the one before it is stored, sent again or not.
     """
-    lane = AsyncLane(PREFIX, FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True)
+    lane = AsyncLane(PREFIX, terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages(["a", "b", "a", "a"]))
     first = parse(bytes(lane.ready(0.0, 1 << 20)))
     again = lane.ready(0.0, 1 << 20)
@@ -291,7 +292,7 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
     A turn that is larger than the limit, or that a full wire keeps back, is not over when what was
     sent of it is stored.
     """
-    lane = AsyncLane(PREFIX, FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True)
+    lane = AsyncLane(PREFIX, terms(FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages("abcdeedcba"))
     rows = 0
     while lane.busy:
@@ -315,7 +316,7 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
     lane.offer(messages(["a", "b"]))
     lane.ready(0.0, 1 << 20)
     lane.on_disconnect()
-    lane.lower_publish_timeout(0.6)
+    lane.lower_times(math.inf, 0.6)
 
     with pytest.raises(PublishTimeoutError):
         lane.expire(1.0)
@@ -347,11 +348,11 @@ def test_a_duplicate_of_what_was_sent_once_is_told():
     sent(one)
     one.on_pubacks([1, 2], 0.1, duplicates=True)
     one.on_pubacks([1], 0.2, duplicates=True)
-    told = [row for part in one.repeated for row in part.rows.to_pylist()]
+    told = [row for part in one.tally.repeated for row in part.rows.to_pylist()]
     one.on_disconnect()
     sent(one, 0.3)
     one.on_pubacks([0, 3], 0.4, duplicates=True)
 
     assert told == [1, 2]
-    assert sum(len(part) for part in one.repeated) == 2
-    assert (one.acked, one.duplicates) == (4, 4)
+    assert sum(len(part) for part in one.tally.repeated) == 2
+    assert (one.tally.acked, one.tally.duplicates) == (4, 4)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, MAX_ROWS, AtomicLane
 
 from ...kits.atomic import lane
-from ...kits.lanes import MANY, PREFIX, ModelServer, hear, joined, messages, parse, sent
+from ...kits.lanes import (
+    MANY,
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    hear,
+    joined,
+    messages,
+    parse,
+    sent,
+    terms,
+)
 
 
 def test_a_batch_says_so_in_its_headers():
@@ -48,8 +58,8 @@ def test_a_batch_is_stored(count, ids):
         hear(one, server.publish(each))
 
     assert wanting
-    assert len(found) == len(server.stored) == one.acked == count
-    assert (one.busy, one.retries, one.bytes_in_flight) == (False, 0, 0)
+    assert len(found) == len(server.stored) == one.tally.acked == count
+    assert (one.busy, one.tally.retries, one.bytes_in_flight) == (False, 0, 0)
 
 
 def test_one_batch_at_a_time():
@@ -122,7 +132,7 @@ def test_bytes_in_flight_are_bounded():
         for each in part:
             hear(one, server.publish(each))
 
-    assert one.acked == 50
+    assert one.tally.acked == 50
     assert 10_000 < maximum <= 20_000
 
 
@@ -130,7 +140,7 @@ def test_what_a_batch_adds_to_a_row_is_known():
     """
     `max_payload` minus `HEADER_BYTES` is what a row may have: the longest names fit.
     """
-    one = AtomicLane(f"_INBOX.{'f' * 22}.9999", FixedLimit(4096), MANY, 5.0, 120.0)
+    one = AtomicLane(f"_INBOX.{'f' * 22}.9999", terms(FixedLimit(4096), MANY, 5.0, 120.0))
     one._batches = 999_999
     one.offer(messages(["a"] * MAX_ROWS, ids=False))
     for _ in range(99):
@@ -165,8 +175,8 @@ def test_replies_that_nobody_awaits(data):
     for token in ("", "x", name, f"{name}.x", f"{name}.", f"{name}-x.{row}", f"x{name}.{row}",
                   f"{name}.-1", f"{name}.{'9' * 5000}", f"{name}.{row}.9"):  # fmt: skip
         one.on_reply(token.encode(), 0, "", data, 0.0)
-    assert (one.acked, one.busy) == (0, True)
+    assert (one.tally.acked, one.busy) == (0, True)
     for each in found:
         hear(one, server.publish(each))
 
-    assert (one.acked, one.retries, one.busy) == (2, 0, False)
+    assert (one.tally.acked, one.tally.retries, one.busy) == (2, 0, False)

@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 
 from ...kits.atomic import lane, plain
-from ...kits.lanes import PREFIX, ModelServer, error, exchange, hear, messages, reply, sent
+from ...kits.lanes import (
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    error,
+    exchange,
+    hear,
+    messages,
+    reply,
+    sent,
+    terms,
+)
 
 
 @pytest.mark.parametrize("twice", ["in the stream", "in the batch"])
@@ -29,7 +39,7 @@ def test_rows_that_were_stored_before_go_one_by_one(twice):
 
     assert plain(log) == 5
     assert "Nats-Batch-Id" in log[-1].headers
-    assert (one.acked, one.duplicates, one.retries) == (7, 2, 5)
+    assert (one.tally.acked, one.tally.duplicates, one.tally.retries) == (7, 2, 5)
     assert len(server.stored) == 5
 
 
@@ -46,7 +56,7 @@ def test_a_limit_is_looked_for_by_halves():
         hear(one, server.refused(found[-1], 503, 10077))
 
     assert sizes == [5, 2, 1]
-    assert {(each.subject, each.err_code) for each in one.refusals} == {("a", 10077)}
+    assert {(each.subject, each.err_code) for each in one.tally.refusals} == {("a", 10077)}
     assert sent(one, 0.0) == []
     back = one.recall(lambda subject: subject == "a")
     assert [each.rows.to_pylist() for each in back] == [[0], [1, 2, 3, 4]]
@@ -266,7 +276,7 @@ def test_an_overloaded_server_gets_smaller_batches_for_a_while():
 
     assert sizes == [1000, 500, 250, 125, 250, 500, 1000, 1000, 125]
     assert server.data == [b"%d" % row for row in range(3000)]
-    assert one.retries == 1750
+    assert one.tally.retries == 1750
 
 
 @pytest.mark.parametrize(
@@ -286,15 +296,15 @@ def test_the_limit_is_told_of_push_back(code, err_code, detail, is_push_back):
     on which subject that was.
     """
     limit = FixedLimit(1000)
-    one = AtomicLane(PREFIX, limit, 1 << 30, 5.0, 60.0)
+    one = AtomicLane(PREFIX, terms(limit, 1 << 30, 5.0, 60.0))
     one.offer(messages(["a", "b", "c"]))
     *_, last = sent(one)
     content = {"error": error(code, err_code, detail)} if err_code else {}
     hear(one, reply(last, code, **content), 1.0)
 
     assert limit.drops == int(is_push_back)
-    assert set(one.push_backs) == ({"a"} if is_push_back else set())
-    assert all(at >= 1.0 for at in one.push_backs.values())
+    assert set(one.tally.push_backs) == ({"a"} if is_push_back else set())
+    assert all(at >= 1.0 for at in one.tally.push_backs.values())
 
 
 def test_the_limit_is_told_of_silence():
@@ -302,14 +312,14 @@ def test_the_limit_is_told_of_silence():
     §6: no answer within `ackTimeout` is push-back, too.
     """
     limit = FixedLimit(1000)
-    one = AtomicLane(PREFIX, limit, 1 << 30, 5.0, 60.0)
+    one = AtomicLane(PREFIX, terms(limit, 1 << 30, 5.0, 60.0))
     one.offer(messages(["a"] * 3))
     sent(one)
     one.expire(4.9)
     early = limit.drops
     one.expire(5.0)
 
-    assert (early, limit.drops, one.push_backs) == (0, 1, {"a": 5.0})
+    assert (early, limit.drops, one.tally.push_backs) == (0, 1, {"a": 5.0})
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -319,7 +329,7 @@ def test_the_limit_is_told_of_round_trips(again):
     """
     limit, server, seen = FixedLimit(1000), ModelServer(), []
     limit.acked = lambda *sample: seen.append(sample)
-    one = AtomicLane(PREFIX, limit, 1 << 30, 5.0, 60.0)
+    one = AtomicLane(PREFIX, terms(limit, 1 << 30, 5.0, 60.0))
     one.offer(messages(["a"] * 3))
     rows = sent(one)
     if again:
@@ -328,7 +338,7 @@ def test_the_limit_is_told_of_round_trips(again):
     for each in rows:
         hear(one, server.publish(each), 6.5)
 
-    assert one.acked == 3
+    assert one.tally.acked == 3
     assert seen == ([] if again else [(3, 6.5, 3, 6.5)])
 
 
@@ -348,13 +358,13 @@ def test_the_answer_to_another_batch_stores_nothing():
     counts = []
     for token in tokens:
         hear(one, [stored._replace(token=token)])
-        counts.append(one.acked)
+        counts.append(one.tally.acked)
     hear(one, [answers[-1]._replace(token=tokens[0])])
-    counts.append(one.acked)
+    counts.append(one.tally.acked)
     hear(one, answers)
 
     assert counts == [2, 2, 2]
-    assert one.acked == 4
+    assert one.tally.acked == 4
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -373,8 +383,8 @@ def test_an_id_that_is_there_is_told_unless_the_batch_may_be(is_lost):
         server.ids.add("t-1")
     exchange(one, server, 1.0)
 
-    assert one.acked == 3
-    assert [part.rows.to_pylist() for part in one.repeated] == ([] if is_lost else [[1]])
+    assert one.tally.acked == 3
+    assert [part.rows.to_pylist() for part in one.tally.repeated] == ([] if is_lost else [[1]])
 
 
 @pytest.mark.parametrize("err_code", [10002, 10023])
@@ -396,7 +406,7 @@ def test_no_room_in_account_or_server(err_code, place):
         back = one.recall(lambda subject: True)
         assert [at for part in back for at in part.unsure.to_pylist()] == [0.0] * 5
     else:
-        assert [len(sent(one)), one.refusals] == [2, set()]
+        assert [len(sent(one)), one.tally.refusals] == [2, set()]
 
 
 def test_the_other_half_of_a_batch_that_may_be_stored_may_be_as_well():
@@ -411,7 +421,7 @@ def test_the_other_half_of_a_batch_that_may_be_stored_may_be_as_well():
     server.ids |= {f"t-{row}" for row in range(4)}
     exchange(one, server, 7.0)
 
-    assert (one.acked, one.duplicates, one.repeated) == (4, 4, [])
+    assert (one.tally.acked, one.tally.duplicates, one.tally.repeated) == (4, 4, [])
     assert server.stored == []
 
 
@@ -425,4 +435,4 @@ def test_a_batch_that_found_no_room_may_be_stored_in_part():
     server.ids |= {"t-0", "t-1"}
     exchange(one, server, 1.0)
 
-    assert (one.acked, one.duplicates, one.repeated) == (4, 2, [])
+    assert (one.tally.acked, one.tally.duplicates, one.tally.repeated) == (4, 2, [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
@@ -23,7 +25,7 @@ def test_slow_sending_is_no_silence():
     for each in log:
         hear(one, server.publish(each), 20.0)
 
-    assert (one.acked, one.retries) == (3, 0)
+    assert (one.tally.acked, one.tally.retries) == (3, 0)
 
 
 def test_a_commit_whose_answer_was_lost_is_not_stored_twice():
@@ -39,7 +41,7 @@ def test_a_commit_whose_answer_was_lost_is_not_stored_twice():
     log = exchange(one, server)
 
     assert len({each.headers.get("Nats-Batch-Id") for each in server.stored + log}) == 3
-    assert (one.acked, one.duplicates, len(server.stored)) == (4, 4, 4)
+    assert (one.tally.acked, one.tally.duplicates, len(server.stored)) == (4, 4, 4)
 
 
 def test_a_lost_refusal_is_not_taken_for_a_commit():
@@ -55,7 +57,7 @@ def test_a_lost_refusal_is_not_taken_for_a_commit():
     exchange(one, server)
 
     assert server.data == [b"0", b"2", b"3"]
-    assert (one.acked, one.duplicates) == (4, 1)
+    assert (one.tally.acked, one.tally.duplicates) == (4, 1)
 
 
 def test_a_batch_that_lost_rows_goes_again_and_asks():
@@ -75,7 +77,7 @@ def test_a_batch_that_lost_rows_goes_again_and_asks():
     assert early == []
     assert all(each.reply for each in again)
     assert again[0].headers["Nats-Batch-Id"] != found[0].headers["Nats-Batch-Id"]
-    assert (one.acked, one.retries) == (5, 5)
+    assert (one.tally.acked, one.tally.retries) == (5, 5)
     assert server.data == [b"%d" % row for row in range(5)]
 
 
@@ -95,7 +97,7 @@ def test_silence_means_sending_again():
 
     assert before == []
     assert len(again) == 3
-    assert (one.acked, one.retries, one.busy) == (3, 3, False)
+    assert (one.tally.acked, one.tally.retries, one.busy) == (3, 3, False)
 
 
 def test_late_answers_of_settled_batches_are_ignored():
@@ -116,7 +118,7 @@ def test_late_answers_of_settled_batches_are_ignored():
     name = second[0].headers["Nats-Batch-Id"]
     hear(one, reply(second[-1], stream="S", seq=3, batch=name, count=3))
 
-    assert (one.acked, one.busy) == (3, True)
+    assert (one.tally.acked, one.busy) == (3, True)
 
 
 def test_no_more_time_than_narrowed_to():
@@ -124,8 +126,8 @@ def test_no_more_time_than_narrowed_to():
     `narrow` shortens what a batch may take, and never lengthens it.
     """
     one = lane()
-    one.lower_publish_timeout(2.0)
-    one.lower_publish_timeout(30.0)
+    one.lower_times(math.inf, 2.0)
+    one.lower_times(math.inf, 30.0)
     one.offer(messages(["a"] * 3))
     sent(one)
 
@@ -140,7 +142,7 @@ def test_rows_one_by_one_have_no_more_time_than_narrowed_to():
     """
     one, server = lane(), ModelServer()
     server.ids.add("t-1")
-    one.lower_publish_timeout(2.0)
+    one.lower_times(math.inf, 2.0)
     one.offer(messages(["a"] * 3))
     for each in sent(one):
         hear(one, server.publish(each))

@@ -74,7 +74,7 @@ def test_random_walk(seed):
 
     rows = [int(each.split(b".")[0]) for each in server.data]
     assert set(rows) == set(range(total)) - known, f"seed {seed}"
-    assert one.acked == total, f"seed {seed}"
+    assert one.tally.acked == total, f"seed {seed}"
     assert one.bytes_in_flight == 0
     if ids:
         assert len(rows) == total - len(known), f"seed {seed}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit, Kind, pause_s
+from pyspark_jetstream.outbox.limits import Kind, pause_s
 from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.detour import Backlog, OneByOne, batch_name
 from pyspark_jetstream.publish.lanes.frames import frame, numbered
 from pyspark_jetstream.publish.lanes.window import NO_STREAM_GRACE_S
 
-from ...kits.lanes import PREFIX, messages
+from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 
 
 def rows(found) -> list[int]:
@@ -66,7 +66,7 @@ def test_a_detour_knows_that_the_subjects_have_a_stream():
     Nobody listening is waited out where the lane has stored rows, and an error where it has not.
     """
     for served in (True, False):
-        detour = OneByOne(PREFIX, FixedLimit(10), 1 << 20, 5.0, 120.0)
+        detour = OneByOne(PREFIX, terms(FixedLimit(10), 1 << 20, 5.0, 120.0))
         detour.take(messages(["a"]), served)
         failed = False
         now = 0.0
@@ -86,7 +86,7 @@ def test_rows_that_were_in_a_batch_have_no_more_time_than_others():
     `publishTimeout` counts from the first sending, in whatever way; rows that were not sent before
     have the whole of it.
     """
-    detour = OneByOne(PREFIX, FixedLimit(10), 1 << 20, 8.0, 100.0)
+    detour = OneByOne(PREFIX, terms(FixedLimit(10), 1 << 20, 8.0, 100.0))
     detour.take(messages(["a"] * 3), True, sent_before=2, since=10.0)
     detour.ready(104.0, 1 << 20)
     before = detour.next_deadline(109.0), detour.give_up_at

@@ -8,14 +8,25 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, messages, sent
+from ...kits.lanes import (
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    exchange,
+    hear,
+    messages,
+    sent,
+    terms,
+)
 from ...kits.options import rules_of
 from ...kits.world import Net, World, block, command
 from .test_rejected import TOO_LARGE, picky
@@ -28,8 +39,8 @@ MODES = list(KINDS)
 
 def lane_of(mode: str, forgets_s: float = math.inf) -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
-    lane: Lane = KINDS[mode](PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6)
-    lane.lower_id_memory(forgets_s)
+    lane: Lane = KINDS[mode](PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
+    lane.lower_times(forgets_s, math.inf)
     return lane
 
 
@@ -88,7 +99,7 @@ def test_a_subject_at_its_own_limit_is_ignored():
     for each in rows:
         hear(lane, server.publish(each))
 
-    assert lane.ignored == 1
+    assert lane.tally.ignored == 1
 
 
 @pytest.mark.parametrize(("mode", "ignored"), [("async", 7), ("atomic", 7), ("fast", 1)])
@@ -104,8 +115,8 @@ def test_what_a_broken_connection_loses_is_ignored(mode, ignored):
     exchange(lane, server, 1.0)
     exchange(lane, server, 2.0)
 
-    assert lane.acked == 7
-    assert lane.ignored == ignored
+    assert lane.tally.acked == 7
+    assert lane.tally.ignored == ignored
 
 
 def test_silence_is_not_ignored():
@@ -118,7 +129,7 @@ def test_silence_is_not_ignored():
     lane.expire(5.0)
     exchange(lane, ModelServer(), 6.0)
 
-    assert (lane.acked, lane.retries, lane.ignored) == (7, 7, 0)
+    assert (lane.tally.acked, lane.tally.retries, lane.tally.ignored) == (7, 7, 0)
 
 
 def test_an_atomic_batch_that_its_leader_does_not_know_is_ignored():
@@ -131,7 +142,7 @@ def test_an_atomic_batch_that_its_leader_does_not_know_is_ignored():
         hear(lane, server.publish(each))
     exchange(lane, server, 1.0)
 
-    assert (lane.acked, lane.ignored) == (7, 7)
+    assert (lane.tally.acked, lane.tally.ignored) == (7, 7)
 
 
 # ── rejected ─────────────────────────────────────────────────────────────────────────────────
@@ -226,7 +237,7 @@ def test_a_lane_is_frozen_until_it_is_settled(mode):
     lane.on_disconnect()
     frozen.append(lane.is_frozen)
     log = exchange(lane, server, 1.0)
-    assert log and lane.acked == 7
+    assert log and lane.tally.acked == 7
     frozen.append(lane.is_frozen)
 
     assert frozen == [False, False, True, False]
@@ -271,7 +282,7 @@ def test_retries_are_late_when_the_id_is_forgotten(mode):
     for now in (0.0, 6.0, 12.0):
         lane.expire(now)
         assert len(sent(lane, now + 0.5)) == 3
-        late.append(lane.late_retries)
+        late.append(lane.tally.late_retries)
 
     assert late == [0, 0, 3]
 
@@ -286,7 +297,7 @@ def test_what_a_fast_batch_leaves_undecided_is_late():
     lane.expire(5.0)
     exchange(lane, ModelServer(), 5.0)
 
-    assert (lane.acked, lane.late_retries) == (3, 1)
+    assert (lane.tally.acked, lane.tally.late_retries) == (3, 1)
 
 
 @pytest.mark.parametrize("mode", ["async", "atomic"])
@@ -301,7 +312,7 @@ def test_what_was_refused_is_never_late(mode):
             hear(lane, server.refused(each, 429, 10167), now)
     exchange(lane, server, 30.0)
 
-    assert (lane.acked, lane.retries, lane.late_retries) == (1, 3, 0)
+    assert (lane.tally.acked, lane.tally.retries, lane.tally.late_retries) == (1, 3, 0)
 
 
 def recalled(lane: Lane) -> Messages:
@@ -327,8 +338,8 @@ def test_what_a_pause_held_back_may_be_late(mode, is_refused):
     lane.offer(back)
     exchange(lane, server, 100.0)
 
-    assert lane.acked == 3
-    assert lane.late_retries == (0 if is_refused else 3)
+    assert lane.tally.acked == 3
+    assert lane.tally.late_retries == (0 if is_refused else 3)
 
 
 def test_what_was_held_back_and_lost_again_is_late_from_the_first():
@@ -343,7 +354,7 @@ def test_what_was_held_back_and_lost_again_is_late_from_the_first():
     for now in (50.0, 100.0):
         lane.expire(now)
         assert len(sent(lane, now)) == 1
-        late.append(lane.late_retries)
+        late.append(lane.tally.late_retries)
 
     assert late == [0, 1]
 
@@ -358,7 +369,7 @@ def test_an_atomic_batch_without_its_commit_is_never_late():
     lane.on_disconnect()
     exchange(lane, ModelServer(), 100.0)
 
-    assert (lane.acked, lane.late_retries) == (3, 0)
+    assert (lane.tally.acked, lane.tally.late_retries) == (3, 0)
 
 
 def test_rows_of_a_late_batch_are_late():
@@ -373,7 +384,7 @@ def test_rows_of_a_late_batch_are_late():
     hear(lane, server.refused(sent(lane, 6.0)[-1], 429, 10167), 6.0)
 
     exchange(lane, server, 20.0)
-    assert (lane.acked, lane.late_retries) == (4, 4)
+    assert (lane.tally.acked, lane.tally.late_retries) == (4, 4)
 
 
 @pytest.mark.parametrize("unsure", [True, False])
@@ -382,8 +393,8 @@ def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
     What was refused for good stores nothing, however late its rows go one by one; what was not
     answered before that may be stored since its first commit.
     """
-    lane: Lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 1e6, False, True)
-    lane.lower_id_memory(10.0)
+    lane: Lane = AtomicLane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6, rejects=True))
+    lane.lower_times(10.0, math.inf)
     server, now = ModelServer(), 0.0
     server.refuse = {b"1": error(400, 10060)}
     lane.offer(messages(["a"] * 3))
@@ -395,8 +406,8 @@ def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
         hear(lane, server.publish(each), now)
     exchange(lane, server, 100.0)
 
-    assert (lane.acked, len(lane.rejected)) == (2, 1)
-    assert lane.late_retries == (3 if unsure else 0)
+    assert (lane.tally.acked, len(lane.tally.rejected)) == (2, 1)
+    assert lane.tally.late_retries == (3 if unsure else 0)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -29,7 +29,7 @@ def test_a_batch_from_start_to_commit():
     assert steps(rest) == ["2.1", "3.1", "4.2"]
     assert wanting
     assert server.data == [b"0", b"1", b"2", b"3"]
-    assert (one.acked, one.retries, one.busy, one.bytes_in_flight) == (4, 0, False, 0)
+    assert (one.tally.acked, one.tally.retries, one.busy, one.bytes_in_flight) == (4, 0, False, 0)
 
 
 def test_a_single_row_is_a_commit():
@@ -40,7 +40,7 @@ def test_a_single_row_is_a_commit():
     one.offer(messages(["a"]))
 
     assert steps(exchange(one, server)) == ["1.2"]
-    assert one.acked == 1
+    assert one.tally.acked == 1
 
 
 def test_each_offer_is_a_batch_after_the_one_before():
@@ -58,7 +58,7 @@ def test_each_offer_is_a_batch_after_the_one_before():
     assert between == []
     assert steps(exchange(one, server)) == ["1.0", "2.2"]
     assert len({each.reply.split(".")[3] for each in server.stored}) == 2
-    assert one.acked == 4
+    assert one.tally.acked == 4
 
 
 def test_two_acks_may_be_outstanding():
@@ -118,7 +118,7 @@ def test_far_away_bytes_are_bounded():
         for each in part:
             hear(one, server.publish(each))
 
-    assert one.acked == 8
+    assert one.tally.acked == 8
     assert most <= 4 << 20
 
 
@@ -133,7 +133,7 @@ def test_an_ack_covers_those_before_it():
     sent(one)
     hear(one, reply(start, type="ack", seq=4, msgs=2))
 
-    assert one.acked == 4
+    assert one.tally.acked == 4
     assert steps(sent(one)) == ["5.1", "6.1", "7.1", "8.1"]
 
 
@@ -153,7 +153,7 @@ def test_max_in_flight_bounds_the_flow(maximum, flow):
     for each in second:
         hear(one, server.publish(each))
     exchange(one, server)
-    assert one.acked == 300
+    assert one.tally.acked == 300
 
 
 @pytest.mark.parametrize("sizes", [[1, 100, 1000], [1] * 1000 + [900] * 1000, [1700]])
@@ -176,7 +176,7 @@ def test_max_in_flight_bytes_are_kept_and_never_stall(monkeypatch, part, limit, 
         for each in parse(bytes(frames)):
             hear(one, server.publish(each))
 
-    assert one.acked == 2000
+    assert one.tally.acked == 2000
     assert maximum <= limit
 
 
@@ -194,7 +194,7 @@ def test_a_row_larger_than_the_limit_goes_alone():
             hear(one, server.publish(each))
 
     assert sizes[:2] == [1, 1]
-    assert one.acked == 4
+    assert one.tally.acked == 4
 
 
 def test_a_chunk_is_one_row_at_least():
@@ -220,7 +220,7 @@ def test_rows_that_wait_are_one_batch(monkeypatch):
     assert found == ["1.0", *(f"{row}.1" for row in range(2, 10)), "10.2"]
     assert len({each.reply.split(".")[3] for each in server.heard}) == 1
     assert server.data == [b"%d" % row for row in range(10)]
-    assert (one.acked, one.busy) == (10, False)
+    assert (one.tally.acked, one.busy) == (10, False)
 
 
 def test_rows_are_wanted_when_all_are_on_their_way():
@@ -266,7 +266,7 @@ def test_what_comes_late_from_an_ended_batch_is_ignored():
     assert sent(one) == []
     hear(one, server.publish(start))
     exchange(one, server)
-    assert one.acked == 6
+    assert one.tally.acked == 6
 
 
 def test_repr_shows_the_state():
@@ -327,4 +327,4 @@ def test_replies_that_nobody_awaits(data):
     hear(one, server.publish(first))
     exchange(one, server)
 
-    assert (one.acked, one.retries, one.busy) == (2, 0, False)
+    assert (one.tally.acked, one.tally.retries, one.busy) == (2, 0, False)

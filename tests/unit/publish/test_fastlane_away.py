@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit
-
 from ...kits.fast import lane, steps
-from ...kits.lanes import MANY, ModelServer, error, exchange, hear, messages, sent
+from ...kits.lanes import MANY, FixedLimit, ModelServer, error, exchange, hear, messages, sent
 
 
 def away(round_trip_s=0.04, **settings):
@@ -56,7 +54,7 @@ def test_a_batch_stays_open_for_the_next_offers(round_trip_s):
     assert (third, open_rows, end) == (["6.1"], True, ["7.3"])
     assert len(names(server)) == 1
     assert server.data == [b"%d" % row for row in range(6)]
-    assert (one.acked, one.retries, one.busy, one.bytes_in_flight) == (6, 0, False, 0)
+    assert (one.tally.acked, one.tally.retries, one.busy, one.bytes_in_flight) == (6, 0, False, 0)
 
 
 @pytest.mark.parametrize(("round_trip_s", "expected"), [(0.0, 52), (0.04, 17)])
@@ -78,7 +76,7 @@ def test_a_write_waits_at_its_beginning_and_its_end(round_trip_s, expected):
     one.expect(False)
     count += waits(one, server)
 
-    assert one.acked == 50_000
+    assert one.tally.acked == 50_000
     assert len(names(server)) == 1
     assert count == expected
 
@@ -143,7 +141,7 @@ def test_rows_too_few_for_an_ack_are_stored_in_time():
 
     assert max(kept) < 50
     assert server.data == [b"%d" % row for row in range(800)]
-    assert (one.acked, one.retries, one.busy) == (800, 0, False)
+    assert (one.tally.acked, one.tally.retries, one.busy) == (800, 0, False)
 
 
 def test_what_came_before_an_ack_is_not_kept():
@@ -157,7 +155,7 @@ def test_what_came_before_an_ack_is_not_kept():
         assert len(one._backlog) <= 2_500
         assert len(one._batch._rows._runs) <= 2
 
-    assert one.acked == 20_000
+    assert one.tally.acked == 20_000
 
 
 def test_rows_too_large_for_the_flow_begin_a_batch_of_their_own():
@@ -174,7 +172,7 @@ def test_rows_too_large_for_the_flow_begin_a_batch_of_their_own():
 
     assert found[:2] == ["301.3", "1.0"]
     assert len(names(server)) == 2
-    assert (one.acked, one.busy) == (600, False)
+    assert (one.tally.acked, one.busy) == (600, False)
 
 
 def test_few_large_rows_at_a_time_get_their_acks():
@@ -190,7 +188,7 @@ def test_few_large_rows_at_a_time_get_their_acks():
     exchange(one, server)
 
     assert len(names(server)) == 1
-    assert (one.acked, one.busy) == (100, False)
+    assert (one.tally.acked, one.busy) == (100, False)
 
 
 def test_large_rows_on_both_sides_of_an_offers_end_get_their_ack():
@@ -206,7 +204,7 @@ def test_large_rows_on_both_sides_of_an_offers_end_get_their_ack():
     one.expect(False)
     exchange(one, server)
 
-    assert (one.acked, one.busy) == (45, False)
+    assert (one.tally.acked, one.busy) == (45, False)
 
 
 def test_rows_that_no_batch_takes_end_it():
@@ -239,7 +237,7 @@ def test_what_an_open_batch_lost_goes_one_by_one():
     assert steps(lost) == [f"{row}.1" for row in range(701, 801)]
     assert steps(again) == ["800.4"] + ["one"] * 300
     assert server.data == [b"%d" % row for row in range(800)]
-    assert (one.acked, one.retries, one.busy) == (800, 300, False)
+    assert (one.tally.acked, one.tally.retries, one.busy) == (800, 300, False)
 
 
 def test_an_open_batch_goes_on_after_a_reconnect():
@@ -273,7 +271,7 @@ def test_a_commit_that_was_lost_is_sent_again():
 
     assert lost == ["4.3"]
     assert steps(exchange(one, server)) == ["3.4", "4.3"]
-    assert (one.acked, one.busy) == (3, False)
+    assert (one.tally.acked, one.busy) == (3, False)
 
 
 @pytest.mark.parametrize("row", [3, 4, 5])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
+from pyspark_jetstream.outbox.limits import GradientLimit
 
 from ...kits.fast import lane
-from ...kits.lanes import ModelServer, exchange, hear, messages, reply, sent
+from ...kits.lanes import FixedLimit, ModelServer, exchange, hear, messages, reply, sent
 
 
 class Ear(FixedLimit):
@@ -61,7 +61,7 @@ def test_gaps_and_refusals_are_push_backs(answer):
     hear(one, reply(rows[1], **answer), now=0.5)
 
     assert ear.heard == [(0.5,)]
-    assert one.push_backs == {"a": 0.5}
+    assert one.tally.push_backs == {"a": 0.5}
 
 
 def test_silence_is_a_push_back():
@@ -74,7 +74,7 @@ def test_silence_is_a_push_back():
     one.expire(1.0)
 
     assert ear.heard == [(1.0,)]
-    assert one.push_backs == {"a": 1.0}
+    assert one.tally.push_backs == {"a": 1.0}
 
 
 def test_a_lower_limit_holds_back_the_batch_but_never_its_acks():

@@ -80,7 +80,7 @@ def test_a_stream_that_took_rows_is_waited_for():
         one.expire(tick / 10)
     exchange(one, server, 31.0)
 
-    assert one.acked == 6
+    assert one.tally.acked == 6
 
 
 def test_a_gap_ends_the_batch_and_the_rest_goes_one_by_one():
@@ -98,7 +98,7 @@ def test_a_gap_ends_the_batch_and_the_rest_goes_one_by_one():
 
     assert steps(again) == ["one"] * 4 + ["1.0", "2.2"]
     assert server.data == [b"%d" % row for row in range(8)]
-    assert (one.acked, one.retries) == (8, 4)
+    assert (one.tally.acked, one.tally.retries) == (8, 4)
 
 
 def test_nothing_is_sent_between_a_gap_and_the_end():
@@ -169,7 +169,7 @@ def test_a_row_that_was_refused_is_never_counted(says):
 
     assert steps([ping]) == ["10.4"]
     assert sorted(server.data) == [b"%d" % row for row in range(10)]
-    assert (one.acked, one.duplicates) == (10, 6)
+    assert (one.tally.acked, one.tally.duplicates) == (10, 6)
 
 
 def test_an_end_never_counts_a_refused_row():
@@ -184,7 +184,7 @@ def test_an_end_never_counts_a_refused_row():
     name = third.reply.split(".")[3]
     hear(one, reply(third, stream="S", seq=2, batch=name, count=3))
 
-    assert one.acked == 1
+    assert one.tally.acked == 1
     assert steps(exchange(one, server)) == ["one", "one"]
 
 
@@ -239,7 +239,7 @@ def test_a_limit_is_waited_out_one_by_one():
 
     assert stored == [b"0", b"1", b"2"]
     assert server.data == [b"%d" % row for row in range(8)]
-    assert one.acked == 8
+    assert one.tally.acked == 8
 
 
 def test_a_limit_that_stays_is_a_timeout():
@@ -322,7 +322,7 @@ def test_a_batch_that_cannot_begin_goes_one_by_one(err_code):
 
     assert plain == [1, 500, 1000, 2000, 499]
     assert server.data == [b"%d" % row for row in range(4000)]
-    assert one.retries == 5
+    assert one.tally.retries == 5
 
 
 def test_after_a_batch_that_went_well_a_failure_costs_little_again():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
@@ -25,10 +27,10 @@ def test_a_lost_connection_is_followed_by_a_ping():
         hear(one, server.publish(each), 1.0)
 
     assert steps(ping) == ["1000.4"]
-    assert one.acked == 1000
+    assert one.tally.acked == 1000
     assert steps(exchange(one, server, 1.0))[:1] == ["1001.1"]
     assert server.data == [b"%d" % row for row in range(2000)]
-    assert one.retries == 0
+    assert one.tally.retries == 0
 
 
 def test_nothing_comes_before_the_ping_on_a_new_connection():
@@ -82,7 +84,7 @@ def test_a_lost_commit_is_found_out_one_by_one():
 
     assert steps(log) == ["10.4", *["one"] * 10]
     assert len(server.stored) == 10
-    assert (one.acked, one.duplicates) == (10, 10)
+    assert (one.tally.acked, one.tally.duplicates) == (10, 10)
 
 
 def test_a_lost_first_row_is_sent_again():
@@ -149,7 +151,7 @@ def test_idle_rows_are_not_given_up_before_their_answers_are_read():
     one.expire(300.0)
 
     assert steps(exchange(one, server, 300.0)) == ["1.0", "2.2"]
-    assert one.acked == 6
+    assert one.tally.acked == 6
 
 
 def test_a_new_leader_may_know_less_than_was_acked():
@@ -166,7 +168,7 @@ def test_a_new_leader_may_know_less_than_was_acked():
     name = start.reply.split(".")[3]
     hear(one, reply(start, stream="S", seq=17, batch=name, count=17))
 
-    assert one.acked == 20
+    assert one.tally.acked == 20
     assert [each.data for each in exchange(one, ModelServer())] == [
         b"%d" % row for row in range(20, 30)
     ]
@@ -194,8 +196,8 @@ def test_no_more_time_than_narrowed_to():
     `narrow` shortens what a row may take, in a batch and one by one, and never lengthens it.
     """
     one = lane(ack=5.0, publish=60.0)
-    one.lower_publish_timeout(2.0)
-    one.lower_publish_timeout(30.0)
+    one.lower_times(math.inf, 2.0)
+    one.lower_times(math.inf, 30.0)
     one.offer(messages(["a"] * 3))
     sent(one)
     assert one.give_up_at == 2.0

@@ -82,7 +82,7 @@ def test_random_walk(monkeypatch, seed, far):
 
     rows = [int(each.split(b".")[0]) for each in server.data]
     assert set(rows) == set(range(total)), f"seed {seed}"
-    assert one.acked == total, f"seed {seed}"
+    assert one.tally.acked == total, f"seed {seed}"
     assert one.bytes_in_flight == 0
     if ids:
         assert len(rows) == total, f"seed {seed}"

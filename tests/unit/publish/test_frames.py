@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, framed
 
-from ...kits.lanes import PREFIX, joined, messages, parse
+from ...kits.lanes import PREFIX, FixedLimit, joined, messages, parse, terms
 from ...kits.seeds import fresh
 
 
@@ -82,7 +81,7 @@ def test_a_large_payload_that_goes_again_is_the_same_bytes():
     """
     What is lost of large rows goes again, a chunk at a time, and is given up at its time.
     """
-    lane = AsyncLane(PREFIX, FixedLimit(64), 32 << 20, 5.0, 120.0)
+    lane = AsyncLane(PREFIX, terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
     sent = parse(joined(lane.ready(0.0, 1 << 20)))
     lane.on_pubacks([0, 2], 0.1)
@@ -93,6 +92,6 @@ def test_a_large_payload_that_goes_again_is_the_same_bytes():
 
     assert [each.data[:1] for each in sent] == [b"\0", b"\1", b"\2", b"\3", b"\4"]
     assert again == [[sent[1], sent[3]], [sent[4]]]
-    assert lane.retries == 3
+    assert lane.tally.retries == 3
     with pytest.raises(PublishTimeoutError):
         lane.expire(121.0)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits.lanes import PREFIX, ModelServer, messages, parse
+from ...kits.lanes import PREFIX, FixedLimit, ModelServer, messages, parse, terms
 
 LANES = [AsyncLane, FastLane, AtomicLane]
 ONE_ROW = 1  # bytes: a lane sends a row at least
 
 
 def lane(kind: type[Lane]) -> Lane:
-    one = kind(PREFIX, FixedLimit(4096), 1 << 30, 5.0, 120.0)
+    one = kind(PREFIX, terms(FixedLimit(4096)))
     one.offer(messages(["a"] * 600))
     return one
 

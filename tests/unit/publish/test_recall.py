@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Admission, Load
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
@@ -21,7 +20,19 @@ from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits import atomic, fast
-from ...kits.lanes import PREFIX, ModelServer, Reply, Sent, error, exchange, hear, parse, sent
+from ...kits.lanes import (
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    Reply,
+    Sent,
+    error,
+    exchange,
+    hear,
+    parse,
+    sent,
+    terms,
+)
 from ...kits.options import FIXED, rules_of
 from ...kits.seeds import SEED
 from ...kits.world import SUBJECTS, World, block, command
@@ -119,8 +130,8 @@ def test_a_commit_without_a_row_that_is_lost_goes_again(how):
         one.expire(tick / 10)
 
     assert not one.busy
-    assert one.acked == len(server.stored) > 1
-    assert one.retries == 0
+    assert one.tally.acked == len(server.stored) > 1
+    assert one.tally.retries == 0
 
 
 def test_rows_of_a_lost_fast_batch_wait_while_paused():
@@ -209,7 +220,7 @@ def test_a_row_that_is_stored_has_no_deadline():
     """
     One that came back and was stored does not shorten the time for the next connection.
     """
-    one = AsyncLane(PREFIX, FixedLimit(8), 1 << 30, 5.0, 120.0)
+    one = AsyncLane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
     one.ready(100.0, 1 << 20)
     before = one.give_up_at
@@ -229,7 +240,7 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
     one.offer(block("a", 0), 0.0, Load(0, 64))
     if source == "pause":
         pauses.command(command(1, "a", 150.0), 0.0)
-    pauses.refused(10023, "b", (), 1.0, 149.5)
+    pauses.refused(10023, "b", 1.0, 149.5)
     one.expire(149.6)
 
     assert one.waiting == 1
@@ -245,7 +256,7 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
     taken = one.take(1, 5.0)
     assert taken is not None
     one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
-    pauses.refused(10077, "a", (), 1.0, 14.5)
+    pauses.refused(10077, "a", 1.0, 14.5)
     one.expire(14.6)
 
     with pytest.raises(PublishTimeoutError, match=r"waited 10\.1s"):
@@ -258,7 +269,7 @@ def test_an_operators_pause_counts_whoever_else_pauses_longer():
     """
     pauses = Throttle()
     pauses.command(command(1, "a", 0.5), 0.0)
-    pauses.refused(10023, "b", (), 1.0, 0.0)
+    pauses.refused(10023, "b", 1.0, 0.0)
     longest = pauses.state("a", 0.1)
     operators = pauses.state("a", 0.1, (PausedBy.OPERATOR,))
 

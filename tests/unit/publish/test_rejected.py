@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits.lanes import (
     PREFIX,
+    FixedLimit,
     ModelServer,
     Reply,
     Sent,
@@ -24,6 +24,7 @@ from ...kits.lanes import (
     messages,
     reply,
     sent,
+    terms,
 )
 from ...kits.seeds import SEED
 from ...kits.world import SUBJECTS, Net, World, block, command
@@ -170,7 +171,7 @@ def test_what_an_atomic_batch_is_refused_for_is_no_rows_fault(fault):
     """
     A batch too large is halved, one that lost a row on its way goes again: none goes one by one.
     """
-    lane = AtomicLane(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True)
+    lane = AtomicLane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True))
     server = ModelServer(largest_batch=20 if fault == "large" else 1000)
     lane.offer(messages(["a"] * 50))
     if fault == "incomplete":
@@ -179,8 +180,8 @@ def test_what_an_atomic_batch_is_refused_for_is_no_rows_fault(fault):
             hear(lane, server.publish(each))
     exchange(lane, server, 1.0)
 
-    assert len(server.stored) == lane.acked == 50
-    assert not lane.rejected
+    assert len(server.stored) == lane.tally.acked == 50
+    assert not lane.tally.rejected
     assert all("Nats-Batch-Id" in each.headers for each in server.stored)
 
 
@@ -189,7 +190,7 @@ def test_a_server_without_batches_fails_the_task(kind):
     """
     It has stored the row as any other, so the row is not to blame.
     """
-    lane = kind(PREFIX, FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True)
+    lane = kind(PREFIX, terms(FixedLimit(1000), rejects=True))
     lane.offer(messages(["a"]))
     (row,) = sent(lane)
 
@@ -260,7 +261,7 @@ def test_a_rejected_row_outlives_its_connection(monkeypatch):
     def cut() -> bool:
         if not world.supply.ended:
             return False
-        if not cuts and any(lane.rejected for lane in world.publisher.lanes.main):
+        if not cuts and any(lane.tally.rejected for lane in world.publisher.lanes.main):
             cuts.append(net)
             net.is_cut = True
         return poll()

@@ -195,7 +195,7 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
         world.run()
     assert world.clock.now < 100 + 21
     lane = world.publisher.shedding.lane
-    assert lane is not None and len(lane.refusals) <= 1
+    assert lane is not None and len(lane.tally.refusals) <= 1
     counted = world.telemetry.snapshot()
     assert counted.total("jetstream_publish_rejected_total") > (0,)
     assert counted.total("jetstream_publish_dead_letter_total") == (0,)
@@ -303,7 +303,7 @@ def test_a26_a_limit_is_held_by_its_own_task_alone(monkeypatch):
     world.net.chaos = 0.0
     limit = limits.GradientLimit(1, 64, 4096)
     limit.held = True
-    monkeypatch.setattr(laneset.LIMITS, "of", lambda key, make: limit)
+    monkeypatch.setattr(laneset, "kept_limit", lambda *_: limit)
     world.run()
 
     assert not limit.held

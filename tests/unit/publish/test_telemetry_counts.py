@@ -83,7 +83,7 @@ def way(place):
 def urgent(subjects, *priorities, targets=None):
     """Rows with these priorities, and the places of their distinct subjects' streams."""
     found = replace(messages(subjects), priorities=pa.array(priorities, pa.int8()))
-    return replace(found, targets=targets and pa.array(targets, pa.int32()))
+    return found if targets is None else replace(found, targets=pa.array(targets, pa.int32()))
 
 
 STATE = (
@@ -438,17 +438,17 @@ def test_groups_are_the_rows_by_stream_route_and_priority(seed):
     names, routes = ["a.x", "a.y", "b", "c.d.e"], ["a.*", "a.*", UNKNOWN, "c.>"]
     indices = [rng.randrange(4) for _ in range(rng.randrange(40))]
     urgent = [rng.choice(list(Priority)) for _ in indices] if rng.random() < 0.8 else None
-    streams = [rng.choice([None, 0, 1]) for _ in names] if rng.random() < 0.8 else None
+    streams = [rng.choice([None, 0, 1]) if rng.random() < 0.8 else None for _ in names]
     expected: dict[tuple[int | None, str, Priority], list[int]] = {}
     for row, index in enumerate(indices):
-        key = streams and streams[index], routes[index], urgent[row] if urgent else NORMAL
+        key = streams[index], routes[index], urgent[row] if urgent else NORMAL
         expected.setdefault(key, []).append(row)
     rows = replace(
         messages(["b"] * len(indices)),
         distinct=names,
         indices=pa.array(indices, pa.int32()),
         priorities=None if urgent is None else pa.array(urgent, pa.int8()),
-        targets=None if streams is None else pa.array(streams, pa.int32()),
+        targets=pa.array(streams, pa.int32()),
     )
     groups = Routes(["a.*", "c.>"]).groups(rows)
 

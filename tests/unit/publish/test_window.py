@@ -9,10 +9,12 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit, Kind, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit, Kind, Limit
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.window import Window
+
+from ...kits.lanes import FixedLimit, terms
 
 OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
 ABSENT = Outcome(Kind.ABSENT, "no responders")
@@ -46,7 +48,7 @@ def window(
 ):
     """A small window."""
     limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
-    return Window(limit, max_bytes, ack, publish)
+    return Window(terms(limit, max_bytes, ack, publish))
 
 
 def sent(w: Window, now: float, maximum: int = MANY) -> list[int]:
@@ -74,13 +76,12 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
     error = {"code": code, "err_code": err_code, "description": words}
     outcome = classify(0, "", json.dumps({"stream": "S", "seq": 0, "error": error}).encode())
     limit = GradientLimit(1, 64, 4096)
-    w = Window(limit, MANY, 5.0, 120.0)
+    w = Window(terms(limit, MANY, 5.0, 120.0))
     w.append(block(0, ["a"]))
     w.ready(0.0, MANY)
     w.on_answer(0, outcome, 0.1)
 
     assert outcome.is_push_back == is_push_back
-    assert limit.drops == is_push_back
     assert limit.value == (44 if is_push_back else 64)
 
 
@@ -159,7 +160,7 @@ def test_pubacks_may_come_in_any_order_and_twice():
     for ordinals in ([3], [1, 0], [3], [5], [99], [2, 4], [0]):
         w.on_pubacks(ordinals, 0.2)
 
-    assert w.acked == 6
+    assert w.tally.acked == 6
     assert not w.busy
     assert w.in_flight == 0
 
@@ -183,7 +184,7 @@ def test_pubacks_of_many_streams_leave_the_bytes_that_are_on_the_wire(seed):
         w.on_pubacks(run, 0.2)
         left.difference_update(run)
 
-        assert w.acked == 300 - len(left)
+        assert w.tally.acked == 300 - len(left)
         assert w.bytes_in_flight == sum(len(frame(ordinal)) for ordinal in left)
         assert w.in_flight == len(left - refused)
         assert [each[0] for each in w.waiting(lambda subject: True)] == sorted(left & refused)
@@ -201,7 +202,7 @@ def test_duplicates_are_counted():
     w.on_answer(0, Outcome(Kind.DUPLICATE), 0.1)
     w.on_pubacks([1, 2], 0.2, duplicates=True)
 
-    assert (w.acked, w.duplicates) == (3, 3)
+    assert (w.tally.acked, w.tally.duplicates) == (3, 3)
 
 
 def test_a_refused_publish_holds_back_what_was_not_sent():
@@ -220,7 +221,7 @@ def test_a_refused_publish_holds_back_what_was_not_sent():
 
     assert (at_once, again, before_its_ack) == ([], [0], [])
     assert sent(w, 0.4) == [2, 3]
-    assert w.retries == 1
+    assert w.tally.retries == 1
 
 
 def test_refused_publishes_go_out_in_their_order():
@@ -370,7 +371,7 @@ def test_silence_sends_again():
 
     assert deadline == 5.0
     assert again == [0]
-    assert (w.acked, w.busy) == (2, False)
+    assert (w.tally.acked, w.busy) == (2, False)
 
 
 def test_a_late_refusal_of_an_earlier_sending_changes_nothing():
@@ -485,7 +486,7 @@ def test_what_was_withdrawn_is_not_stored(same_block):
     w.on_pubacks([0] if same_block else [0, 2], 0.0)
     w.append(block(3, ["a"]))
 
-    assert w.acked == (1 if same_block else 2)
+    assert w.tally.acked == (1 if same_block else 2)
     assert 10.0 <= absent_until_error(w, 3, 60.0) <= 16.0
 
 

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import FixedLimit, GradientLimit
+from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.publish.lanes.window import Window
 
+from ...kits.lanes import FixedLimit, terms
 from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
 
 
@@ -21,10 +22,12 @@ def test_random_walk(seed):
     rng = random.Random(seed)
     maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
     w = Window(
-        rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),
-        max_bytes,
-        1.0,
-        1e9,
+        terms(
+            rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),
+            max_bytes,
+            1.0,
+            1e9,
+        )
     )
     total = rng.randrange(1, 400)
     offered, now, acked_at_server = 0, 0.0, set()
@@ -79,7 +82,7 @@ def test_random_walk(seed):
             w.expire(now)
 
     assert acked_at_server == set(range(total))
-    assert w.acked == total
+    assert w.tally.acked == total
     assert w.in_flight == 0
     assert w.bytes_in_flight == 0
     assert not w.is_frozen and not w.unanswered and w.low == total

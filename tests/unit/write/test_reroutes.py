@@ -12,7 +12,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import LedgerError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.context import RowSignals
@@ -43,7 +43,7 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     """Where each of the rows goes while these subjects are paused."""
     mapping = SubjectMapping.parse(json.dumps(rules))
     reroutes = Reroutes(
-        mapping, rest.get("weights", False), rest.get("targets"), None, RowSignals()
+        mapping, rest.get("weights", False), rest.get("targets") or Targets(), None, RowSignals()
     )
     throttle = Throttle()
     if paused is not None:
@@ -106,7 +106,7 @@ def test_b17_what_is_lost_stays_lost():
     rules = {"orders": [{"destination": "orders.a", "weight": "50%"},
                         {"destination": "orders.b", "weight": "20%"}], "orders.x": "y"}  # fmt: skip
     mapping = SubjectMapping.parse(json.dumps(rules))
-    reroutes = Reroutes(mapping, True, None, None, RowSignals())
+    reroutes = Reroutes(mapping, True, Targets(), None, RowSignals())
     subjects = pa.array(["orders"] * ROWS)
     ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
     drawn = mapping.map_array(subjects, lambda: ids).subjects
@@ -174,7 +174,7 @@ def test_b17_where_all_is_paused_few_rows_are_drawn_again():
     """
     mapping = SubjectMapping.parse(json.dumps({"o.*": "{{wildcard(1)}}.{{random(4)}}"}))
     asked = []
-    reroutes = Reroutes(mapping, False, None, None, RowSignals())
+    reroutes = Reroutes(mapping, False, Targets(), None, RowSignals())
     reroutes.signals.is_paused = lambda subject: (
         asked.append(subject) or not subject.endswith("x.3")
     )
@@ -203,7 +203,7 @@ def test_b17_the_next_block_finds_what_is_free_again():
     B17: what was paused when the last block was made is no matter.
     """
     mapping = SubjectMapping.parse(json.dumps(SPREAD))
-    reroutes = Reroutes(mapping, False, None, None, RowSignals())
+    reroutes = Reroutes(mapping, False, Targets(), None, RowSignals())
     subjects = pa.array(["orders"] * ROWS)
     ids = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
     drawn = mapping.map_array(subjects, lambda: ids).subjects
@@ -227,7 +227,7 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     """
     options = sink_of(connection_of("nats://model"), reroutes_weights=weights)
     way = BatchMapping(SubjectMapping.parse(json.dumps(SPREAD)), key)
-    targets = targets_of(lambda subject: None) if known else None
+    targets = targets_of(lambda subject: None) if known else Targets()
 
     assert (_reroutes(options, way, targets, RowSignals()) is not None) == moves
 

@@ -256,7 +256,7 @@ def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed, tail):
         flush()
 
     assert rows == [
-        (m.subject.encode(), m.data, m.sequence, m.nanos, sent_on(m.stored, [])[:-2])
+        (m.subject.encode(), m.sequence, m.nanos, m.data, sent_on(m.stored, [])[:-2])
         for m in messages
     ]
 
@@ -280,7 +280,7 @@ def test_odd_blocks_among_others(seed, keep, tail, caplog):
     buffer = b"".join(sent(m, i, 9, tail) for i, m in enumerate(messages, 1))
     assert frames.scan(buffer, 0, SID, tail) == len(buffer)
     with caplog.at_level(logging.WARNING):
-        batch = builder.consumer_batch(frames.columns(), 5, 390, 0)
+        batch = builder.batch(frames.columns(), 5, 390)
 
     messages = messages[5:390]
     assert batch.column("data").to_pylist() == [m.data for m in messages]

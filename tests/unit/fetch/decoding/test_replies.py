@@ -109,7 +109,7 @@ def test_odd_blocks_are_null_headers(caplog):
     found = cut(frames(messages), PREFIX, "S")
     builder = RowBuilder("S", True)
     with caplog.at_level(logging.WARNING):
-        batch = builder.direct_batch(found.columns(True), 1, 1 << 60, 0, None)
+        batch = builder.batch(found.columns(True), 1, 1 << 60)
 
     assert batch.column("headers").to_pylist() == expected[1:]
     assert builder.odd == len(ODD) - 1 + 2  # of SOUND two, in part

@@ -22,6 +22,7 @@ from pyspark_jetstream.fetch.decoding.rows import (
     kept,
     user_headers,
 )
+from pyspark_jetstream.subjects import raw
 
 from ....kits.messages import PIN, PREFIX, SID, TAIL, Message, block, hmsg, random_messages
 from ....kits.seeds import fresh
@@ -54,12 +55,12 @@ def test_consumer_frames_against_the_slow_decoder(with_headers, domain, seed):
     prefix = "$JS.ACK.hub.hash.S.c.1" if domain else "$JS.ACK.S.c.1"
     tail = ".rnd" if domain == 12 else ""
     stream = b"".join(m.delivered(i, 150 - i, prefix, tail) for i, m in enumerate(messages, 1))
-    frames, builder = Deliveries(with_headers), RowBuilder("S", with_headers)
+    frames, builder = Deliveries(with_headers), RowBuilder("S", with_headers, partition=3)
     found, dseqs = [], []
 
     def flush() -> None:
         dseqs.extend(range(frames.first.delivery, frames.last.delivery + 1))
-        found.append(builder.consumer_batch(frames.columns(), 0, 2**63 - 1, 3))
+        found.append(builder.batch(frames.columns(), 0, 2**63 - 1))
         frames.clear()
 
     def scan(buffer: bytes, pos: int) -> int:
@@ -99,9 +100,8 @@ def test_direct_rows_of_one_beginning(seed, headers):
     rng = random.Random(seed)
     messages = random_messages(rng, 150)
     mine = messages[0].subject[:1]
-    batch = RowBuilder("S", headers).direct_batch(
-        columns(messages, headers), 0, 2**63 - 1, 3, None, mine.encode()
-    )
+    builder = RowBuilder("S", headers, partition=3, mine=mine)
+    batch = builder.batch(columns(messages, headers), 0, 2**63 - 1)
 
     assert batch.schema == arrow_schema(headers)
     assert batch.to_pylist() == [m.row(3, headers) for m in messages if m.subject.startswith(mine)]
@@ -214,8 +214,8 @@ def test_a_range_cuts_both_ends():
     direct = columns(messages)
 
     for after, upto, expected in ((5, 8, [6, 8]), (0, 99, [5, 6, 8, 9]), (6, 7, []), (9, 99, [])):
-        consumed = builder.consumer_batch(frames.columns(), after, upto, 0)
-        got = builder.direct_batch(direct, after, upto, 0, None)
+        consumed = builder.batch(frames.columns(), after, upto)
+        got = builder.batch(direct, after, upto)
 
         assert consumed.column("sequence").to_pylist() == expected
         assert got.column("sequence").to_pylist() == expected
@@ -232,8 +232,8 @@ def test_classified_rows(partition, expected):
     """
     subjects = ["p.0.a", "p.1.a", "other", "p.1.b"]
     direct = columns([Message(i, s) for i, s in enumerate(subjects, 1)], True)
-    codes = {b"p.0.a": 0, b"p.1.a": 1, b"p.1.b": 1}
-    batch = RowBuilder("S", True).direct_batch(direct, 0, 99, partition, codes.get)
+    codes = {"p.0.a": 0, "p.1.a": 1, "p.1.b": 1}
+    batch = RowBuilder("S", True, partition=partition, classify=codes.get).batch(direct, 0, 99)
 
     rows_ = [(row["sequence"], row["partition"]) for row in batch.to_pylist()]
     assert rows_ == expected
@@ -270,9 +270,9 @@ def test_a_subject_that_is_no_utf8_names_its_sequence(bad):
     builder = RowBuilder("S", False)
 
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
-        builder.consumer_batch(frames.columns(), 0, 99, 3)
+        builder.batch(frames.columns(), 0, 99)
     with pytest.raises(SubjectDecodeError, match="sequence 42"):
-        builder.direct_batch(direct, 0, 99, 3, None)
+        builder.batch(direct, 0, 99)
 
 
 @pytest.mark.parametrize("bad", INVALID, ids=repr)
@@ -285,8 +285,8 @@ def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
     frames, direct = strange(bad)
     builder = RowBuilder("S", False, on_invalid)
     batches = [
-        builder.consumer_batch(frames.columns(), 0, 99, 3),
-        builder.direct_batch(direct, 0, 99, 3, None),
+        builder.batch(frames.columns(), 0, 99),
+        builder.batch(direct, 0, 99),
     ]
     for batch in batches:
         text = INVALID[bad] if on_invalid == "replace" else None
@@ -299,7 +299,7 @@ def test_a_subject_that_is_no_utf8_may_be_a_row(bad, on_invalid, caplog):
     said = caplog.records[0].getMessage()
     assert "stream=S" in said and f"42 {bad!r}" in said and on_invalid in said
     for _ in range(9):
-        builder.direct_batch(direct, 0, 99, 3, None)
+        builder.batch(direct, 0, 99)
     assert len(caplog.records) == 2 and " 10 messages" in caplog.records[1].getMessage()
 
 
@@ -309,13 +309,14 @@ def test_subjects_of_messages_that_do_not_count_may_be_anything():
     """
     _, direct = strange(b"a.\xff")
     builder = RowBuilder("S", False)
-    assert builder.direct_batch(direct, 42, 99, 3, None)["sequence"].to_pylist() == [43]
-    assert builder.direct_batch(direct, 0, 41, 3, None)["sequence"].to_pylist() == [41]
-    codes = {b"a.\xff": None}
-    batch = builder.direct_batch(direct, 0, 99, 3, lambda subject: codes.get(subject, 3))
+    assert builder.batch(direct, 42, 99)["sequence"].to_pylist() == [43]
+    assert builder.batch(direct, 0, 41)["sequence"].to_pylist() == [41]
+    codes = {raw(b"a.\xff"): None}
+    some = RowBuilder("S", False, partition=3, classify=lambda subject: codes.get(subject, 3))
+    batch = some.batch(direct, 0, 99)
     assert batch["sequence"].to_pylist() == [41, 43]
     some = RowBuilder("S", False, only=pa.array([41, 43, 99], pa.int64()))
-    assert some.direct_batch(direct, 0, 99, 3, None)["sequence"].to_pylist() == [41, 43]
+    assert some.batch(direct, 0, 99)["sequence"].to_pylist() == [41, 43]
 
 
 def test_rows_that_are_left_out_leave_no_empty_batch():
@@ -324,8 +325,8 @@ def test_rows_that_are_left_out_leave_no_empty_batch():
     """
     _, direct = strange(b"a.\xff")
     builder = RowBuilder("S", False, "drop")
-    none, all_ = (builder.direct_batch(direct, after, 42, 3, None) for after in (41, 0))
-    sound = builder.direct_batch(direct, 42, 99, 3, None)
+    none, all_ = (builder.batch(direct, after, 42) for after in (41, 0))
+    sound = builder.batch(direct, 42, 99)
 
     found = list(kept(iter([none, all_, sound])))
     assert [batch["sequence"].to_pylist() for batch in found] == [[41], [43]]
@@ -337,7 +338,7 @@ def test_messages_as_they_are_stored():
     Whatever their subjects are; headers only where they were asked for.
     """
     _, direct = strange(b"a.\xff")
-    batch = StoredBuilder().direct_batch(direct, 41, 42)
+    batch = StoredBuilder().batch(direct, 41, 42)
     assert batch["subject"].to_pylist() == [b"a.\xff"]
     assert batch.schema.names == ["subject", "sequence", "data"]
 
