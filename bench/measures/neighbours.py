@@ -30,8 +30,6 @@ from ..others.child import Child, Children
 from ..results import RATE, Entry
 from ..streams import WINDOW
 
-__all__ = ["part", "read_over"]
-
 _ROWS: Final = 600_000
 _SIZE: Final = 91
 """Bytes of a payload."""
@@ -128,7 +126,8 @@ def _beside(url: str, name: str, jobs: list[dict[str, Any]], seconds: float) -> 
                     Children(
                         [
                             {
-                                "do": "bench.others.work:publish_timed",
+                                "do": "bench.others.work:on_the_wire",
+                                "call": "publish_timed",
                                 "url": url,
                                 "subject": "payloads" if to == "read" else to,
                                 "subjects": _SUBJECTS,
@@ -201,7 +200,7 @@ def _read(
             batches = OwnAttempt(client, own).batches()
         else:
             direct = DirectRead(0, "READ", None, after, until, None, False, True)
-            batches = read_direct(client, direct, None)
+            batches = read_direct(client, direct)
         for batch in batches:
             rows += batch.num_rows
             if is_stopped():
