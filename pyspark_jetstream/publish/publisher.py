@@ -26,10 +26,9 @@ caller's (`publish` is the plain one), so that whoever has a ledger looks at it 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +42,7 @@ from ..errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from ..outbox.admission import AUTO_ROWS, Admission, Shed, queue_rows
+from ..outbox.admission import AUTO_ROWS, Admission, Leaving, queue_rows
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
@@ -87,14 +86,6 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
     return publisher.counts()
 
 
-class Leaving(NamedTuple):
-    """Rows that leave the queue, and that the caller has yet to release."""
-
-    rows: Messages
-    reason: str | None = None
-    """Why they are shed; None where they are to be sent."""
-
-
 class _Unsent(Enum):
     """What a recall does with rows that a lane has not sent yet."""
 
@@ -114,7 +105,6 @@ class Publisher:
     def __init__(self, client: Client, context: WriteContext, supply: Supply) -> None:
         options, now = context.options, context.clock.monotonic()
         connection = client.connection
-        rules = replace(options.rules, publish_timeout_s=options.window.publish_timeout_s)
         self._inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
@@ -124,7 +114,7 @@ class Publisher:
         """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
         """Pauses that hold rows back."""
-        self.admission = Admission(rules, self.pauses.throttle, context.aside)
+        self.admission = Admission(options.rules, self.pauses.throttle, context.aside)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
@@ -300,7 +290,7 @@ class Publisher:
         block = supply.get()
         if block is not None:
             block = self.shedding.sort_out(block)
-            self._shed(self.admission.offer(block, self._now(), self.lanes.load()))
+            self._unreleased += self.admission.offer(block, self._now(), self.lanes.load())
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come; why not is counted."""
@@ -336,10 +326,6 @@ class Publisher:
         if self._context.is_checked:
             maximum = min(maximum, _PIECE)
         return self.admission.take(maximum, now)
-
-    def _shed(self, shed: Sequence[Shed]) -> None:
-        """Keeps shed rows until the caller releases them."""
-        self._unreleased += [Leaving(rows, reason) for rows, reason in shed]
 
     def _take_doubted(self) -> None:
         """
@@ -458,7 +444,7 @@ class Publisher:
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)
-        self._shed(self.admission.expire(now, lanes.load()))
+        self._unreleased += self.admission.expire(now, lanes.load())
         self._take_rejected()
         repeated = self._take_repeated()
         self._apply_refusals(now)
@@ -485,7 +471,7 @@ class Publisher:
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
             self._recall(now, _Unsent.BACK_IF_PAUSED)
-            self._shed(self.admission.give_up(now, self.lanes.publish_timeout_s))
+            self._unreleased += self.admission.give_up(now, self.lanes.publish_timeout_s)
         for lane in self.lanes.all:
             lane.tally.refusals.clear()  # those of dead letters and parked rows pause nothing
 
