@@ -196,12 +196,10 @@ class Publisher:
         counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
         said = [f"rows in the queue: {counts or 'none'}"]
         said += self.pauses.reasons(self.admission.subjects(), now)
-        for lately, lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
-            if lately.in_flight:
-                where = f" to stream '{lately.way.stream}'" if lately.way.stream else ""
-                said.append(
-                    f"{lately.in_flight} publishes{where} have no PubAck (limit {lane.limit})"
-                )
+        for (way, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
+            if in_flight:
+                where = f" to stream '{way.stream}'" if way.stream else ""
+                said.append(f"{in_flight} publishes{where} have no PubAck (limit {lane.limit})")
         said.append(
             f"the write fails when a row was tried for {self.lanes.publish_timeout_s:g}s"
             " (publishTimeout)"
@@ -250,7 +248,7 @@ class Publisher:
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
             unstored = unstored.where(pc.invert(wait))
-        self.pauses.note_sent(unstored.distinct)
+        self.pauses.operators.sent(unstored.distinct)
         self.lanes.set_round_trip(self.sender.connection.round_trip_s)
         if self._context.aside is not None and len(unstored):
             self._context.aside.note_wire(is_empty=False)
@@ -421,7 +419,7 @@ class Publisher:
     def _deadline(self, held: bool) -> float:
         """The time at which to act though nothing arrives."""
         now = self._now()
-        deadlines = [self.pauses.next_deadline(now)]
+        deadlines = [self.pauses.operators.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
             deadlines.append(self.lanes.next_deadline(now))
         may_go = all(lane.wants_rows for lane in self.lanes.main)
@@ -464,10 +462,11 @@ class Publisher:
             self.admission.pushed_back(place, at)
         at_limit = False
         for lane in self.lanes.main:
-            streams = self.lanes.streams([refused.subject for refused in lane.tally.refusals])
-            for refusal, stream in zip(lane.tally.refusals, streams, strict=True):
-                at_limit |= self.pauses.refuse(refusal, stream, now)
-            lane.tally.refusals.clear()
+            refusals, lane.tally.refusals = lane.tally.refusals, set()
+            if refusals:
+                streams = self._context.targets.names([refused.subject for refused in refusals])
+                for refusal, stream in zip(refusals, streams, strict=True):
+                    at_limit |= self.pauses.refuse(refusal, stream, now)
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
             self._recall(now, _Unsent.BACK_IF_PAUSED)
