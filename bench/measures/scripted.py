@@ -17,7 +17,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
-from pyspark_jetstream.publish.lanes.lane import LaneTerms
+from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
 from pyspark_jetstream.publish.lanes.retries import Deadlines
 from pyspark_jetstream.publish.lanes.window import Window
 
@@ -71,7 +71,7 @@ def stored(script: Script, limit: Limit) -> int:
     """How many publishes a writer that has always more gets stored in the time of the script."""
     server = _Server(script)
     deadlines = Deadlines(_WINDOW.ack_timeout_s, 1e9)
-    window = Window(LaneTerms(limit, _WINDOW.max_in_flight_bytes, deadlines))
+    window = Window(LaneTerms(limit, _WINDOW.max_in_flight_bytes, deadlines, Outlook()))
     offered = 0
     for tick in range(round(script.seconds / _TICK_S)):
         now = tick * _TICK_S

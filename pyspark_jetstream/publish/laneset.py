@@ -25,7 +25,7 @@ from ..sanitize import get_logger
 from .lanes.asynclane import AsyncLane
 from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
-from .lanes.lane import Lane, LaneTerms
+from .lanes.lane import Lane, LaneTerms, Outlook
 from .lanes.retries import Deadlines
 from .options import SinkOptions
 from .telemetry import LaneTotals, Telemetry, WatchedLimit, Way
@@ -109,6 +109,8 @@ class LaneSet:
         """The lane of rows that are parked, once there is one."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
+        self.outlook = Outlook()
+        """Whoever drives the lanes sets it."""
         self._options = options
         self._targets = targets
         self._inbox = inbox
@@ -116,10 +118,8 @@ class LaneSet:
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
         self._checks = _WindowChecks()
-        self._round_trip_s = 0.0
         self._is_far: bool | None = None
         """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
-        self._more = False
         self._watched: dict[Lane, WatchedLimit] = {}
 
     def __repr__(self) -> str:
@@ -196,19 +196,6 @@ class LaneSet:
             [*deadlines, self._checks.next_at] if self.awaits_windows else deadlines,
             default=math.inf,
         )
-
-    def set_round_trip(self, round_trip_s: float) -> None:
-        """Takes the time between a PING to the server and its PONG."""
-        if round_trip_s != self._round_trip_s:
-            self._round_trip_s = round_trip_s
-            for lane in self.all:
-                lane.set_round_trip(round_trip_s)
-
-    def expect(self, more: bool) -> None:
-        """Sets whether more rows may come."""
-        self._more = more
-        for lane in self.main:
-            lane.expect(self._more)
 
     def freeze_limits(self, frozen: bool) -> None:
         """Sets whether the lanes' limits may not grow."""
@@ -326,7 +313,7 @@ class LaneSet:
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "publishing stream=%s mode=%s round_trip=%.1fms",
-                    way.stream or "*", way.mode, self._round_trip_s * 1e3,
+                    way.stream or "*", way.mode, self.outlook.round_trip_s * 1e3,
                 )  # fmt: skip
         watched = self._watched[lane]
         if watched.way != way:
@@ -348,25 +335,22 @@ class LaneSet:
         By the round trip as it is known. With `publishOrder=strict` none is: one publish of each
         subject in a round trip is less than any batch.
         """
-        return self._round_trip_s >= _FAR_S and not self._options.window.strict_order
+        return self.outlook.round_trip_s >= _FAR_S and not self._options.window.strict_order
 
     def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
         window = self._options.window
         watched = WatchedLimit(limit, self._telemetry, way)
         deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
-        terms = LaneTerms(
-            watched, window.max_in_flight_bytes, deadlines, window.strict_order, rejects
-        )
+        own = watched, window.max_in_flight_bytes, deadlines, self.outlook
+        terms = LaneTerms(*own, window.strict_order, rejects)
         lane = _LANES[way.mode](f"{self._inbox}.{len(self.all)}", terms)
-        lane.set_round_trip(self._round_trip_s)
-        lane.expect(self._more)
         self.all.append(lane)
         self._watched[lane] = watched
         return lane
 
     def _limit(self, mode: str, stream: str | None) -> Limit:
         window = self._options.window
-        is_far = self._round_trip_s >= _FAR_S
+        is_far = self.outlook.round_trip_s >= _FAR_S
         maximum = window.max_in_flight_far if is_far else window.max_in_flight
         # The server has a slow start of its own for fast batches.
         initial = window.initial_in_flight if mode == "async" else maximum

@@ -219,7 +219,7 @@ class Publisher:
         and behind them those that are sent next. The caller releases each before the next turn.
         """
         self._pull()
-        self.lanes.expect(not self._supply.ended or self.admission.waiting > 0)
+        self.lanes.outlook.more = not self._supply.ended or self.admission.waiting > 0
         leaving, self._unreleased = self._unreleased, []
         if (rows := self._next()) is not None:
             leaving.append(Leaving(rows))
@@ -249,7 +249,7 @@ class Publisher:
             self.admission.give_back(unstored.where(wait), now)
             unstored = unstored.where(pc.invert(wait))
         self.pauses.operators.sent(unstored.distinct)
-        self.lanes.set_round_trip(self.sender.connection.round_trip_s)
+        self.lanes.outlook.round_trip_s = self.sender.connection.round_trip_s
         if self._context.aside is not None and len(unstored):
             self._context.aside.note_wire(is_empty=False)
         for lane, part in self.lanes.parts(unstored):
