@@ -63,10 +63,10 @@ class WriterPauses:
         told = options.connection, subject
         before = _TOLD.get(told) if options.throttle else None
         origin = context.origin
-        self._operators = Operators(subject, origin.producer_id, now, before)
+        self.operators = Operators(subject, origin.producer_id, now, before)
         if options.throttle:
-            _TOLD[told] = self._operators
-        self.throttle = self._operators.throttle
+            _TOLD[told] = self.operators
+        self.throttle = self.operators.throttle
         self.throttle.writer = self.throttle.writer._replace(
             query=origin.query_name or origin.query_id, host=socket.gethostname()
         )
@@ -91,10 +91,10 @@ class WriterPauses:
     def listen(self, connection: Connection, inbox: str) -> None:
         """Subscribes to operators, and asks them what is paused."""
         if self._is_on:
-            names = self._operators.listens
+            names = self.operators.listens
             self._control = {connection.subscribe(name, needed=False) for name in names}
-            word = self._operators.begin(self._clock.monotonic())
-            connection.ask(self._operators.active, f"{inbox}.{ACTIVE}", word)
+            word = self.operators.begin(self._clock.monotonic())
+            connection.ask(self.operators.active, f"{inbox}.{ACTIVE}", word)
 
     def close(self, connection: Connection) -> None:
         """Ends the subscriptions."""
@@ -103,7 +103,7 @@ class WriterPauses:
 
     def awaits_operators(self, connection: Connection, now: float) -> bool:
         """Whether the first row waits for the operators' answer."""
-        return connection.may_ask(self._operators.active) and self._operators.holds(now)
+        return connection.may_ask(self.operators.active) and self.operators.holds(now)
 
     def command(
         self, name: bytes, frame: wire.Frame, lately: Iterable[Iterable[str]], now: float
@@ -120,24 +120,20 @@ class WriterPauses:
         if name == ACTIVE.encode():
             status = wire.status_of(frame.headers)[0] if frame.headers else 0
             if status == wire.NO_RESPONDERS:
-                self._operators.nobody()
+                self.operators.nobody()
         if frame.sid not in self._control:
             return None, False  # or a late one of a subscription that has ended
         turn = self.throttle.turn
         lately = list(lately)
-        streams = self._streams(islice(chain(self._operators.subjects, *lately), _SHOWN))
-        self.throttle.writer = self.throttle.writer._replace(streams=streams)
-        command, answer = self._operators.heard(frame.data, now, lately)
+        shown = islice(chain(self.operators.subjects, *lately), _SHOWN)
+        streams = dict.fromkeys(filter(None, self._targets.names([*shown])))
+        self.throttle.writer = self.throttle.writer._replace(streams=tuple(streams))
+        command, answer = self.operators.heard(frame.data, now, lately)
         if answer is None:
             return None, False
         if command is not None and (command.rates is None or not command.pause_s):
             self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
         return answer, self.throttle.active(now) or self.throttle.turn != turn
-
-    def _streams(self, subjects: Iterable[str]) -> tuple[str, ...]:
-        """The streams of these subjects, as far as they were looked up."""
-        places = self._targets.known(pa.array(subjects, pa.string())).drop_null().unique()
-        return tuple(self._targets[place].name for place in places.to_pylist())
 
     def tell(self, connection: Connection, ends: bool = False) -> None:
         """
@@ -147,29 +143,19 @@ class WriterPauses:
             ends: whether this is the last time, and may be lost.
         """
         now = self._clock.monotonic()
-        word = self._operators.word(now, ends) if self._is_on else None
+        word = self.operators.word(now, ends) if self._is_on else None
         for reason, filter, pause_s in self.throttle.waits:
             self._telemetry.commanded(reason, filter, pause_s, now)
         self.throttle.waits.clear()
         if word is None:
             return
         try:
-            if connection.tell(self._operators.active, word, SEND_TIMEOUT_S):
+            if connection.tell(self.operators.active, word, SEND_TIMEOUT_S):
                 self._telemetry.bypassed()
         except NotConnectedError as error:
             if not ends:
                 raise
             logger.info("the last word to operators is lost: %s", error)
-
-    def note_sent(self, subjects: Iterable[str]) -> None:
-        """Rows go to these subjects; operators are shown some of them."""
-        self._operators.sent(subjects)
-
-    def next_deadline(self, now: float) -> float:
-        """
-        The time of the next report to operators, or at which their answer is not awaited any more.
-        """
-        return self._operators.next_deadline(now)
 
     # ── the server, and the writer's own CPU ─────────────────────────────────────────────────
 
@@ -259,7 +245,7 @@ class WriterPauses:
         lift = ["--subject", shlex.quote(filter)]
         if not reason.is_quota:
             lift += ["--reason", reason.name]
-        control = self._operators.listens[0]
+        control = self.operators.listens[0]
         if control != THROTTLE_SUBJECT:
             lift += ["--throttle-subject", shlex.quote(control)]
         is_paused = self.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))

@@ -24,12 +24,12 @@ from ..arrays import places as all_places
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
 from ..outbox.overload import priorities_of
-from ..outbox.priority import Priority
+from ..outbox.priority import Priority, first_match
 from ..outbox.throttling.pausetimes import Limited, PauseTimes
 from ..outbox.throttling.throttle import REFUSALS, PausedBy
 from ..outbox.throttling.throttleprotocol import Reason
 from ..sanitize import get_logger
-from ..subjects import REST, covers, pattern
+from ..subjects import REST, covers
 from . import metrics
 from .lanes.answers import Refusal
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, MetricsSnapshot, Report
@@ -123,14 +123,6 @@ Ways = Callable[[int | None], Way]
 """Says how rows of the stream in this place of `Targets` go; None is of those not known."""
 
 
-class Lately(NamedTuple):
-    """Publishes of a lane at this moment."""
-
-    way: Way
-    in_flight: int
-    """Publishes without a PubAck."""
-
-
 class _Paused(NamedTuple):
     limiter: PausedBy
     reason: Reason
@@ -203,10 +195,6 @@ class Telemetry:
 
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
-
-    def watched(self, limit: Limit, way: Way) -> WatchedLimit:
-        """The limit, whose samples are counted."""
-        return WatchedLimit(limit, self, way)
 
     def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
@@ -305,7 +293,7 @@ class Telemetry:
     def state(
         self,
         waiting: Iterable[Messages],
-        lanes: Iterable[Lately],
+        lanes: Iterable[tuple[Way, int]],
         limit: int,
         queue_limit: int,
         ways: Ways,
@@ -441,15 +429,7 @@ class Routes:
 
     def of(self, distinct: Sequence[str]) -> pa.Array:
         """INT32: the place of each subject's pattern; null for none."""
-        subjects = pa.array(distinct, pa.string())
-        places = pa.nulls(len(subjects), pa.int32())
-        for place, filter_ in enumerate(self.patterns):
-            if not places.null_count:
-                break
-            matched = pc.match_substring_regex(subjects, f"^{pattern(filter_)}$")
-            first = pc.and_(matched, pc.is_null(places))
-            places = pc.if_else(first, pa.scalar(place, pa.int32()), places)
-        return places
+        return first_match(self.patterns, pa.array(distinct, pa.string()))
 
     def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         """

@@ -223,7 +223,7 @@ class BatchLane(Lane, Generic[B]):
         self.tally = Tally()
         """Of batches, and of the rows that go one by one."""
         self._prefix = prefix
-        self._terms = terms
+        self.terms = terms
         self._backlog = Backlog()
         self._detour = OneByOne(prefix, terms, self.tally)
         self._batch: B | None = None
@@ -266,7 +266,7 @@ class BatchLane(Lane, Generic[B]):
 
     @property
     def limit(self) -> int:
-        return self._terms.limit.value
+        return self.terms.limit.value
 
     @property
     def is_midway(self) -> bool:
@@ -294,7 +294,7 @@ class BatchLane(Lane, Generic[B]):
     def give_up_at(self) -> float:
         if self._batch is None:
             return self._detour.give_up_at
-        return self._batch.oldest + self._terms.deadlines.publish_timeout_s
+        return self._batch.oldest + self.terms.deadlines.publish_timeout_s
 
     def offer(self, messages: Messages) -> None:
         self._backlog.append(messages)

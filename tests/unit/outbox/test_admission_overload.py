@@ -220,10 +220,10 @@ def test_a13_a_higher_newcomer_takes_the_place_of_the_newest_of_the_lowest():
     found = one.offer(rows("c.c", 20), 0.0, FULL)
 
     assert wants
-    assert [(numbers(each.messages), each.reason) for each in found] == [
+    assert [(numbers(each.rows), each.reason) for each in found] == [
         ([19], "MaxConcurrentRequests")
     ]
-    assert found[0].messages.priorities.to_pylist() == [NON_CRITICAL]
+    assert found[0].rows.priorities.to_pylist() == [NON_CRITICAL]
     assert drained(one)[0] == 20
 
 
@@ -251,7 +251,7 @@ def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
 
     assert before == ([], [])
     assert idle == []
-    assert numbers(shed.messages) == list(range(20, 50))
+    assert numbers(shed.rows) == list(range(20, 50))
     assert drained(one) == list(range(20))
 
 
@@ -347,14 +347,6 @@ def test_a26_too_much_cpu_is_push_back():
     ]
 
 
-def test_a19_critical_rows_are_never_sheddable():
-    """
-    A19, I2: not even on request.
-    """
-    with pytest.raises(ValueError, match="never shed"):
-        rules_of(sheddable=frozenset({CRITICAL}))
-
-
 def test_a24_shed_rows_leave_gaps():
     """
     A24: what is left of a lane keeps its order.
@@ -407,7 +399,7 @@ def test_a13_rows_that_find_no_room_in_time_are_shed():
 
     assert early == []
     assert found.reason == "PublishTimeout"
-    assert numbers(found.messages) == [0, 1, 4, 5, 6, 9]
+    assert numbers(found.rows) == [0, 1, 4, 5, 6, 9]
     assert one.give_up(8.1, 10.0) == []
     assert sorted(drained(one, 9.5)) == [2, 3, 7, 8, *range(10, 15)]
 

@@ -13,7 +13,14 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.lanes.answers import Refusal
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import LaneTotals, Origin, Reporter, Telemetry, Way
+from pyspark_jetstream.publish.telemetry import (
+    LaneTotals,
+    Origin,
+    Reporter,
+    Telemetry,
+    WatchedLimit,
+    Way,
+)
 
 from ...kits.lanes import messages
 
@@ -153,7 +160,7 @@ def test_a_watched_limit_is_the_limit():
     plain, seen = GradientLimit(1, 64, 4096), GradientLimit(1, 64, 4096)
     seen.dropped(-9.0)
     plain.dropped(-9.0)
-    watched = one.watched(seen, Way("async", "S"))
+    watched = WatchedLimit(seen, one, Way("async", "S"))
     for limit in (plain, watched):
         for tick in range(20):
             limit.acked(64, 0.01, limit.value, tick / 10)

@@ -22,7 +22,7 @@ from pyspark_jetstream.publish.metrics import (
     Bounded,
     MetricsSnapshot,
 )
-from pyspark_jetstream.publish.telemetry import LaneTotals, Lately, Routes, Telemetry, Way
+from pyspark_jetstream.publish.telemetry import LaneTotals, Routes, Telemetry, Way
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
@@ -88,7 +88,7 @@ def urgent(subjects, *priorities, targets=None):
 
 STATE = (
     [urgent(["a.x", "a.y"], CRITICAL, CRITICAL, targets=[0, 1]), messages(["a.y", "b", "b"])],
-    [Lately(Way("fast", "S"), 3), Lately(Way("async"), 4), Lately(Way("async"), 2)],
+    [(Way("fast", "S"), 3), (Way("async"), 4), (Way("async"), 2)],
     64,
     9,
     way,
