@@ -31,15 +31,19 @@ _HEAD: Final = """\
 
 This page shows how fast reads and writes are, and what limits them. In short:
 
+- Each section has one kind of work: reads, latency, writes, snapshots, pressure and so on.
+- *rows/s* is the package's own rate. To its right stand references that do the same work.
 - The columns *ratio* compare with the reference to their left: 1.00 is as fast as the reference.
-- The lines *What bounds them* say whether cores, the server or round trips limit a case.
+- The tables *limit* say whether cores, the server or round trips limit a case.
 - *CPU-s/1M* are seconds of a core for a million rows, by process.
+- *MB* is the largest memory of a process of each kind.
 - Ratios are of one run whose parts took turns. Absolute figures move by a quarter between runs on a
   shared machine.
+- Each section names its time, its commit and its machine. Sections may differ in all three.
+- All measured figures come from the results of the benchmarks. Nobody writes one by hand.
 
-`make bench bench-report` makes the page from the results of the benchmarks. Each section says when
-they were taken, of which commit, and on which machine. Server, Spark, workers and references share
-its cores. Run it on yours:
+`make bench bench-report` runs the benchmarks and makes the page of the results. Server, Spark,
+workers and references share the cores of the machine. Run the benchmarks on yours:
 
 <!-- not run: minutes -->
 ```bash
@@ -57,102 +61,105 @@ make bench ARGS="--only write --repeat 3"
 also measure Spark's own Kafka source and sink. Spark fetches the connector and a broker from Maven
 Central.
 
-If a section names `conf/spark-defaults.conf`, all its advice was followed: PySpark was compiled by
-`conf/compile_pyspark.py`, and the line about `spark.hadoop.fs.file.impl`, which is off in that
-file, was on, because checkpoints were on a local disk. Spark's session is warm: it has run for some
-seconds before it is measured.
+If a section names `conf/spark-defaults.conf`, all its advice was followed. PySpark was compiled by
+`conf/compile_pyspark.py`. The line about `spark.hadoop.fs.file.impl` is off in that file; it was
+on, because checkpoints were on a local disk. Spark's session is warm: it has run for some seconds
+before it is measured.
 """
 
 _SECTIONS: Final = {
     "read": (
         "Streaming reads",
-        "Flights as JSON of about 91 B, on two partitions, into noop. *Raw drain* pulls pinned"
-        " consumers, *raw unpinned* those without a priority group: each message of a pinned one"
-        " carries the pin's id as a header. At the live end the server stores and delivers at"
-        " the same time; the producer's own rate is the limit.",
+        "Flights as JSON of about 91 B, on two partitions, into noop. *Raw drain* pulls from"
+        " pinned consumers, *raw unpinned* from consumers without a priority group. Each message"
+        " of a pinned consumer carries the pin's id as a header. At the live end the server"
+        " stores and delivers at the same time; the producer's own rate is the limit.",
     ),
     "latency": (
         "Latency at the live end",
-        "From the server's clock of a message to the end of the micro-batch that holds it, with"
-        " trigger 0, two partitions, 100 B, into noop. Then the parts of a micro-batch by Spark's"
-        " own progress, the tasks in *addBatch*, and the start of a query, its processes"
-        " included, until its first micro-batch is planned; *Spark alone* is that of a query whose"
+        "A row's latency counts from the server's time of a message to the end of the"
+        " micro-batch that holds it. Queries have trigger 0, two partitions, rows of 100 B, and"
+        " write into noop. Then follow the parts of a micro-batch by Spark's own progress; the"
+        " tasks run in *addBatch*. A start counts from the query's start, processes included,"
+        " until its first micro-batch is planned. *Spark alone* is the start of a query whose"
         " source asks nobody.",
     ),
     "scale": (
         "Partitions and streams",
-        "The same rows of 100 B in one micro-batch over few and many partitions (a stream"
-        " each); ten times the `--rows` from two partitions in one go, for what memory that takes;"
-        " and `df.write` without ids into few and many streams. Then the requests to JetStream's"
-        " API of a query that is idle, at the live end (each round a message to every partition,"
-        " or to one of four) and in a backlog, counted at the server.",
+        "The same rows of 100 B in one micro-batch over few and many partitions, each a stream."
+        " One case reads ten times the `--rows` from two partitions in one go, to show the"
+        " memory. `df.write` without ids writes into few and many streams. The last table"
+        " counts, at the server, a query's requests to JetStream's API: idle, at the live end"
+        " and in a backlog. At the live end each round is a message to every partition, or to"
+        " one of four.",
     ),
     "kafka": (
         "Beside Spark's Kafka source and sink",
-        "The same flights in a Kafka topic of as many partitions, on one broker without replicas,"
-        " in the same session; server or broker, Spark and workers share the cores. Kafka's rows"
-        " have `subject` as key; its sink is as it is by default (idempotent, `acks=all`, at least"
-        " once), ours is exactly once. The last table is of what a small job waits for, ten times"
-        " each in turns: a hundred rows counted, the first rows of a query that begins, a hundred"
-        " rows written.",
+        "The same flights in a Kafka topic of as many partitions, on one broker without"
+        " replicas, in the same session. Server or broker, Spark and workers share the cores."
+        " Kafka's rows have `subject` as key. Kafka's sink has its defaults (idempotent,"
+        " `acks=all`, at least once); ours is exactly once. The last table has the waits of a"
+        " small job, ten times each in turns: a hundred rows counted, the first rows of a new"
+        " query, a hundred rows written.",
     ),
     "share": (
         "Shared reading",
         "One stream, one consumer with `priorityPolicy=overflow`. *Raw claims* are bare sockets"
         " that pull headers and acknowledge without waiting. nats-py fetches and acknowledges"
-        " payloads of a plain consumer, one process a query; it has no priority groups. A"
-        " message costs the server a delivery with bookkeeping, an ack and a direct get: share a"
-        " consumer only where the work on a row is what takes the time.",
+        " payloads of a plain consumer, one process for each query; it has no priority groups. A"
+        " message costs the server a delivery with bookkeeping, an ack and a direct get. So"
+        " share a consumer only if the work on each row takes most of the time.",
     ),
     "snapshot": (
         "Ranges and snapshots",
-        "Snapshots of streams with messages of 100 B; the raw drain is of the whole stream,"
-        " counted in subjects. *Spark reduce* reads the range and groups it, which is no"
-        " snapshot: nothing tells what was overwritten while it read. The last table is of one"
-        " publisher at a time that awaits each PubAck, 500 a second, timed from when a publish"
-        " was due: a server stores nothing in a stream while it answers a direct get from it.",
+        "Snapshots of streams with messages of 100 B. The raw drain reads the whole stream; its"
+        " rate counts subjects. *Spark reduce* reads the range and groups it. Such a read is no"
+        " snapshot: nothing tells which messages were overwritten while it read. The last table"
+        " has one publisher at a time that awaits each PubAck, 500 a second. Its times count"
+        " from the moment at which a publish was due. A server stores nothing in a stream while"
+        " it answers a direct get from that stream.",
     ),
     "wan": (
         "Far from the servers",
-        "Through a proxy that passes bytes on 20 ms late each way, beside the same proxy without"
-        " delay (*no delay*), which costs CPU of its own. Flights on two partitions into noop;"
-        " snapshots and writes of 100 B, one stream.",
+        "All bytes go through a proxy that passes them on 20 ms late each way. *No delay* is"
+        " the same proxy without delay; the proxy itself costs CPU. Flights on two partitions go"
+        " into noop; snapshots and writes have rows of 100 B and one stream.",
     ),
     "write": (
         "Writes",
-        "*ids*: with a `Nats-Msg-Id`, as `df.write` does unless told not to. *Raw fast* and"
-        " *raw atomic* are batches from bare sockets.",
+        "*ids* means with a `Nats-Msg-Id`, the default of `df.write`. *Raw fast* and *raw"
+        " atomic* are batches from bare sockets.",
     ),
     "pressure": (
         "Under pressure",
         "The publisher without Spark: rows of 100 B with ids, a PubAck for each. *Window*: the"
         " adaptive window beside fixed ones, on scripted servers with a simulated clock and on"
-        " real ones; a share is of the best window's rows/s on the same server. *Isolation*:"
-        " rows of others while some are paused or at a limit. *Receipts*: from an operator's"
-        " command to the answer of a writer at full rate. *Priorities*: from when a row is"
-        " offered until it is stored, on a server with room for 100.",
+        " real servers. A share is the part of the best window's rows/s on the same server."
+        " *Isolation*: rows of others while some rows are paused or at a limit. *Receipts*: from"
+        " an operator's command to the answer of a writer at full rate. *Priorities*: from the"
+        " offer of a row until it is stored, on a server with room for 100.",
     ),
     "buckets": (
         "Keys and counters",
-        "100 B with ids on a thousand keys of a bucket (history 1), and increments of as many"
-        " counters, each beside plain rows on as many subjects, without Spark; nats-py has a"
-        " thousand calls under way.",
+        "Rows of 100 B with ids on a thousand keys of a bucket (history 1), and increments of"
+        " as many counters. Beside each stand plain rows on as many subjects, without Spark."
+        " nats-py has a thousand calls under way.",
     ),
     "disk": (
         "What sync_interval: always costs",
-        "100 B without Spark to two servers on one disk, of which one has `jetstream {"
-        " sync_interval: always }`; a stream without replicas. nats-server then syncs each"
-        " message that it stores by itself, but an atomic batch once: on such a server write"
-        " with `publishMode=atomic`. Streams with replicas, which sync their log instead, are"
-        " not measured.",
+        "Rows of 100 B without Spark to two servers on one disk; one server has `jetstream {"
+        " sync_interval: always }`. The stream has no replicas. nats-server then syncs each"
+        " message that it stores by itself, but an atomic batch once. On such a server write"
+        " with `publishMode=atomic`. Streams with replicas sync their log instead, and are not"
+        " measured.",
     ),
     "mapping": (
         "Subject mapping",
-        "Nanoseconds a row over columns of 10,000 rows whose subjects are all different, or of"
+        "Nanoseconds a row over columns of 10,000 rows, whose subjects are all different or"
         " 3,000 in random order.",
     ),
 }
-"""Of a phase: its heading, and what one must know to read it."""
+"""The heading of each phase, and the facts that a reader needs."""
 
 
 def page(results: Mapping[str, Any], docs: Path) -> str:
@@ -196,7 +203,7 @@ def _taken(about: Mapping[str, Any]) -> str:
     return (
         f"*Taken {about['taken'].replace('T', ' ').removesuffix('+00:00')} UTC, commit"
         f" {about['commit']}, `--rows {about['rows']}`, {runs}; {about['machine']}, load"
-        f" {about['load']} at the start; {versions}{settings}.*"
+        f" {about['load']} at the start. Versions: {versions}{settings}.*"
     )
 
 
@@ -227,16 +234,16 @@ def _cases(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _bounds(phase: str, cases: Sequence[Mapping[str, Any]]) -> str:
-    """What bounds the cases, and what one must know of a reference."""
+    """The limit of each case, and notes about references."""
     said: dict[str, list[str]] = {}
     for case in cases:
         said.setdefault(case["bound"], []).append(case["name"].removeprefix(f"{phase} "))
-    lines = ["What bounds them:\n"]
-    lines += [f"- {bound}: {'; '.join(names)}" for bound, names in said.items()]
+    lines = ["| limit | cases |", "|---|---|"]
+    lines += [f"| {bound} | {'<br>'.join(names)} |" for bound, names in said.items()]
     notes = dict.fromkeys(
         f"- {other}: {note}" for case in cases for other, note in case["notes"].items()
     )
-    return "\n".join([*lines, *notes, ""])
+    return "\n".join([*lines, "", *notes, ""])
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

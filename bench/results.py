@@ -23,8 +23,8 @@ MEMORY: Final = "MB"
 
 MEASURED_BY: Final = (
     "rows/s of a streaming query is over its micro-batches (Spark's triggerExecution), of"
-    " everything else over the call; 'with start' adds the start of the query's processes,"
-    " which raw and nats-py do not have in their figures either. Memory is the peak"
+    " everything else over the call. The column 'with start' adds the start of the query's"
+    " processes; the figures of raw and nats-py have no such start either. Memory is the peak"
     " of the largest process of each kind."
 )
 

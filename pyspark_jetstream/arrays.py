@@ -1,5 +1,5 @@
 """
-Arrow's small words: constants, columns of bytes, positions, the place of a value among its equals.
+Small Arrow helpers: constants, columns of bytes, positions, the place of a value among its equals.
 
 Rule 1: Arrow kernels, no loop over rows.
 

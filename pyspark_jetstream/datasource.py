@@ -1,4 +1,4 @@
-"""The format `jetstream`: which reader and writer Spark gets for which call."""
+"""The format `jetstream`: the reader or writer for each of Spark's calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Every error this package raises, and where the documentation says more.
+Every error of this package, with its place in the documentation.
 
 Each renders one line that says what happened, where, and what to do; each pickles, because it
 crosses from a Spark worker to the driver as text and, in tests, as an object. `retryable` says

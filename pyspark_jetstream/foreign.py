@@ -1,5 +1,5 @@
 """
-JSON that others wrote: whatever is wrong with it is a `ValueError`.
+JSON from other programs: every fault in it is a `ValueError`.
 
 What comes off the wire, or out of a file, may be anybody's. `read_json` gives the value of a text.
 A *reader* gives such a value back if it is what the reader is for, else it raises a `ValueError`

@@ -1,5 +1,5 @@
 """
-Where this package's log goes, how much of it, and what each line says (`logLevel`).
+The package's log: its destination, its level, and the form of a line (`logLevel`).
 
 A library leaves it to the program what becomes of its log. In Spark's Python workers, on the driver
 and on executors, there is no program that could say: what they write to stderr is in the driver's

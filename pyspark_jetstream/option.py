@@ -1,5 +1,5 @@
 """
-What an option is: where it applies, how its text is read, what it is if nobody gives it.
+One option: where it applies, how its text is read, and its default.
 
 Each wing has the rows of its own options; the table of all of them is in `options`.
 

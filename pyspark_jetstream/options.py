@@ -1,5 +1,5 @@
 """
-The table of all options, and options as users write them made typed values.
+The table of all options, and the parser that makes a user's options typed values.
 
 Rule 1: an option belongs to the wing that gives it its meaning, and its name is a string only in
 that wing's `options` (and `publish.pressure`). Everyone else receives the frozen dataclasses.

@@ -1,5 +1,5 @@
 """
-Text of others as people see it: without what would steer a terminal, and without secrets of ours.
+Foreign text made safe to show: no control characters for a terminal, none of our secrets.
 
 What comes from a server, or out of a stored message, may hold anything: an ESC, a line end, the
 CONNECT that the server was greeted with. `sanitized` is the one border to people. Errors pass it

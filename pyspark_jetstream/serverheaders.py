@@ -1,5 +1,5 @@
 """
-Headers that nats-server makes or acts on: the one list of them, and who may see or send which.
+Headers that nats-server sets or obeys: the one list, with who may read or send each.
 
 A message that we read was written by others, and a row that we write may carry its headers. So a
 header must not make the server do in our name what its author could not have it do: trace a row

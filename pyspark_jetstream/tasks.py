@@ -1,4 +1,4 @@
-"""The task of a read: what Spark sends to an executor, and how it becomes rows there."""
+"""The task of a read: Spark sends it to an executor, where it becomes rows."""
 
 from __future__ import annotations
 

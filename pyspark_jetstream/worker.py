@@ -1,4 +1,4 @@
-"""Spark's Python worker processes: what is done once in each, and whose task one runs."""
+"""Spark's Python worker processes: the set-up of each, and the task that one runs."""
 
 from __future__ import annotations
 

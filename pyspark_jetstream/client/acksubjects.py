@@ -1,5 +1,5 @@
 """
-Ack subjects: what a consumer says of a delivery in the reply subject of its message.
+Ack subjects: the facts of a delivery in the reply subject of its message.
 
 `$JS.ACK.<stream>.<consumer>.<delivered>.<sseq>.<dseq>.<timestamp>.<pending>`, with a domain and an
 account hash behind `ACK` where the server has the second form of them, and any tokens at its end.

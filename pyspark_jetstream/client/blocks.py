@@ -1,5 +1,5 @@
 r"""
-Header blocks of stored messages as the server sends them on: what was stored, then its own lines.
+Header blocks of stored messages as the server delivers them: the stored lines, then its own.
 
 Whoever may publish may have any bytes stored as a header block. To add lines, nats-server 2.15.1
 (client.go, genHeader) drops the last two bytes of the block, whatever they are, and writes its

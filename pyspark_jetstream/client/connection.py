@@ -1,5 +1,5 @@
 """
-Connections: who dials, who owns the socket, and how a request gets its reply.
+Connections: dialling, the owner of the socket, and the reply to each request.
 
 Once hands are shaken (`handshake`) the socket is ours, blocking, with one owner thread and no event
 loop. That is what makes the data plane fast: a read is `recv` and one pass over the bytes.

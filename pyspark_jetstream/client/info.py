@@ -1,5 +1,5 @@
 """
-What JetStream's API says of streams, consumers and messages, typed where we read it.
+JetStream's facts about streams, consumers and messages, with types for the fields that we read.
 
 Rule: whatever this package reads of an answer stands in one of the tables here, with what it has
 to be (`foreign`). An answer that differs is a `ValueError`, which `jetstream` makes an error that

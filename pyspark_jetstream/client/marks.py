@@ -1,5 +1,5 @@
 """
-Whether streams still are what they were at their marks: not taken back to an older copy of a store.
+Marks of streams: they show that a store was replaced by an older copy.
 
 That a stream was made anew, or ends before its mark, shows in STREAM.INFO. One that was taken back
 and then written to beyond its mark shows in another message where the mark's was.

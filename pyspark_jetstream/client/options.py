@@ -1,4 +1,4 @@
-"""How to reach and enter the servers: the options of every connection."""
+"""Options of every connection: the servers, and the login."""
 
 from __future__ import annotations
 

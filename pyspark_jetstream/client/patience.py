@@ -1,4 +1,4 @@
-"""How long to try again while nothing moves; what moved gives it all its time again."""
+"""Patience: the time for attempts without progress. Progress renews it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-The server at the other end: how it is greeted, and what to say when that came to nothing; how long
-a round trip to it takes, and what waits to be sent.
+The server at the other end: the greeting, errors of it, round trips, and bytes that wait to be
+sent.
 
 Rule 1: one deadline holds for the greeting (`connectTimeout`), however little is said at a time,
 and a line has an end.

@@ -1,5 +1,5 @@
 """
-What the server forbids a user, and which of it a connection can do without.
+Permissions that a server denies to a user, and those that a connection can do without.
 
 The server says so some time after the publish or the subscription, in a line of its own, and names
 the subject. Pure: no I/O, no waiting, no clock.

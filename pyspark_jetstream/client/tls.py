@@ -1,5 +1,5 @@
 """
-TLS with a server: what it is trusted by, and what to say where it fails.
+TLS with a server: the trusted certificates, and the error for each failure.
 
 It is imported where TLS begins, for it imports ssl, which a plain connection needs not.
 """

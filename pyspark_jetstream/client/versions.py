@@ -1,5 +1,5 @@
 """
-Versions of nats-server: what is said where a server is too old for what is asked of it.
+Versions of nats-server, and the error if one is too old for a request.
 
 A cluster may have servers of several versions: the one we are connected to says its own in INFO,
 but a request may be answered by an older one, which shows in what its answer lacks.

@@ -1,1 +1,1 @@
-"""What a stream holds, and its messages as Arrow: by consumer or direct get. No Spark."""
+"""The state of a stream, and its messages as Arrow: by consumer or direct get. No Spark."""

@@ -1,5 +1,5 @@
 """
-What a read takes for granted of its streams and consumers, and how each shows when it is not so.
+Assumptions of a read about its streams and consumers, and the sign of each that is broken.
 
 Others act on the same server: an operator edits, pauses or deletes a consumer, a server comes back
 with an older store, a limit removes what nobody has read. This is the one list of what is looked

@@ -1,5 +1,5 @@
 """
-Direct get as a request: the fields of ADR-31, which of them go together, and the next page.
+Direct get as a request: the fields of ADR-31, their combinations, and the next page.
 
 Rule 1: no I/O; times are RFC 3339 texts, the caller's clock has made them.
 Rule 2: what the server would refuse (408) is a `ValueError` here, before it is sent.

@@ -1,6 +1,5 @@
 """
-Batched direct gets (ADR-31) of one stream over one connection: requests under way, and what they
-bring.
+Batched direct gets (ADR-31) of one stream over one connection: open requests and their replies.
 
 Requests may be sent while those before them are open; their answers are handed on in the order in
 which they were asked for. One server answers in that order, and then the bytes of each answer are

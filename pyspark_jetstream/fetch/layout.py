@@ -1,5 +1,5 @@
 """
-Subject partitions: which messages of which stream are partition p of N.
+Subject partitions: the streams and messages that are partition p of N.
 
 Owns the one concept behind both layouts of the design: a `SubjectPartition` is a stream and, in
 the *filtered* layout, a filter on it. In the *streams* layout the stream itself is the partition.

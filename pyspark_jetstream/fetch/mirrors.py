@@ -1,5 +1,5 @@
 """
-Mirrors that answer direct gets in a stream's place: which of their answers are the stream's.
+Mirrors that answer direct gets for a stream, and proof that an answer is the stream's.
 
 ADR-31 lets the servers of a mirror answer for the stream that it copies. On nats-server 2.15.1
 every mirror does so whose origin has direct get on, also one with a filter, with another subject

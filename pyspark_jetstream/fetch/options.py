@@ -1,4 +1,4 @@
-"""What every read of a stream is told: which stream, its partitions, where it starts and ends."""
+"""Options of every stream read: the stream, its partitions, its start and its end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Reading a range through a consumer of the attempt's own: nothing is shared, so nothing is fenced.
+Reading a range through a consumer of one attempt: it is not shared, so it needs no fence.
 
 It is made where the range begins, in memory, of one replica, without acks, and deleted when the
 read ends, however it ends; where nobody comes back to do that, the server deletes it. It stands in

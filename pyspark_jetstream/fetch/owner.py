@@ -1,4 +1,4 @@
-"""Whose a consumer is: the run of a query that its metadata names."""
+"""The owner of a consumer: the run of a query that the metadata names."""
 
 from __future__ import annotations
 

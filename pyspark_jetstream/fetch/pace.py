@@ -1,5 +1,5 @@
 """
-How much a read asks for at a time: how many requests are on their way, and how large each is.
+The pace of a read: the number of requests under way, and the size of each.
 
 Rule 1: no I/O and no clock; what a round trip and the answers take is the caller's to measure.
 

@@ -1,5 +1,5 @@
 """
-Decisions of the read side: how far a batch goes, how it is cut into tasks, how a task reads.
+Decisions of the read side: the end of a batch, its tasks, and the way each task reads.
 
 Pure: numbers in, numbers out. What the numbers are is asked by `survey`.
 

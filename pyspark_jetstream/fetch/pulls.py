@@ -1,5 +1,5 @@
 """
-Reading a range through a consumer: pulls that wait behind each other, and what comes of them.
+Reading a range through a consumer: pulls that queue at the server, and their messages.
 
 An `Attempt` reads the range, in as many sessions as it takes. A session begins where the consumer
 is taken over (`Hold`: it is pinned, or made for the attempt alone) and ends with the range, or

@@ -1,5 +1,5 @@
 """
-What the driver asks the server before it plans: streams, positions, counts, cuts.
+The driver's questions to the server before it plans: streams, positions, counts, cuts.
 
 Every question has a fallback for a stream without direct get (`allow_direct: false`), where the
 server counts less for us: sequences are then taken for messages, which is an upper bound.

@@ -1,1 +1,1 @@
-"""Where a subject goes: nats-server's mappings, for one subject and for a column."""
+"""Subject mapping as nats-server does it, for one subject and for a column of them."""

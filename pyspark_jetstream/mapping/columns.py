@@ -1,5 +1,5 @@
 """
-Columns of subjects: where their tokens lie, hashes of them, and subjects put together from parts.
+Columns of subjects: positions of their tokens, hashes, and subjects joined from parts.
 
 Rule 1: no Python object for any row; every step is an Arrow kernel over the whole column.
 Rule 2: nothing here knows mapping rules, performs I/O or reads a clock.

@@ -1,5 +1,5 @@
 """
-Mapping whole columns: which route takes which rows, and where it sends them.
+Mapping of whole columns: the route of each row, and the subject that it makes.
 
 Rule 1: each row goes by the first route that matches its subject.
 Rule 2: no Python per row, but where a route takes fewer than `FEW_ROWS` of a block, and for the

@@ -1,5 +1,5 @@
 """
-Where the subjects of one source go, and with which shares; which source a subject belongs to.
+Routes of subjects: the source that matches one, its destinations and their shares.
 
 Rule 1: shares and refusals are those of nats-server 2.15.1 for an account's `mappings` (src:
 opts.go `parseAccountMapDest`, accounts.go `AddWeightedMappings`; held by `tests/live`).

@@ -1,5 +1,5 @@
 """
-Subject mapping: rules, computed before a row is published as the server would on its arrival.
+Subject mapping before a row is published: the rules and results are the server's.
 
 Rule 1: a subject goes where nats-server 2.15.1 sends it by the same `mappings`; `rule` and
 `routes` say where that cannot be, or must not.

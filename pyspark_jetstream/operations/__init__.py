@@ -1,1 +1,1 @@
-"""What an operator runs beside the queries. Nothing of the package's other wings imports it."""
+"""Programs that an operator runs beside the queries. No other wing of the package imports them."""

@@ -1,5 +1,5 @@
 """
-Where a query leaves one layout of a stream's partitions and begins in another, exactly.
+The exact place where a query leaves one layout of a stream's partitions for another.
 
 The partitions of a query never stand at the same message of the origin, and with another N the
 messages of one new partition come from several old ones. So the query is stopped, one sequence of

@@ -1,5 +1,5 @@
 """
-What writers and readers say of their metrics on `metricsSubject`, and the sum of it all.
+Metrics that writers and readers publish on `metricsSubject`, and their sum.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: no count is taken twice, and none is ever taken back.

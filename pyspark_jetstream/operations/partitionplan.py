@@ -1,5 +1,5 @@
 """
-Which streams make the partitions of another stream, and how the server fills them.
+The streams that hold another stream's partitions, and the way the server fills them.
 
 Owns: the *streams layout* (`NAME-{partition}`, one stream a partition, each with a `sources` entry
 on the origin) and the *numbered* stream in front of it, which by itself is the *filtered* layout.

@@ -1,5 +1,5 @@
 """
-What an operator wants paused, which producers were told, and which of them acknowledged.
+Pauses that an operator wants, producers that were told, and those that acknowledged.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and publish what is returned.
 Rule 2: the operator's side of `throttleprotocol`; the writer's is `throttle`.

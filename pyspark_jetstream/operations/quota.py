@@ -1,5 +1,5 @@
 """
-How much may be published on some subjects: what writers may share, and when others must rest.
+A quota on some subjects: the rate that writers may share, and the times when others must rest.
 
 Rule 1: no I/O and no clock; callers pass what there was (`Came`), and `now` (seconds).
 

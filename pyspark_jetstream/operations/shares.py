@@ -1,5 +1,5 @@
 """
-Which writer may publish how much of a limit.
+Shares of a limit: how much of it each writer may publish.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 

@@ -1,5 +1,5 @@
 """
-Which subjects of which writers are paused, why, and until when: PIP-385's `isThrottled`.
+Paused subjects of writers, with reason and end: PIP-385's `isThrottled`.
 
 A writer is a task of Spark's, on some executor; so it is asked where operators speak to it, on
 `throttleSubject`. Whoever may publish there may ask: from the driver, a notebook, anywhere.

@@ -1,1 +1,1 @@
-"""Messages that wait to be sent: how urgent, how many may go, what is paused or shed."""
+"""Messages that wait to be sent: priorities, limits, pauses and shedding."""

@@ -1,5 +1,5 @@
 """
-Which rows of a task go next, which wait, and which, if asked for, are shed.
+Admission: the rows of a task that go next, those that wait, and, if asked for, those that are shed.
 
 Rule 1: every decision about order among subjects, waiting for room, pauses and shedding is taken
 here; what is on the wire is a window's or a batch's.

@@ -1,5 +1,5 @@
 """
-Rows that are shed or rejected as dead letters, and dead letters as the rows they were.
+Dead letters: made of rows that are shed or rejected, and made rows again.
 
 Rule 1: no I/O and no loop over rows; Python looks at each distinct subject once.
 Rule 2: `restore` gives back what `of` was given: subject, payload, header lines, id.

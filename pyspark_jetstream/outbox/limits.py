@@ -1,5 +1,5 @@
 """
-How many publishes may be on the wire: a limit that follows what the server can take.
+The limit of publishes on the wire: it follows the capacity of the server.
 
 Rule 1: nothing but PubAcks, their round trips and push-backs decides; who sends what is not known.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).

@@ -1,5 +1,5 @@
 """
-In which order rows that wait go out (overload.md §7): lanes by their most urgent row, in turns.
+The order of waiting rows (overload.md §7): lanes by their most urgent row, in turns.
 
 Rule 1: a few kernels over the rows, no loop.
 """

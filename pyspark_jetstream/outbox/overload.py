@@ -1,5 +1,5 @@
 """
-Which streams have pushed back of late, and which rows make room for that.
+Overload: the streams that pushed back lately, and the rows that make room for others.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: it takes the server's push-back, for the stream of a row, to shed that row (A12). That a

@@ -1,5 +1,5 @@
 """
-Rows that step aside for a pause: into a stream where they wait, or back to where they wait already.
+Parking: rows of a paused subject are stored in a stream to wait, or stay in it.
 
 Rule 1: no I/O and no clock; the caller brings the function that says whether there is room.
 

@@ -1,5 +1,5 @@
 """
-How urgent each row is: critical, normal, non-critical, by subject, header, claim or custom logic.
+The priority of each row: critical, normal, non-critical, by subject, header, claim or custom logic.
 
 Rule 1: in text priorities are names, and a number is none (0 would be critical to one reader and
 nothing to another). A function may return the numbers of `Priority`, which are the RFC's.

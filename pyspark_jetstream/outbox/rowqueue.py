@@ -1,5 +1,5 @@
 """
-A queue of rows: blocks in, and rows out in the order in which they go.
+A queue of rows: blocks come in, rows leave in the order of sending.
 
 Rule 1: no I/O and no clock; a few kernels over the rows, no loop.
 

@@ -1,5 +1,5 @@
 """
-The streams a write may reach: which one takes a subject, and what it allows.
+The target streams of a write: the one that takes a subject, and its limits.
 
 Rule 1: every decision that depends on a target's configuration is taken here.
 Rule 2: no I/O; the caller brings the function that asks the server.

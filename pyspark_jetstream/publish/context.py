@@ -1,4 +1,4 @@
-"""What the publishing of a task is given beside its connection and its rows: values, no calls."""
+"""The inputs of a task's publishing beside its connection and its rows: values, no calls."""
 
 from __future__ import annotations
 

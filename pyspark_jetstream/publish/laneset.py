@@ -1,5 +1,5 @@
 """
-The lanes of one task: which rows go through which, by their target streams and the publish mode.
+The lanes of one task: the lane of each row follows from its stream and the publish mode.
 
 Rule 1: no I/O and no clock. Lanes are made when the first row needs one.
 """

@@ -1,5 +1,5 @@
 """
-The metrics of writers and readers: their names, and what many of them counted as one.
+Metrics of writers and readers: their names, and their sums.
 
 Rule 1: no I/O and no clock.
 Rule 2: every value is a whole number (seconds are kept in microseconds), so that adding snapshots

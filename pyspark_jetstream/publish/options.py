@@ -1,4 +1,4 @@
-"""The options of a write: where rows go, how they are published, which stream is created."""
+"""Options of a write: targets, the publish mode, and the stream to create."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What keeps rows of a write back: operators, refusals of the server, and the CPU it may use.
+Reasons to hold rows of a write back: operators, refusals of the server, and a limit of CPU.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
 (`operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the

@@ -1,5 +1,5 @@
 """
-The blocks of a task's rows, made while its connection is served.
+A thread that makes the blocks of a task's rows while another serves the connection.
 
 Spark's iterator blocks for as long as Spark computes. Read on a thread of its own, the task's own
 thread answers PINGs and operators meanwhile, and keeps an open batch alive. One block is made at a

@@ -1,5 +1,5 @@
 """
-Rows that their streams do not get: dropped, or stored as dead letters, by a lane of their own.
+Shed rows: dropped, or stored as dead letters by a lane of their own.
 
 They are shed under overload (`overloadPolicy`), or rejected: they can be no messages, or the server
 will never store them (`onReject`).

@@ -1,5 +1,5 @@
 """
-What a writer counts of itself while it publishes: blocks that leave the queue, PubAcks, pauses.
+Counts of a writer while it publishes: blocks that leave the queue, PubAcks, pauses.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and seconds that they have
 measured, and publish what `report` returns.

@@ -1,5 +1,5 @@
 """
-What filters of a query leave of a read: a part that holds every row they could accept.
+The part of a read that a query's filters leave: it holds every row that they could accept.
 
 Rule 1: no I/O, and nothing of Spark; `pushdown` says what its filters mean in these words.
 Rule 2: a narrowing may keep too much, never too little. Spark evaluates its filters all the same,

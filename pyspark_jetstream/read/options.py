@@ -1,5 +1,5 @@
 """
-Which of the four batch reads the options of `spark.read` describe, and its typed options.
+Options of `spark.read`: they choose one of the four batch reads, with typed options.
 
 * a *call*: one direct get as ADR-31 describes it (`sequence`, `lastBySubject`, `nextBySubject`,
   `batch`);

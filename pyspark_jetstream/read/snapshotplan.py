@@ -1,5 +1,5 @@
 """
-Snapshots: which way to find them, what the plan of one is, and what its gaps mean.
+Snapshots: the ways to find one, its plan, and the meaning of gaps.
 
 Rule 1: no I/O and no clock; the streams are asked in `snapshotplanner`, the messages fetched in
 `snapshotread`.

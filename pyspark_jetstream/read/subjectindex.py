@@ -1,5 +1,5 @@
 """
-Subjects of a stream by name: which there are, and the last message of each at a sequence.
+The subjects of a stream by name, and the last message of each at a sequence.
 
 A replica that lags, or a mirror, may answer. So no answer is believed that may be old:
 

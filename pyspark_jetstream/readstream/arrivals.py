@@ -1,5 +1,5 @@
 """
-Tells a driver that has nothing to do when a message comes: by pulls that can bring none.
+The wake-up of an idle driver when a message comes: by pulls that can bring none.
 
 A pull from a consumer of the query that allows one byte, under the id of the query's last pin, ends
 as soon as there is a message: the server says that it is too large or, if that pin has ended, that

@@ -1,6 +1,5 @@
 """
-Where a query changes over from one layout of its partitions to another: the cut, by the sequences
-of the stream that both are copies of.
+The cut between two layouts of a query's partitions, by the sequences of the stream that both copy.
 
 Must not know: batches; what is done with the cut is `changing`.
 """

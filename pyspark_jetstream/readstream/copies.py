@@ -1,5 +1,5 @@
 """
-Streams that the server fills from others: where each of their messages comes from.
+Streams that the server fills from others: the origin of each of their messages.
 
 The server writes into the header `Nats-Stream-Source` of a copied message which stream it was
 copied from, its sequence and its subject there; it replaces the one of an earlier hop. It copies

@@ -1,5 +1,5 @@
 """
-What a streaming read counts of itself: rows, lag, batches, pins and claims.
+Counts of a streaming read: rows, lag, batches, pins and claims.
 
 The driver counts for the whole query, each task its own rows; an exporter sums that up. All of it
 has the name of the query, its stream and partition, never a subject.

@@ -1,5 +1,5 @@
 """
-What the streaming reads share: Spark's calls, handed to the state of one run of the query.
+The common part of streaming reads: it hands Spark's calls to the state of one run of the query.
 
 A reader is pickled to the tasks before anything runs, so it holds no socket: all state is in its
 driver, which is made on first use, in the source process.

@@ -1,5 +1,5 @@
 """
-Planning one micro-batch: where it ends, what each partition holds, how each is read.
+The plan of one micro-batch: its end, the messages of each partition, the way each is read.
 
 Asks the server through `survey`, decides with `planning`. Must not know Spark: `reader` turns a
 plan into tasks.

@@ -1,7 +1,7 @@
 """
-The tasks of a planned batch: what each reads, and how. By the offsets alone, so that a replay has
-the same ones; but nothing is read of a stream that was deleted since, or made anew
-(`failOnDataLoss=false`): of several streams the others keep their tasks.
+The tasks of a planned batch: the range of each, and the way it reads. The offsets alone decide, so
+a replay has the same tasks. A stream that was deleted or made anew since is not read
+(`failOnDataLoss=false`); the other streams keep their tasks.
 """
 
 from __future__ import annotations

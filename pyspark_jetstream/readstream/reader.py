@@ -1,5 +1,5 @@
 """
-`spark.readStream.format("jetstream")`: what Spark calls on the driver and in the tasks.
+`spark.readStream.format("jetstream")`: Spark's calls on the driver and in the tasks.
 
 Guarantees, and what they rest on:
 

@@ -1,6 +1,6 @@
 """
-Publishes what a streaming read counts (`metricsSubject`): the driver from a thread, tasks at their
-end and in between.
+Published counts of a streaming read (`metricsSubject`): by the driver from a thread, by tasks at
+their end and in between.
 
 Nothing waits for it and nothing fails by it: a report that cannot be sent is lost, and the next one
 makes up for it. The thread has a connection of its own, because Spark calls the driver only now

@@ -1,5 +1,5 @@
 """
-Hot standby: which of several identical queries reads, and where it goes on.
+Hot standby: one of several identical queries reads, from where the last one stopped.
 
 They share one record. Whoever reads renews it; whoever waits watches it. Only changes of the record
 count, on the watcher's own monotonic clock: no two clocks are compared.

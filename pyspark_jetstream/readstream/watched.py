@@ -1,6 +1,6 @@
 """
-What a query reads from, as it was seen last: its streams, and those of its consumers that are
-watched; and whether they still are what its checkpoint knows.
+The streams and watched consumers of a query as last seen, and proof that they are still those of
+its checkpoint.
 """
 
 from __future__ import annotations

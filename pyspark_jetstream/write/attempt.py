@@ -1,5 +1,5 @@
 """
-One attempt of a task under the ledger: what earlier ones have stored, and whether it is the latest.
+One attempt of a task under the ledger: rows of earlier attempts, and proof that it is the latest.
 
 It notes in the task's record where each stream ends before rows go there, looks up rows that an
 earlier attempt may have stored before they are sent, and stops when a later one has taken the

@@ -1,5 +1,5 @@
 """
-By which mapping the rows of a batch go: the one that the first task of the batch has noted.
+The mapping of a batch: the one that its first task has noted.
 
 What `subjectMapping` says may change while a batch is under way: Spark asks for a writer before
 each micro-batch, which reads the option's file; and a query may start again with other options, or

@@ -1,5 +1,5 @@
 """
-The `headers` column of a write as header lines: which are lines, which are faults, which stay out.
+The `headers` column of a write as header lines: lines, faults, and headers that stay out.
 
 Rule 1: no I/O and no loop over rows; a column is a handful of Arrow kernels.
 

@@ -1,5 +1,5 @@
 """
-Rows of paused subjects in a stream of their own (`throttleParkStream`), and what sends them on.
+Rows of paused subjects in a stream of their own (`throttleParkStream`), and their way on.
 
 A task parks its rows (`outbox.parking`); the batch ends, and the driver's commit drains: it sends
 the rows of committed batches whose subjects are not paused, in the order of each subject, and

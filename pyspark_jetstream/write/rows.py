@@ -1,5 +1,5 @@
 """
-Arrow batches as messages: which column is what, where each row goes, and its header lines.
+Arrow batches as messages: the role of each column, the subject of each row, its header lines.
 
 Rule 1: whatever is wrong with a row is found here, before any byte of its batch is sent. It is an
 error that names the first such row, or, with `onReject`, that row's own: the others go on.

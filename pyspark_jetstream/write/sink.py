@@ -1,5 +1,5 @@
 """
-What Spark calls to write: one write a task, and a commit that checks their counts.
+Spark's calls to write: one write for each task, and a commit that checks their counts.
 
 JetStream has no transaction over tasks: a message is in its stream from its PubAck on, whether
 Spark commits or not. What makes a write exactly once is that every attempt gives the same row the

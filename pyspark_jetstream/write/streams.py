@@ -1,5 +1,5 @@
 """
-The streams of a task's rows: which one takes a subject, and how each was when it was found.
+The streams of a task's rows: the one that takes a subject, and its state when it was found.
 
 While publishes are under way, requests go over connections of their own: on the task's PubAcks
 arrive.

@@ -400,7 +400,7 @@ def test_the_page_of_figures_is_made_of_results(tmp_path):
     alone = "| read, 2 partitions | 4,000 | 8,000 | 0.50 | 1.5 |  | 0.2 |  | 1.5 | 0.5 | 1,120 |  |"
     assert alone in text
     assert "| read, 64 partitions | 4,000 |  |  | 1.5 |  | 0.2 |  |  |  | 1,120 |  |" in text
-    assert "- the server: one" in text and "- raw drain: half of it" in text
+    assert "| the server | one" in text and "- raw drain: half of it" in text
     assert "| 1/s | 7.0 |" in text
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "_static/bench").iterdir()}
     assert sorted(drawn) == [

@@ -1,1 +1,1 @@
-"""From bytes as they came off the wire to record batches, by the column."""
+"""Bytes off the wire made record batches, by the column."""

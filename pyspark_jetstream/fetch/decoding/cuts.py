@@ -1,5 +1,5 @@
 """
-Cuts: the messages that a window of bytes begins with, by the column.
+Cuts: the whole messages at the start of a window of bytes, by the column.
 
 A consumer's message is the line `HMSG <subject> <sid> <ack subject> <sizes>`, a header block and
 the payload, or `MSG` with one size and without a block. A window begins where a message does, and

@@ -1,5 +1,5 @@
 """
-Backfills that can be killed: what `backfill range`, `backfill snapshot` and `replay` are made of.
+Backfills that survive a kill: the parts of `backfill range`, `backfill snapshot` and `replay`.
 
 A *source* (`ranges`, `snapshots`) plans its chunks once and reads each of them as often as asked,
 the same rows every time. A *target* (`parquet`, `relay`) takes a chunk over as a whole. Between

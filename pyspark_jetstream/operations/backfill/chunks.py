@@ -1,5 +1,5 @@
 """
-How a range of sequences becomes chunks, and how a chunk is asked for.
+Chunks of a range of sequences, and the request for one.
 
 Rule 1: no I/O. The reads come from the package's own plan of the whole range, so a backfill covers
 what one `spark.read` of it would.

@@ -1,4 +1,4 @@
-"""From chunk to chunk: what is not done yet is read, handed to the target, and recorded."""
+"""The loop over chunks: each that is not done is read, handed to the target, and recorded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What a backfill fails with: one line each, and the exit status that goes with it.
+Failures of a backfill: one line each, and the exit status that goes with it.
 
 Neither Spark nor Py4J is imported here, for the programs that need neither.
 """

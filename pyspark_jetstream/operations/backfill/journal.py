@@ -1,5 +1,5 @@
 """
-What a backfill knows about itself, kept beside what it writes.
+The journal of a backfill: a record of its progress beside its output.
 
     <output>/_progress/plan.json         written first: what is read, pinned, and its chunks
     <output>/_progress/chunk-00017.json  written when chunk 17 is done, never changed

@@ -1,4 +1,6 @@
-"""How far a backfill is: a bar on a terminal (rich, extra `cli`), plain lines anywhere else."""
+"""
+The progress of a backfill: a bar on a terminal (rich, extra `cli`), plain lines anywhere else.
+"""
 
 from __future__ import annotations
 

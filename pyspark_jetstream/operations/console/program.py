@@ -1,5 +1,5 @@
 """
-What each program of the command is made of: a command line, one way to fail, exit statuses.
+The parts of each program of the command: a command line, one way to fail, exit statuses.
 
 A program is a module whose docstring is its help, with two functions: `arguments` declares what its
 command line takes, `run` does it and returns the exit status. The rest is the same for all and

@@ -1,4 +1,4 @@
-"""What the programs show while they work: rich on a terminal, plain lines anywhere else."""
+"""The programs' output while they work: rich on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 

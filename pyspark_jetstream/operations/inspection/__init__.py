@@ -1,1 +1,1 @@
-"""What `inspect` and `unpin` know: the server, a checkpoint, and what of it is a problem."""
+"""Knowledge of `inspect` and `unpin`: the server, a checkpoint, and problems of both."""

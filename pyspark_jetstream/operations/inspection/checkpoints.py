@@ -1,5 +1,5 @@
 """
-What a streaming query's checkpoint says, read off its files.
+A streaming query's checkpoint, read off its files.
 
 Owns: where Spark keeps which batch was planned and committed (`offsets/<batch>`, `commits/<batch>`)
 and how it writes a source's offset there. Must not know: what an offset means, the server, Spark

@@ -1,5 +1,5 @@
 """
-What an inspection finds, and what of it is a problem.
+Findings of an inspection, and the problems among them.
 
 Rule 1: every judgement is made here, of what `inspection` was told by the server and the
 checkpoint; what a query takes for granted is judged by the query's own list (`fetch.assumptions`),

@@ -1,6 +1,6 @@
 """
-A checkpoint on any file system that Spark reaches (`hdfs:`, `s3a:`, `viewfs:`), by Hadoop's
-FileSystem in a JVM: that of the session that is there, else one that is started without a session.
+A checkpoint on any file system that Spark reaches (`hdfs:`, `s3a:`, `viewfs:`). Hadoop's FileSystem
+reads it in the session's JVM, or in a JVM of its own.
 
 What Spark is configured with holds here as well: `spark-defaults.conf`, `$PYSPARK_SUBMIT_ARGS`
 (`spark.hadoop.*`, packages), `$HADOOP_CONF_DIR`, and what `spark-submit` is given.

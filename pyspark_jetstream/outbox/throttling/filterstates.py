@@ -1,5 +1,5 @@
 """
-The pauses and rates of filters, from one side and for one reason, and which holds for a subject.
+Pauses and rates of filters, from one side and for one reason, and the lookup by subject.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic). A window that was found to be
 over is not looked at again.

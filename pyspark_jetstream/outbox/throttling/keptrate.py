@@ -1,5 +1,5 @@
 """
-A writer's rate on the subjects of a filter: how many rows may go now, and when the next may.
+A writer's own rate on the subjects of a filter: the rows that may go now, and when the next may.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 

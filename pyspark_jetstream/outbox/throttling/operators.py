@@ -1,5 +1,5 @@
 """
-A writer's talk with its operators: it says that it begins, hears what is paused, and acknowledges.
+A writer's part of the throttle protocol: it announces itself, receives pauses, acknowledges them.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic) and send what is returned.
 Rule 2: the writer's side of `throttleprotocol`, for one task; what is paused is in `throttle`.

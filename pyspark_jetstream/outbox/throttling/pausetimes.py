@@ -1,5 +1,5 @@
 """
-For how long subjects were paused, and how many limits that were.
+The time for which subjects were paused, and the number of limits met.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: time counts as it passes. A pause that is issued again counts what that adds, one that is

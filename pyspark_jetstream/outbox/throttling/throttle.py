@@ -1,5 +1,5 @@
 """
-Which subjects are paused, or held to a rate, since when, until when, and why.
+Paused and rate-limited subjects: since when, until when, and why.
 
 Rule 1: operators' commands and the server's refusals say so in the same states: a reason
 (`throttleprotocol.Reason`), a filter of destination subjects, a window of time.

@@ -1,5 +1,5 @@
 """
-What operators and writers say to each other on the throttle's control subject (PIP-385 over NATS).
+Messages between operators and writers on the throttle's control subject (PIP-385 over NATS).
 
 Rule 1: no I/O, no clock and no state; bytes to values and back.
 Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart, as in ADR-50.

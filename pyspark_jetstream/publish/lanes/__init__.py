@@ -1,1 +1,1 @@
-"""Lanes: three ways to publish the rows of one stream, and what their answers mean. No I/O."""
+"""Lanes: three ways to publish the rows of one stream, and the meaning of the answers. No I/O."""

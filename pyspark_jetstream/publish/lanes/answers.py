@@ -1,5 +1,5 @@
 """
-What an answer to a publish means: stored, refused for now and why, or rejected for good.
+The meaning of an answer to a publish: stored, refused for now and why, or rejected for good.
 
 Or one to a row or a ping of a fast-ingest batch (ADR-50; `fastlane` shows them all).
 

@@ -1,5 +1,5 @@
 """
-What a lane of batches has yet to store: rows that wait for a batch, and rows that go one by one.
+The rows that a lane of batches has yet to store: some wait for a batch, some go one by one.
 
 `BatchLane` is what `fastlane` and `atomiclane` share: one batch on its way at a time, rows behind
 it in the `Backlog`. A batch is an optimistic thing. Where one does not end as it should, lanes do

@@ -1,5 +1,5 @@
 """
-One fast-ingest batch: its rows, what the server said of it, and how it ends (`fastlane` says all).
+One fast-ingest batch: its rows, the server's answers, and its end (`fastlane` says all).
 
 Rule 1: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 """

@@ -1,5 +1,5 @@
 """
-Publishes by their ordinals: which are offered, which were sent and when, which are done with.
+Publishes by their ordinals: those offered, those sent and when, those that are done.
 
 Rule 1: no decision is taken here; what goes, and what goes again, is the window's to say.
 

@@ -1,4 +1,4 @@
-"""What a lane is: a connection's way to publish the rows of one stream, or of all."""
+"""The lane as an interface: a connection's way to publish the rows of one stream, or of all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Publishes whose first sending was not acked: which wait to go again, since when, and until when.
+Publishes without an ack for their first sending: those that go again, since when, and until when.
 
 Rule 1: no I/O and no clock; what goes again, and when, is the window's to say.
 """

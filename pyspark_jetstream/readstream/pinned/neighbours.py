@@ -1,5 +1,5 @@
 """
-Who else is at a query's consumers: other queries, by the metadata; other clients, by their pulls.
+Other users of a query's consumers: queries, by the metadata; other clients, by their pulls.
 
 Before a run touches a consumer that is there it asks whether the query that made it lives. Before
 a batch, while no attempt of this query runs, it looks who is pinned and who waits at the consumers

@@ -1,5 +1,5 @@
 """
-Who is pinned where, and when somebody else's pulls from a consumer of ours are an error.
+Ownership of pins: the holder of each, and the pulls of others that are an error.
 
 The server does not say who pulls. What it says is compared with what this query knows of itself:
 

@@ -1,5 +1,5 @@
 """
-Listens for a driver: to advisories about its consumers' pins, and to what its attempts announce.
+The driver's listener: advisories about pins of its consumers, and announcements of its attempts.
 
 One thread with a connection of its own, because Spark calls the driver only now and then, and a
 connection that nobody reads is cut. It decides nothing: `ownership.Pins` keeps what came. It also

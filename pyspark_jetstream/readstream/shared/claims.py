@@ -1,5 +1,5 @@
 """
-What a query has claimed of a shared consumer, as the offset of its checkpoint.
+The claims of a query on a shared consumer, as the offset of its checkpoint.
 
 A pinned consumer's batch is a range between two offsets. A shared one's is what the server chose
 to deliver, so the offset at a batch's *end* names the sequences themselves; where the batch starts

@@ -1,5 +1,5 @@
 """
-One query among those that share consumers: what it claims, keeps alive, leaves and acknowledges.
+One query among those that share consumers: its claims are made, kept alive, left and acknowledged.
 
 Its state is that of one run, from the moment its consumers are there. The driver (`reader`) says
 when a batch begins, and makes tasks of what is claimed.

@@ -1,6 +1,6 @@
 """
-What a query that shares consumers reads from, as it was seen last: its streams and the consumers;
-and whether they still are what its batches know.
+The streams and consumers of a sharing query as last seen, and proof that they are still those of
+its batches.
 """
 
 from __future__ import annotations

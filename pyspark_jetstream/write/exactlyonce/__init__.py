@@ -1,1 +1,1 @@
-"""Exactly once: what a query knows of its earlier attempts and batches, and of its targets then."""
+"""Exactly once: a query's records of its earlier attempts and batches, and of their targets."""

@@ -1,5 +1,5 @@
 """
-What became of the target streams while rows were written: the commit's look at them.
+Changes of the target streams while rows were written: the commit looks for them.
 
 A PubAck says that a row was stored, not that it still is. A stream that is deleted and made anew,
 purged, or turned to `interest` under a running write acknowledges every row, and lacks some. Each

@@ -1,5 +1,5 @@
 """
-What a commit notes of its target streams, and what shows before a later batch that they lost it.
+A commit's record of its target streams: a later batch sees by it that one lost rows.
 
 A PubAck is no write to the disk: a power cut, or an older copy of a store that is put back, takes
 from the end of a stream what the ledger and Spark's checkpoint call written. Spark's batches count

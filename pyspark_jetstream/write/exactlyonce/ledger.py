@@ -1,5 +1,5 @@
 """
-The ledger: which batches are written, and which tasks of a batch have begun.
+The ledger: the written batches, and the tasks of a batch that have begun.
 
 It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `nats kv` shows it:
 

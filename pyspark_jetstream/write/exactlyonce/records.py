@@ -1,5 +1,5 @@
 """
-The records of the ledger as values: what a task has noted, and what stood there at one moment.
+Records of the ledger as values: the note of a task, and all notes at one moment.
 
 Rule 1: no I/O; whatever a stranger wrote there is a `LedgerError`, and no record.
 """

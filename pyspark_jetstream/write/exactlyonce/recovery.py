@@ -1,5 +1,5 @@
 """
-What an earlier attempt of a task has stored: the message ids behind the sequences it had noted.
+Rows that an earlier attempt of a task stored: the message ids after the sequences in its note.
 
 The stream's duplicate window forgets an id after minutes; the stream itself does not. So an attempt
 that follows another one reads all that was stored since, and leaves out the rows that are there.

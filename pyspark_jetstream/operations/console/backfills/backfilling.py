@@ -1,4 +1,4 @@
-"""What backfills share: arguments, what their rows depend on, Spark, what is said at the end."""
+"""Common parts of backfills: arguments, dependencies of rows, Spark, and the report at the end."""
 
 from __future__ import annotations
 
