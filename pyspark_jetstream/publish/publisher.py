@@ -52,7 +52,7 @@ from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
-from .telemetry import Cause, Counts, LaneTotals, Reporter, Watchdog
+from .telemetry import Cause, Counts, Reporter, Watchdog
 
 logger = get_logger(__name__)
 
@@ -485,11 +485,11 @@ class Publisher:
         for number, (way, totals) in enumerate(lanes.totals()):
             telemetry.count(totals, way.stream, number)
         telemetry.count(
-            LaneTotals(
-                rejected=self.shedding.rejected,
-                invalid=self.pauses.throttle.invalid,
-                unrecognised=self._context.signals.unrecognised,
-            )
+            {
+                "rejected": self.shedding.rejected,
+                "invalid": self.pauses.throttle.invalid,
+                "unrecognised": self._context.signals.unrecognised,
+            }
         )
         telemetry.passed(now)
         queue = queue_rows(options.rules.queue_size, load.limit)

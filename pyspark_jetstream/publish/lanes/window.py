@@ -313,9 +313,7 @@ class Window:
         if outcome.is_push_back:
             self.tally.push_backs[subject] = again.resume_at
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            self.tally.refusals.add(
-                Refusal(subject, outcome.err_code, again.resume_at, outcome.detail)
-            )
+            self.tally.refusals.add(Refusal(subject, outcome, again.resume_at))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         block = self._flight.block(ordinal)
