@@ -457,9 +457,9 @@ class Publisher:
         if is_busy is not None:
             self.lanes.freeze_limits(is_busy)
             if is_busy:
-                self.admission.busy(now)
+                self.admission.overload.busy(now)
         for place, at in self.lanes.push_backs(now):
-            self.admission.pushed_back(place, at)
+            self.admission.overload.pushed_back(place, at)
         at_limit = False
         for lane in self.lanes.main:
             refusals, lane.tally.refusals = lane.tally.refusals, set()

@@ -127,7 +127,6 @@ class Telemetry:
         self._totals: dict[int, Mapping[str, int]] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._pauses: PauseTimes[_Paused] = PauseTimes()
-        self._commanded: dict[Reason, dict[_Paused, None]] = {}  # the operators' pauses among them
         self._met = Limited(_MET_AGAIN_S)
         self._blocked: tuple[Cause, float] | None = None
 
@@ -190,10 +189,9 @@ class Telemetry:
         if subject != REST:  # what is about all subjects is told apart, be the labels used up
             subject = self._route(subject)
         key = _Paused(PausedBy.OPERATOR, reason, subject, "")
-        known = self._commanded.setdefault(reason, {})
-        known[key] = None
-        for pause in known:  # what it is about, too, is as the latest word says
-            if pause != key and covers(key.subject, pause.subject):
+        for pause in self._pauses:  # what it is about, too, is as the latest word says
+            is_alike = pause[:2] == key[:2] and pause != key
+            if is_alike and covers(key.subject, pause.subject):
                 self._passed(pause, self._pauses.paused(pause, now, now))
         is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
         self._passed(key, self._pauses.paused(key, now + pause_s, now))
