@@ -161,7 +161,8 @@ class Admission:
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
         self._checked_at = -math.inf
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
-        self._overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
+        self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
+        """Is told of push-back."""
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
@@ -335,14 +336,6 @@ class Admission:
 
     # ── overload ─────────────────────────────────────────────────────────────────────────────
 
-    def pushed_back(self, place: int | None, at: float) -> None:
-        """The server pushed back, as `Overload.pushed_back` has it."""
-        self._overload.pushed_back(place, at)
-
-    def busy(self, now: float) -> None:
-        """The writer uses more CPU than it may (A26)."""
-        self._overload.busy(now)
-
     def _is_full(self, load: Load) -> bool:
         full = len(self._queue) >= queue_rows(self._rules.queue_size, load.limit)
         return full or self._queue.nbytes >= self._rules.queue_bytes
@@ -350,7 +343,7 @@ class Admission:
     def _is_overloaded(self, now: float, load: Load) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
         is_full = load.in_flight >= load.limit and self._is_full(load)
-        return is_full and self._overload.is_felt(now)
+        return is_full and self.overload.is_felt(now)
 
     def _make_room(self, now: float, load: Load) -> list[Leaving]:
         """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
@@ -360,11 +353,11 @@ class Admission:
             return []
         block = self._queue.merged()
         here = all_places(len(block.messages))
-        places = self._overload.to_go(block.messages, block.sizes, here, over, now)
+        places = self.overload.to_go(block.messages, block.sizes, here, over, now)
         messages = self._shed(places)
         if messages is None:
             return []
-        by_reason = self._overload.by_reason(messages, over_rows > 0, now)
+        by_reason = self.overload.by_reason(messages, over_rows > 0, now)
         return [Leaving(part, reason) for part, reason in by_reason]
 
     def _shed(self, places: pa.Array) -> Messages | None:
@@ -404,7 +397,7 @@ class Admission:
             return shed
         block, places = self._all()
         places = places.filter(pc.less_equal(block.unsent.take(places), before))
-        kept = pc.invert(self._overload.may_go(block.messages).take(places))
+        kept = pc.invert(self.overload.may_go(block.messages).take(places))
         if pc.any(kept).as_py():
             place = places[pc.index(kept, True).as_py()].as_py()
             raise QueueTimeoutError(
@@ -425,11 +418,11 @@ class Admission:
         Args:
             publish_timeout_s: what a row has from its first sending.
         """
-        if not self._rules.sheddable or not self.waiting or not self._overload.is_felt(now):
+        if not self._rules.sheddable or not self.waiting or not self.overload.is_felt(now):
             return []
         block, places = self._all()
         sent_by = now - _PATIENCE * publish_timeout_s
-        may = self._overload.to_give_up(block.messages, sent_by, places, now)
+        may = self.overload.to_give_up(block.messages, sent_by, places, now)
         messages = self._shed(may)
         self._sort(now)
         return [] if messages is None else [Leaving(messages, "PublishTimeout")]

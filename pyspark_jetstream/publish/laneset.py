@@ -28,7 +28,7 @@ from .lanes.fastlane import FastLane
 from .lanes.lane import Lane, LaneTerms, Outlook
 from .lanes.retries import Deadlines
 from .options import SinkOptions
-from .telemetry import LaneTotals, Telemetry, WatchedLimit, Way
+from .telemetry import Telemetry, WatchedLimit, Way
 
 logger = get_logger(__name__)
 
@@ -166,24 +166,22 @@ class LaneSet:
         """Publish mode of rows for the stream in this place."""
         return Way(self._mode(place), "" if place is None else self._targets[place].name)
 
-    def totals(self) -> list[tuple[Way, LaneTotals]]:
-        """Publish mode and counts of each lane in this task."""
-        return [
-            (
-                self._watched[lane].way,
-                LaneTotals(
-                    stored=lane.tally.acked if lane in self.main else 0,
-                    dead_letters=0 if lane in (*self.main, self.parked) else lane.tally.acked,
-                    parked=lane.tally.acked if lane is self.parked else 0,
-                    duplicates=lane.tally.duplicates,
-                    retries=lane.tally.retries,
-                    late_retries=lane.tally.late_retries,
-                    drops=self._watched[lane].drops if lane in self.main else 0,
-                    ignored=lane.tally.ignored,
-                ),
-            )
-            for lane in self.all
-        ]
+    def totals(self) -> list[tuple[Way, dict[str, int]]]:
+        """Publish mode and counts of each lane in this task, as `Telemetry.count` takes them."""
+        found = []
+        for lane in self.all:
+            tally, watched, is_main = lane.tally, self._watched[lane], lane in self.main
+            kind = "stored" if is_main else "parked" if lane is self.parked else "dead_letters"
+            totals = {
+                kind: tally.acked,
+                "duplicates": tally.duplicates,
+                "retries": tally.retries,
+                "late_retries": tally.late_retries,
+                "drops": watched.drops if is_main else 0,
+                "ignored": tally.ignored,
+            }
+            found.append((watched.way, totals))
+        return found
 
     def lately(self) -> list[tuple[Way, int]]:
         """How each lane's rows go, and how many have no PubAck."""

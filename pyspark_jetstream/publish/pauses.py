@@ -170,15 +170,15 @@ class WriterPauses:
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
         """The server refused a publish: its subject waits. True where there is no room for it."""
-        subject, err_code, until, _ = refusal
+        subject, outcome, until = refusal
         if subject in self._refusals or len(self._refusals) < _REFUSALS:
             self._refusals[subject] = refusal
-        if refusal.has_no_room:
+        if outcome.has_no_room:
             until = self._limited.reached(subject, now)
         pause_s = max(0.0, until - now)
-        self.throttle.refused(err_code, subject, pause_s, now)
+        self.throttle.refused(outcome.err_code, subject, pause_s, now)
         self._telemetry.refused(refusal, pause_s, stream, now)
-        return refusal.has_no_room
+        return outcome.has_no_room
 
     def looks(self, now: float) -> Callable[[str], bool]:
         """A function that says whether rows that were sent, of a subject, have to come back."""
@@ -270,11 +270,12 @@ class WriterPauses:
         if isinstance(error, ProducerThrottledError):
             if refusal is None or error.request_id:
                 return error
-            return error.because(refusal.detail, refusal.err_code)
+            return error.because(refusal.outcome.detail, refusal.outcome.err_code)
         throttled = self.throttle.error(error.subject, since, now)
         detail, err_code = error.detail, error.err_code
         if refusal is not None and not err_code:  # it is on the wire again
-            detail, err_code = f"{detail}; last answer: {refusal.detail}", refusal.err_code
+            detail = f"{detail}; last answer: {refusal.outcome.detail}"
+            err_code = refusal.outcome.err_code
         if throttled is None:
             return PublishTimeoutError(error.subject, detail, err_code)
         return throttled.because(detail, err_code)
@@ -283,10 +284,15 @@ class WriterPauses:
         """
         The last refusal of this subject, or of another for a lack of room that all subjects share.
         """
-        shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
+        shared = (
+            refusal
+            for refusal in self._refusals.values()
+            if refusal.outcome.has_no_room and refusal.outcome.err_code != _AT_LIMIT
+        )
         return self._refusals.get(subject) or next(shared, None)
 
 
 def _refused(refusal: Refusal) -> str:
     """The server's refusal, with advice."""
-    return str(PublishTimeoutError(refusal.subject, refusal.detail, refusal.err_code))
+    outcome = refusal.outcome
+    return str(PublishTimeoutError(refusal.subject, outcome.detail, outcome.err_code))

@@ -52,7 +52,7 @@ from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
-from .telemetry import Cause, Counts, LaneTotals, Reporter, Watchdog
+from .telemetry import Cause, Counts, Reporter, Watchdog
 
 logger = get_logger(__name__)
 
@@ -457,9 +457,9 @@ class Publisher:
         if is_busy is not None:
             self.lanes.freeze_limits(is_busy)
             if is_busy:
-                self.admission.busy(now)
+                self.admission.overload.busy(now)
         for place, at in self.lanes.push_backs(now):
-            self.admission.pushed_back(place, at)
+            self.admission.overload.pushed_back(place, at)
         at_limit = False
         for lane in self.lanes.main:
             refusals, lane.tally.refusals = lane.tally.refusals, set()
@@ -485,11 +485,11 @@ class Publisher:
         for number, (way, totals) in enumerate(lanes.totals()):
             telemetry.count(totals, way.stream, number)
         telemetry.count(
-            LaneTotals(
-                rejected=self.shedding.rejected,
-                invalid=self.pauses.throttle.invalid,
-                unrecognised=self._context.signals.unrecognised,
-            )
+            {
+                "rejected": self.shedding.rejected,
+                "invalid": self.pauses.throttle.invalid,
+                "unrecognised": self._context.signals.unrecognised,
+            }
         )
         telemetry.passed(now)
         queue = queue_rows(options.rules.queue_size, load.limit)

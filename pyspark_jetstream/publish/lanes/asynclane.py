@@ -114,9 +114,10 @@ class AsyncLane(Window):
     def ready(self, now: float, max_bytes: int) -> Frames | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
         if self._parts and (not super().busy if self.terms.strict else super().wants_rows):
-            part, first = self._parts.popleft(), self.end
+            part, first = self._parts.popleft(), self._flight.end
             self.append(framed(part, first, self._prefix))
-            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self.low:
+            low = self._flight.low
+            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= low:
                 self._framed.popleft()
             self._framed.append((first, part))
             if part.sent is not None:

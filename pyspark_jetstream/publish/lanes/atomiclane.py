@@ -336,9 +336,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._halve(batch)
         elif outcome.has_no_room:
             resume_at = batch.past.resume_at
-            self.tally.refusals.add(
-                Refusal(batch.subject(None), outcome.err_code, resume_at, outcome.detail)
-            )
+            self.tally.refusals.add(Refusal(batch.subject(None), outcome, resume_at))
         grace_s = min(self.terms.deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
         absent_since = batch.absent_since
         if not self.tally.acked and absent_since is not None and now - absent_since >= grace_s:

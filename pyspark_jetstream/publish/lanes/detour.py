@@ -139,7 +139,7 @@ class OneByOne(AsyncLane):
             unsure_since: since then, if that is later, they may be stored; infinite for not.
         """
         if served:
-            self.serve(messages.distinct)
+            self._flight.serve(messages.distinct)
         # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
         # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
         # rows that it lost.

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ...errors import PublishRejectedError
@@ -84,16 +84,6 @@ class Window:
             f"<Window {self.in_flight}/{self.limit} in flight, {self.bytes_in_flight} bytes,"
             f" {len(self._again.waiting)} waiting, {self.unsent} unsent, {self.tally.acked} acked>"
         )
-
-    @property
-    def low(self) -> int:
-        """Every ordinal below is settled."""
-        return self._flight.low
-
-    @property
-    def end(self) -> int:
-        """The first ordinal not offered."""
-        return self._flight.end
 
     @property
     def unsent(self) -> int:
@@ -153,10 +143,6 @@ class Window:
         """Whether only the sending that awaits its answer can have stored this publish."""
         is_new = self._flight.is_outstanding(ordinal) and ordinal not in self._again
         return is_new and self._earlier.get(ordinal, _NEW).unsure == math.inf
-
-    def serve(self, subjects: Sequence[str]) -> None:
-        """Notes subjects that a stream has taken."""
-        self._flight.serve(subjects)
 
     # ── recalling ────────────────────────────────────────────────────────────────────────────
 
@@ -313,9 +299,7 @@ class Window:
         if outcome.is_push_back:
             self.tally.push_backs[subject] = again.resume_at
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            self.tally.refusals.add(
-                Refusal(subject, outcome.err_code, again.resume_at, outcome.detail)
-            )
+            self.tally.refusals.add(Refusal(subject, outcome, again.resume_at))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         block = self._flight.block(ordinal)

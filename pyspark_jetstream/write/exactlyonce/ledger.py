@@ -59,7 +59,7 @@ from ...errors import (
 from ...outbox.parking import parking_prefix
 from ...outbox.targets import Target
 from ...sanitize import get_logger
-from .changes import SETTLES_S, Before, FoundStream
+from .changes import SETTLES_S, Before, FoundStream, fewest
 from .committed import Committed
 from .ids import SECRET_BYTES, Ids, Secrets
 from .records import (
@@ -327,7 +327,8 @@ class Ledger:
             if known is None:
                 streams[target.name] = self._at(target, since) if since else target.before
             else:
-                streams[target.name] = known.and_then(target.before)
+                kept = fewest(known.per_subject, target.per_subject)
+                streams[target.name] = known._replace(per_subject=kept)
         return streams
 
     def _at(self, target: FoundStream, since: str) -> Before:

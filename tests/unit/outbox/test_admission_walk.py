@@ -130,7 +130,7 @@ def test_random_walk(seed):
             lane = subject[rng.choice(sorted(in_flight))]
             refused = [row for row in in_flight if subject[row] == lane]
             rng.shuffle(refused)
-            one.pushed_back(None, now)
+            one.overload.pushed_back(None, now)
             throttle.refused(10077, lane, 0.3, now)
             messages = Messages.joined([in_flight.pop(row) for row in refused])
             one.give_back(replace(messages, sent=pa.repeat(now, len(refused))), now)
