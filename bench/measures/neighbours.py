@@ -28,7 +28,7 @@ from ..comparisons import Part, Times
 from ..others.bare import Counted
 from ..others.child import Child, Children
 from ..results import RATE, Entry
-from ..streams import WINDOW
+from ..streams import publish_payloads
 
 _ROWS: Final = 600_000
 _SIZE: Final = 91
@@ -79,7 +79,7 @@ def part(seconds: float) -> Part:
         for name in ("READ", "OTHER"):
             subjects = ["payloads.>"] if name == "READ" else ["other.>"]
             js.create_stream({"name": name, "subjects": subjects, "allow_direct": True})
-        _fill(server.url)
+        publish_payloads(server.url, _SIZE, _ROWS, _SUBJECTS)
         seen = [_beside(server.url, "no read", [], seconds)]
         for way, (how, options) in _WAYS.items():
             for tasks in _TASKS:
@@ -97,23 +97,6 @@ def part(seconds: float) -> Part:
                 name = f"{way}, {tasks} tasks" if tasks > 1 else f"{way}, 1 task"
                 seen.append(_beside(server.url, name, jobs, seconds))
     return Part(_entries(seen), _table(seen))
-
-
-def _fill(url: str) -> None:
-    job = {
-        "do": "bench.others.work:publish",
-        "url": url,
-        "size": _SIZE,
-        "rows": _ROWS,
-        "subjects": _SUBJECTS,
-        "first": 0,
-        "last": _ROWS,
-        "ids": None,
-        "window": WINDOW,
-    }
-    with Children([job]) as children:
-        children.go()
-        children.outcome()
 
 
 def _beside(url: str, name: str, jobs: list[dict[str, Any]], seconds: float) -> _Seen:
