@@ -41,7 +41,7 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
-from .assumptions import position_changes
+from .assumptions import removed_unread, stream_changes
 from .dataloss import GO_ON, History, check_loss, is_read, lost
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
@@ -266,7 +266,7 @@ class _RangeReader:
         read = self._read
         assert read.mark is not None
         known = Mark(read.mark.created, read.start)
-        change = position_changes(info, known, read.start)
+        change = stream_changes(info, known) or removed_unread(info, read.start)
         if change is not None:
             what = f"{change.text}. {GO_ON}" if read.fail_on_data_loss else change.text
             lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)

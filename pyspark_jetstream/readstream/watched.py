@@ -15,8 +15,8 @@ from ..errors import OffsetError, OptionError
 from ..fetch.assumptions import (
     Assumption,
     Change,
-    position_changes,
     removed_unread,
+    stream_changes,
     takes_all,
 )
 from ..fetch.consumer import edited
@@ -289,7 +289,8 @@ class WatchedStreams:
         for p in self._layout:
             info, position = self.infos[p.stream], offset.sequences[p.index]
             mark = offset.mark(p.stream, position)
-            change = position_changes(info, mark, position, p.stream in outgrown)
+            change = stream_changes(info, mark, p.stream in outgrown)
+            change = change or removed_unread(info, position)
             if change is None and info.retention != "limits":
                 kept_from = self._kept_from(offset, info)
                 change = removed_unread(info, kept_from, alone=True)
