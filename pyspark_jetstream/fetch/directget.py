@@ -43,12 +43,13 @@ from ..errors import (
 )
 from ..sanitize import get_logger
 from ..subjects import raw
+from ..worker import core_time
 from .assumptions import position_changes
 from .dataloss import GO_ON, History, check_loss, lost
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
-from .pace import FAR_S, Pace, appetite_of, courtesy_of, pace_of
+from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
 __all__ = [
     "MAX_REQUEST_BYTES",
@@ -68,7 +69,7 @@ message, and cuts a reader off that lags more than 64 MiB.
 _REQUEST_BYTES: Final = 2 << 20
 """Bytes that a request asks for."""
 
-_REQUEST_MESSAGES: Final = 4_000
+_REQUEST_MESSAGES: Final = 1_000
 """
 Messages that a request asks for. The server stores nothing in the stream while it answers one:
 larger ones hold up whoever publishes, smaller ones the read (docs/bench.md).
@@ -177,7 +178,7 @@ class _RangeReader:
         self.rows = 0
         self._client = client
         self._appetite = appetite_of(client.options)
-        self._courtesy = courtesy_of(client.options, read.stream)
+        self._waits = Waits(courtesy_of(client.options, read.stream))
         self._read = read
         self._builder = builder
         self._classify = of_bytes(classify) if classify is not None else None
@@ -229,7 +230,7 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                self._courtesy.answered(ending.waited_s, ending.away_s)
+                self._waits.came(ending.until, core_time(), self._round_trip_s)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -246,7 +247,7 @@ class _RangeReader:
                 if self._is_far:
                     since = time.monotonic()
                     ready += self._rows(gets, reached, ending.took_s)
-                    gets.away_s += time.monotonic() - since
+                    self._waits.away_s += time.monotonic() - since
                     if not gets.under_way:
                         yield from ready
                         ready, self._made = [], 0
@@ -257,7 +258,7 @@ class _RangeReader:
                 if not self._is_far and (not goes_on or gets.kept >= KEPT_BYTES):
                     since = time.monotonic()
                     ready = list(self._rows(gets, reached))
-                    gets.away_s += time.monotonic() - since
+                    self._waits.away_s += time.monotonic() - since
                 if not goes_on:
                     yield from ready
                     ready = []
@@ -318,8 +319,11 @@ class _RangeReader:
             together = self._pace.together(self._round_trip_s, max_bytes + largest)
         if gets.under_way and self._made >= _RUN_BYTES:
             return
-        if read.filter is None:
-            most = min(most, max(1, self._courtesy.messages // together))
+        is_courteous = read.filter is None or self._waits.courtesy.is_strict
+        if is_courteous:
+            most = max(1, self._waits.limit(most * together, self._round_trip_s) // together)
+        if not gets.under_way:
+            self._waits.forget()
         while gets.under_way < together:
             after = max(reached, gets.asked_until)
             if after >= read.end:
@@ -334,7 +338,10 @@ class _RangeReader:
             }
             if read.filter is not None:
                 query["next_by_subj"] = read.filter
-            gets.ask(query, min(after + sequences, read.end))
+            until = min(after + sequences, read.end)
+            gets.ask(query, until)
+            if is_courteous:
+                self._waits.asked(until, core_time())
 
     def _rows(
         self, gets: Gets, reached: int, took_s: float | None = None
@@ -348,7 +355,7 @@ class _RangeReader:
         read, size = self._read, gets.kept
         replies = gets.take()
         if replies is not None:
-            self._courtesy.came(len(replies), size)
+            self._waits.courtesy.came(len(replies), size)
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size
