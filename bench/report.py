@@ -112,7 +112,15 @@ _SECTIONS: Final = {
         " counted in subjects. *Spark reduce* reads the range and groups it, which is no"
         " snapshot: nothing tells what was overwritten while it read. The last table is of one"
         " publisher at a time that awaits each PubAck, 500 a second, timed from when a publish"
-        " was due: a server stores nothing in a stream while it answers a direct get from it.",
+        " was due: so one that waits makes those behind it late, too (*Beside publishers*).",
+    ),
+    "neighbours": (
+        "Beside publishers",
+        "A stream of 600,000 messages of 91 B on a single server, read over and over by tasks"
+        " without Spark, by consumers of their own or by direct get. Publishers of 91 B meanwhile,"
+        " timed from when a publish was sent to its PubAck: those of 50 and 500 a second together,"
+        " then those of 5,000. Whatever reads or publishes is a process of its own, and all share"
+        " the cores: what a publish into another stream waits is the want of cores.",
     ),
     "wan": (
         "Far from the servers",

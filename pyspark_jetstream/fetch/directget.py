@@ -5,10 +5,10 @@ A request names the sequence to begin at and how much may come; the server sends
 flow control and ends with a 204 EOB. So both bounds are always given, and the range's end is cut
 off here, because the server ignores `up_to_seq` in these requests.
 
-While it answers a request, the server keeps writers of the stream waiting. So a request is small
-and a record batch is made of many. The next one is sent before a batch is made of those before it,
-and read to its end before Spark gets the batch: server and worker work at one time, and nothing
-waits in a socket while Spark takes its time.
+Who publishes into the stream waits for all that was asked for (`pace.Courtesy`). So a request is
+small and a record batch is made of many. The next one is sent before a batch is made of those
+before it, and read to its end before Spark gets the batch: server and worker work at one time, and
+nothing waits in a socket while Spark takes its time.
 
 A direct get may be answered by a replica that lags, or by a mirror. What looks like the end of the
 stream before the range's end is therefore asked of the leader, and only its word counts. What a
@@ -71,8 +71,8 @@ _REQUEST_BYTES: Final = 2 << 20
 
 _REQUEST_MESSAGES: Final = 1_000
 """
-Messages that a request asks for. The server stores nothing in the stream while it answers one:
-larger ones hold up whoever publishes, smaller ones the read (docs/bench.md).
+Messages that a request asks for at the most: larger ones hold up whoever publishes, much smaller
+ones the read (docs/bench.md).
 """
 
 _FAR_MESSAGES: Final = 2_000

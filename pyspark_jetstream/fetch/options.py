@@ -71,9 +71,9 @@ READ_OPTIONS: Final = table(
         "Most messages of a task. A backlog or a direct read is cut by sequence so that no task"
         " has more."),
     Option("maxPublishDelay", "max_publish_delay_s", value_of.duration, "",
-        "Longest time, nearly always, that a publish into the stream waits for what this read has"
-        " asked for, whatever the number of tasks. A shorter time makes the read slower. Without"
-        " this option the read aims at `40ms`, and gives up where that makes no answer quicker."),
+        "Time that a publish into the stream may wait for what this read has asked for. Each task"
+        " asks for less where answers take longer, so a shorter time makes the read slower. Without"
+        " this option tasks aim at `40ms`, but not where others cause the delay."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

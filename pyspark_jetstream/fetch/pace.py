@@ -7,6 +7,9 @@ Near a server one request at a time is enough: while its answer is made into row
 answered. Far away the line would be idle between a request and its answer, so there are as many
 requests under way as are answered in a round trip. A server that takes long for each gets few.
 
+Who publishes waits for what was asked for and has not come, of whichever task: so a task asks for
+as much as comes in time (`Courtesy`).
+
 A consumer's pulls need no such care, the server knows where it stands: they wait there, one behind
 the other (`pulls_ahead`).
 

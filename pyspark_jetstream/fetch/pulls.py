@@ -58,7 +58,7 @@ PULL_EXPIRES_S: Final = 30.0
 HEARTBEAT_S: Final = 1.0
 
 _PULL_MESSAGES: Final = 20_000
-"""Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""
+"""Messages of one pull at the most; two pulls are open, far from the server more (`pace`)."""
 
 _FEW_MESSAGES: Final = 256
 """Messages of a pull where all counted messages have come, and the range is not read."""
