@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .. import values as value_of
@@ -70,7 +70,7 @@ READ_OPTIONS: Final = table(
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
         "Most messages of a task. A backlog or a direct read is cut by sequence so that no task"
         " has more."),
-    Option("maxPublishDelay", "max_publish_delay_s", value_of.duration, "",
+    Option("maxPublishDelay", "", value_of.duration, "",
         "Time that a publish into the stream may wait for what this read has asked for. Each task"
         " asks for less where answers take longer, so a shorter time makes the read slower. Without"
         " this option tasks aim at `40ms`, but not where others cause the delay."),
@@ -207,7 +207,8 @@ def stream_values(values: Values) -> dict[str, Any]:
         starting = values["startingTimestamp"]
     option = "startingTimestamp" if "startingTimestamp" in values else "startingOffsets"
     parsed(option, _inside(known, several), starting)
-    connection = connection_options(values)
+    delay_s = values["maxPublishDelay"]
+    connection = replace(connection_options(values), max_publish_delay_s=delay_s)
     common = {"connection": connection, "stream": stream, "several": several}
     common |= {"extent": values.fill(RowExtent)}
     return common | {"partitions": partitions, "starting": starting}
