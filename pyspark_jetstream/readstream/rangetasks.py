@@ -95,6 +95,12 @@ class RangeTasks:
             if not (may_skip and self._survey.is_counted_by_look(plan.span(p), self._watched.infos))
         }
 
+    @property
+    def usual(self) -> int:
+        """How many tasks a batch has that has few messages of each partition."""
+        partitions = len(self._layout)
+        return -(-partitions // _STREAMS) if self._layout.is_several else partitions
+
     def splits(self, plan: Plan) -> bool:
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:
