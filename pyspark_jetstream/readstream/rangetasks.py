@@ -95,10 +95,9 @@ class RangeTasks:
             if not (may_skip and self._survey.is_counted_by_look(plan.span(p), self._watched.infos))
         }
 
-    @property
-    def usual(self) -> int:
-        """How many tasks a batch has that has few messages of each partition."""
-        partitions = len(self._layout)
+    def usual(self, end: Offset) -> int:
+        """How many tasks a batch that ends there has, with few messages of each partition."""
+        partitions = len(end.sequences)
         return -(-partitions // _STREAMS) if self._layout.is_several else partitions
 
     def splits(self, plan: Plan) -> bool:

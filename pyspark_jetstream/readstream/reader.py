@@ -327,7 +327,7 @@ class RangeDriver(Driver):
         offset = logged[0] if upto == logged[1] else self._first(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
-        without_rows = self._turn.warm_ups(self._tasks.usual) if start != end else []
+        without_rows = self._turn.warm_ups(self._tasks.usual(logged[1])) if start != end else []
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
