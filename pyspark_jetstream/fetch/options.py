@@ -247,13 +247,18 @@ def _inside(partitions: int | None, several: Several | None) -> Callable[[Starti
 
 
 def ending_of(values: Values) -> Starting:
-    """`endingOffsets`."""
-    ending: Starting = values["endingOffsets"]
-    if ending.word == EARLIEST and not (ending.sequences or ending.streams):
+    """`endingOffsets`, or `endingTimestamp` of a read that has it."""
+    option = "endingTimestamp" if "endingTimestamp" in values else "endingOffsets"
+    ending: Starting = values[option]
+    if (
+        option == "endingOffsets"
+        and ending.word == EARLIEST
+        and not (ending.sequences or ending.streams)
+    ):
         raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
     words = [word for of in (ending.sequences, *ending.streams.values()) for word in of.values()]
     if EARLIEST in words:
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
     known = len(values["subject"]) or values.given("partitions") or None
-    parsed("endingOffsets", _inside(known, _several(values)), ending)
-    return Starting(LATEST, ending.sequences, streams=ending.streams)
+    parsed(option, _inside(known, _several(values)), ending)
+    return replace(ending, word=LATEST)
