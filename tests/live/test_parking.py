@@ -366,6 +366,8 @@ def test_parked_rows_are_counted_and_sent_by_hand(query, throttle, nats_server):
     assert counted[:2] == (0, rows), counted
     assert held[:2] == (3, rows), held
     assert sent[:2] == (0, {"parked": []}), sent
+    text = start(nats_server, "parked", "--stream", one.park).communicate(timeout=120)[0]
+    assert text == f"no rows wait in stream '{one.park}'\n"
     one.check()
 
 

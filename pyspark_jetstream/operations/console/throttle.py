@@ -48,7 +48,7 @@ from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses, Response
 from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
-from pyspark_jetstream.operations.terminal import Row, complain, say_json, show
+from pyspark_jetstream.operations.terminal import Row, complain, say, say_json, show
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
@@ -227,8 +227,10 @@ def parked(given: argparse.Namespace) -> int:
     ]
     if given.json:
         say_json({"parked": rows})
-    else:
+    elif rows:
         show(rows)
+    else:
+        say(f"no rows wait in stream '{given.stream}'")
     return SILENT if given.drain and rows else 0
 
 
