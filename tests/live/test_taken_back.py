@@ -417,7 +417,7 @@ def test_a_commit_that_may_not_look_at_a_target_goes_on(place, query, monkeypatc
     query.batch(4)
     monkeypatch.undo()
 
-    assert "stream=T: it is not checked whether the stream was taken back" in caplog.text
+    assert "stream=T: at each start the query goes on without the check" in caplog.text
     assert place.data() == list(range(5 * SIZE))
 
 
