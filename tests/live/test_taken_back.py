@@ -22,7 +22,6 @@ from pyspark_jetstream.errors import (
     TakenBackError,
     TargetChangedError,
 )
-from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce import changes
 from pyspark_jetstream.write.exactlyonce import ledger as ledger_module
 from pyspark_jetstream.write.exactlyonce.changes import FoundStream
@@ -31,7 +30,7 @@ from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
-from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.stores import Store
@@ -418,7 +417,7 @@ def test_a_commit_that_may_not_look_at_a_target_goes_on(place, query, monkeypatc
     query.batch(4)
     monkeypatch.undo()
 
-    assert "without the check whether the stream was taken back" in caplog.text
+    assert "stream=T: at each start the query goes on without the check" in caplog.text
     assert place.data() == list(range(5 * SIZE))
 
 
