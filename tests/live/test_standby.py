@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client.keyvalue import Bucket
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import (
     DataLossError,
     OffsetError,
     OptionError,
     QueryFencedError,
 )
+from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
+from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.tasks import WarmUp
 
 from ..conftest import connection_to
@@ -188,6 +192,24 @@ def test_other_streams_than_the_query_that_reads(tenants, query):
     other = query(stream=f"{tenants.name('a')},{tenants.name('c')}", **own)
     with pytest.raises(OffsetError, match=f"reads stream '{tenants.name('b')}', too"):
         until_it_reads(other)
+
+
+def test_more_streams_than_a_lease_has_room_for(nats_server):
+    """
+    A lease that would be larger than a message may be is an error that says so, before anything is
+    read.
+    """
+    names = [f"tenant-{number}" for number in range(20_000)]
+    everywhere = (0,) * len(names)
+    offset = Offset(
+        everywhere, everywhere, dict.fromkeys(names, "t" * 30), "c", layout=Layout.of_streams(names)
+    )
+    owner = Owner("q", "h", 1, "_INBOX.q", True)
+    connection = parse_connection({"servers": nats_server.url})
+    with closing(Lease(connection, "=", owner, "many", 6.0)) as lease:
+        assert lease.wait(60)
+        with pytest.raises(OptionError, match="the server's max_payload is 1048576"):
+            lease.note(offset)
 
 
 def test_one_that_waits_has_its_workers_started(js, new_stream, publish, query):

@@ -98,6 +98,7 @@ def test_the_second_takes_over_when_the_first_is_killed(
         second = Driver(tmp_path, "second", options)
         second.wait_for(lambda driver: len(driver.batches()) > 0)  # batch 0, without rows
         total = 40
+        js.stream_names()  # dials anew where the server cut a connection that was idle for minutes
         before = len(first.batches())
         while len(first.batches()) < before + 4:  # it is killed while batches are under way
             publish(numbered(name, 10, 2, start=total))
