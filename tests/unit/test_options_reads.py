@@ -228,3 +228,10 @@ def test_direct_reads_may_be_split():
 
     assert (stream.min_partitions, stream.max_records_per_partition) == (3, 10)
     assert (batch.min_partitions, batch.max_records_per_partition) == (3, 10)
+
+
+@pytest.mark.parametrize("parse", [parse_read, parse_stream])
+def test_what_publishers_may_wait_goes_with_the_connection(parse):
+    assert parse({"stream": "S"}).connection.max_publish_delay_s is None
+    options = parse({"stream": "S", "maxPublishDelay": "20ms"})
+    assert options.connection.max_publish_delay_s == 0.02

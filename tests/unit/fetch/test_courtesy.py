@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pyspark_jetstream.fetch.pace import Courtesy
+from pyspark_jetstream.fetch.pace import Courtesy, Waits
 
 from ...kits.seeds import fresh
 
@@ -207,3 +207,24 @@ def test_large_messages_are_fewer():
     small.came(1_000, 200_000)
     large.came(1_000, 100_000_000)
     assert small.messages > 100 * large.messages >= 100
+
+
+def test_an_answer_is_timed_from_its_request_without_the_round_trip():
+    """
+    One that may have waited here is not late for certain, and what nobody waits for is not timed.
+    """
+    heard: list[tuple[float, float]] = []
+    courtesy = Courtesy()
+    courtesy.answered = lambda took_s, away_s=0.0: heard.append((took_s, away_s))  # type: ignore
+    waits = Waits(courtesy)
+    waits.asked(100, 10.0)
+    waits.asked(200, 11.0)
+    waits.away_s += 0.5
+    waits.came(99, 12.0, 0.25)
+    assert heard == []
+    waits.came(150, 12.0, 0.25)
+    assert heard == [(1.75, 0.5)]
+    waits.forget()
+    waits.asked(50, 20.0)
+    waits.came(50, 20.125, 0.25)
+    assert heard[1:] == [(0.0, 0.0)]

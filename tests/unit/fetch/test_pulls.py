@@ -17,6 +17,7 @@ from pyspark_jetstream.fetch import pulls
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
 from pyspark_jetstream.fetch.own import ConsumerRefusedError, Own, OwnAttempt
+from pyspark_jetstream.fetch.pace import Courtesy
 from pyspark_jetstream.fetch.pulls import Status, status_of
 
 from ...kits.messages import SID, Message, hmsg, sent_on
@@ -337,6 +338,23 @@ def test_messages_larger_than_a_pulls_bytes_come_alone(seed):
     assert server.made == 1
     assert 1 <= len(alone) <= 5
     assert {pull["batch"] for pull in alone} == {1}
+
+
+def test_pulls_are_as_large_as_comes_in_time(monkeypatch):
+    """
+    After late answers they are small, and what comes in time makes them larger.
+    """
+    courtesy = Courtesy(60.0)
+    for _ in range(50):
+        courtesy.answered(1_000.0)
+    monkeypatch.setattr(pulls, "courtesy_of", lambda options, stream: courtesy)
+    rng, most = random.Random(1), courtesy.messages
+    server = Server(stored(rng, 4_000), rng)
+    end = server.messages[-1].sequence
+    assert sequences(own(server, 0, end).batches()) == between(server.messages, 0, end)
+
+    assert server.asked[0]["batch"] == most < 100
+    assert max(pull["batch"] for pull in server.asked) > most
 
 
 @pytest.mark.parametrize("word", ["409 Exceeded MaxRequestBatch of 1", "400 Bad Request"])
