@@ -125,7 +125,8 @@ def test_rows_come_back_as_they_were(
     what the target or an earlier dead letter has already is a duplicate. Only what was replayed is
     removed.
     """
-    target, other, dead = new_stream(allow_msg_ttl=True), new_stream(), new_stream()
+    knows = {"duplicate_window": 3600 * 10**9}  # ids, however slow the machine is
+    target, other, dead = new_stream(allow_msg_ttl=True, **knows), new_stream(), new_stream(**knows)
     headers = {"X": "y", "Nats-Expected-Stream": target, "Nats-TTL": "1h"}
     rows: list[Row] = [
         (f"{target}.{i % 3}", b"%d" % i, headers if i % 4 == 0 else {}, f"i{i}" if i % 2 else None)
