@@ -112,12 +112,21 @@ _SECTIONS: Final = {
     ),
     "snapshot": (
         "Ranges and snapshots",
-        "Snapshots of streams with messages of 100 B. The raw drain reads the whole stream; its"
-        " rate counts subjects. *Spark reduce* reads the range and groups it. Such a read is no"
-        " snapshot: nothing tells which messages were overwritten while it read. The last table"
-        " has one publisher at a time that awaits each PubAck, 500 a second. Its times count"
-        " from the moment at which a publish was due. A server stores nothing in a stream while"
-        " it answers a direct get from that stream.",
+        "Snapshots of streams with messages of 100 B. The raw drain reads the whole stream;"
+        " its rate counts subjects. *Spark reduce* reads the range and groups it. Such a"
+        " read is no snapshot: nothing tells which messages were overwritten while it read."
+        " The last table has one publisher at a time that awaits each PubAck, 500 a second."
+        " Its times count from the moment at which a publish was due, so one late publish"
+        " makes those behind it late, too (*Beside publishers*).",
+    ),
+    "neighbours": (
+        "Beside publishers",
+        "A stream of 600,000 messages of 91 B on a single server. Tasks without Spark read"
+        " it over and over, by consumers of their own or by direct get. Publishers send"
+        " messages of 91 B meanwhile: those of 50 and 500 a second together, then those of"
+        " 5,000. Their times count from the publish to its PubAck. Each reader and each"
+        " publisher is a process of its own, and all share the cores: the wait of a publish"
+        " into another stream is the want of cores.",
     ),
     "wan": (
         "Far from the servers",

@@ -20,6 +20,7 @@ from .installation import compiled_installation
 from .others.alone import AloneSource
 from .others.child import Outcome
 from .usage import Sampler, Usage
+from .waiting import until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,6 @@ SETTINGS: Final = "conf/spark-defaults.conf"
 """What a session is set by, from the root of the repository."""
 
 _TIMEOUT_S: Final = 600.0
-_POLL_S: Final = 0.02
 
 
 def documented_settings() -> dict[str, str]:
@@ -146,21 +146,29 @@ class Spark:
             RuntimeError: Not so many rows came out.
             TimeoutError: It took too long.
         """
+        (query,), seconds, usage = self._to_the_end(lambda: [start()], rows, server_pid)
+        work_ms = sum(each.durationMs.get("triggerExecution", 0) for each in query.recentProgress)
+        return Run(rows, work_ms / 1e3, seconds, usage)
+
+    def _to_the_end(
+        self, start: Callable[[], list[StreamingQuery]], rows: int, server_pid: int | None = None
+    ) -> tuple[list[StreamingQuery], float, Usage]:
+        """Queries that are through with so many rows, their seconds, and what they used."""
         with self.sampler(server_pid) as sampler:
             began = time.monotonic()
-            query = start()
+            queries = start()
             try:
-                if not query.awaitTermination(int(_TIMEOUT_S)):
-                    raise TimeoutError(f"the query runs for more than {_TIMEOUT_S:.0f}s")
+                for query in queries:
+                    if not query.awaitTermination(int(_TIMEOUT_S)):
+                        raise TimeoutError(f"a query runs for more than {_TIMEOUT_S:.0f}s")
             finally:
-                query.stop()
+                for query in queries:
+                    query.stop()
             seconds = time.monotonic() - began
-        progress = query.recentProgress
-        count = sum(batch.numInputRows for batch in progress)
+        count = sum(batch.numInputRows for query in queries for batch in query.recentProgress)
         if count != rows:
             raise RuntimeError(f"{count} rows came out of {rows}")
-        work_s = sum(batch.durationMs.get("triggerExecution", 0) for batch in progress) / 1e3
-        return Run(rows, work_s, seconds, sampler.usage)
+        return queries, seconds, sampler.usage
 
     def share_stream(self, options: Mapping[str, Any], rows: int, queries: int) -> Run:
         """
@@ -168,21 +176,10 @@ class Spark:
 
         The time is from the beginning of the first micro-batch to the end of the last one.
         """
-        with self.sampler() as sampler:
-            began = time.monotonic()
-            running = [self._start(options, {"availableNow": True}) for _ in range(queries)]
-            try:
-                for query in running:
-                    if not query.awaitTermination(int(_TIMEOUT_S)):
-                        raise TimeoutError(f"a query runs for more than {_TIMEOUT_S:.0f}s")
-            finally:
-                for query in running:
-                    query.stop()
-            seconds = time.monotonic() - began
+        running, seconds, usage = self._to_the_end(
+            lambda: [self._start(options, {"availableNow": True}) for _ in range(queries)], rows
+        )
         batches = [batch for query in running for batch in query.recentProgress]
-        count = sum(batch.numInputRows for batch in batches)
-        if count != rows:
-            raise RuntimeError(f"{count} rows came out of {rows}")
         starts = [datetime.fromisoformat(batch.timestamp).timestamp() for batch in batches]
         ends = [
             start + batch.durationMs["triggerExecution"] / 1e3
@@ -193,7 +190,7 @@ class Spark:
             sum(batch.numInputRows for batch in query.recentProgress) for query in running
         )
         note = "rows of each: " + ", ".join(f"{share:,}" for share in shares)
-        return Run(rows, max(ends) - min(starts), seconds, sampler.usage, note)
+        return Run(rows, max(ends) - min(starts), seconds, usage, note)
 
     def read_range(self, options: Mapping[str, Any], rows: int) -> Run:
         """`read` to noop, which does not count: see `check_range`."""
@@ -341,15 +338,14 @@ def wait_for(query: StreamingQuery, ends: list[int]) -> None:
         RuntimeError: The query ended.
         TimeoutError: It took too long.
     """
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline:
+
+    def is_done() -> bool:
         if not query.isActive:
             raise RuntimeError(f"the query ended: {query.exception()}")
         progress = query.lastProgress
-        if progress is not None and sequences(progress.sources[0].endOffset) == ends:
-            return
-        time.sleep(_POLL_S)
-    raise TimeoutError(f"the query has not reached {ends} within {_TIMEOUT_S:.0f}s")
+        return progress is not None and sequences(progress.sources[0].endOffset) == ends
+
+    until(is_done, _TIMEOUT_S, f"the query reaches {ends}")
 
 
 def sequences(offset: Any) -> list[int]:

@@ -101,13 +101,7 @@ class Streams:
 
     def publish(self, rows: int) -> Outcome:
         """The first `rows` flights, from a bare socket."""
-        return self.fill(self.publish_job(0, rows))
-
-    def fill(self, job: dict[str, Any]) -> Outcome:
-        """What the job publishes."""
-        with Children([job]) as children:
-            children.go()
-            return children.outcome()
+        return _alone(self.publish_job(0, rows))
 
     def publish_job(
         self, first: int = 0, last: int | None = None, ids: str | None = None
@@ -122,20 +116,6 @@ class Streams:
             "first": first,
             "last": last,
             "ids": ids,
-            "window": WINDOW,
-        }
-
-    def payload_job(self, size: int, rows: int, subjects: int) -> dict[str, Any]:
-        """A bare-socket publisher of `Payloads(size, rows, subjects)`."""
-        return {
-            "do": "bench.others.work:publish",
-            "url": self.url,
-            "size": size,
-            "rows": rows,
-            "subjects": subjects,
-            "first": 0,
-            "last": rows,
-            "ids": None,
             "window": WINDOW,
         }
 
@@ -188,3 +168,26 @@ class Streams:
         finally:
             for stream, name in made:
                 self._js.delete_consumer(stream, name)
+
+
+def publish_payloads(url: str, size: int, rows: int, subjects: int) -> Outcome:
+    """`Payloads(size, rows, subjects)`, from a bare socket."""
+    return _alone(
+        {
+            "do": "bench.others.work:publish",
+            "url": url,
+            "size": size,
+            "rows": rows,
+            "subjects": subjects,
+            "first": 0,
+            "last": rows,
+            "ids": None,
+            "window": WINDOW,
+        }
+    )
+
+
+def _alone(job: dict[str, Any]) -> Outcome:
+    with Children([job]) as children:
+        children.go()
+        return children.outcome()

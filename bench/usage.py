@@ -108,12 +108,10 @@ class Sampler:
         if stat.parent not in self._roles or self._roles[stat.parent] == "server":
             self._foreign.add(pid)
             return None
-        words = _command(pid)
+        words = command(pid)
         if not any(word.startswith("pyspark.") for word in words):
             return None  # forked and not yet the program it is going to be
-        if words[-1].endswith("source_runner"):
-            return "source"
-        return "worker" if words[-1] == "pyspark.worker" else "other"
+        return role_in_spark(words)
 
 
 def _stat(pid: int) -> _Stat | None:
@@ -132,8 +130,16 @@ def _busy_s() -> float:
     return (sum(ticks) - ticks[3] - ticks[4]) / _TICKS
 
 
-def _command(pid: int) -> list[str]:
+def command(pid: int) -> list[str]:
+    """The words of a process's command line; none of one that is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
     except (FileNotFoundError, ProcessLookupError):
-        return []
+        return [""]
+
+
+def role_in_spark(words: list[str]) -> str:
+    """What a Python process of Spark's is for, by its command line."""
+    if words[-1].endswith("source_runner"):
+        return "source"
+    return "worker" if words[-1] == "pyspark.worker" else "other"

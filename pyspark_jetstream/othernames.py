@@ -92,7 +92,8 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      "it is 'startingTimestamp' here: RFC 3339, or -10m, for all partitions or of several streams"
      " by stream"),
     ("range", "endingOffsetsByTimestamp endTime endTimestamp",
-     "it is 'endingTimestamp' here, one for all partitions: RFC 3339, or -10m"),
+     "it is 'endingTimestamp' here: RFC 3339, or -10m, for all partitions or of several streams by"
+     " stream"),
     (_READS, "ackPolicy enable.auto.commit autoCommit",
      "how a batch is settled follows from the stream's retention; leave it out"),
     ("stream", "msg.ack.wait.secs consumer.ack.wait pull.consumer.ack.wait",

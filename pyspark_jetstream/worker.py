@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from functools import cache
 from typing import Final
 
@@ -47,12 +48,13 @@ def settle() -> None:
     gc.freeze()
 
 
-def run_delay_s() -> float:
+def core_time() -> float:
     """
-    For how long this thread has waited for a core so far, where the system says so (Linux); else 0.
+    The monotonic time in seconds, without that for which this thread has waited for a core so far
+    where the system tells it (Linux).
     """
     try:
         with open("/proc/thread-self/schedstat", "rb") as stat:
-            return int(stat.read().split()[1]) / 1e9
+            return time.monotonic() - int(stat.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
-        return 0.0
+        return time.monotonic()

@@ -21,6 +21,7 @@ from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
 
 from ..others.child import Children
+from ..waiting import until
 from . import monitoring, processes
 from .chart import Panel, drawn
 from .flatness import judge
@@ -303,13 +304,13 @@ def _drain(server: DevServer, flow: str, published: int | None, query: Streaming
     """
     if flow != "trip":
         return
-    deadline = time.monotonic() + _DRAIN_S
-    while monitoring.look(server.monitor_url)["stream.B.last"] < (published or 0):
+
+    def is_written() -> bool:
         if (error := query.exception()) is not None:
             raise error
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not all was written {_DRAIN_S:.0f}s after the last publish")
-        time.sleep(0.2)
+        return monitoring.look(server.monitor_url)["stream.B.last"] >= (published or 0)
+
+    until(is_written, _DRAIN_S, "all is written that was published", poll_s=0.2)
 
 
 def _compared(server: DevServer, flow: str, published: int | None, checked: int | None) -> str:

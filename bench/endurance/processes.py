@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ..usage import command, role_in_spark
+
 _MIB: Final = float(1 << 20)
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
@@ -29,7 +31,7 @@ def look(roles: Mapping[int, str]) -> dict[str, float]:
             above = known.get(parent)
             if above is None:
                 continue
-            known[pid] = _role_in_spark(pid) if above == "jvm" else above
+            known[pid] = role_in_spark(command(pid)) if above == "jvm" else above
         role = known[pid]
         held = _held(pid)
         for name, value in held.items():
@@ -45,13 +47,6 @@ def _parents() -> dict[int, int]:
             # The name of the program, in parentheses, may contain anything.
             found[int(name)] = int(text.rpartition(")")[2].split()[1])
     return found
-
-
-def _role_in_spark(pid: int) -> str:
-    words = _text(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
-    if words[-1].endswith("source_runner"):
-        return "source"
-    return "worker" if words[-1] == "pyspark.worker" else "other"
 
 
 def _held(pid: int) -> dict[str, float]:

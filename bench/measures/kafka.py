@@ -18,6 +18,7 @@ from ..flights import MAPPING, PARTITIONS
 from ..others.kafka import KAFKA, Kafka
 from ..spark import Run, Spark
 from ..streams import FILTERED, STREAMS, Streams
+from ..waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,7 +30,6 @@ _STARTS: Final = 10
 """How often each of the small jobs runs."""
 
 _TIMEOUT_S: Final = 300.0
-_POLL_S: Final = 0.005
 
 Job = Callable[[], None]
 
@@ -132,11 +132,12 @@ class Beside:
         """Starts a query and returns when its first rows are through; it is stopped then."""
         query = self._spark.to_noop(frame, {"processingTime": "0 seconds"})
         try:
-            deadline = time.monotonic() + _TIMEOUT_S
-            while not ((seen := query.lastProgress) and seen.numInputRows):
-                if time.monotonic() > deadline or not query.isActive:
-                    raise RuntimeError(f"no rows within {_TIMEOUT_S:.0f}s: {query.exception()}")
-                time.sleep(_POLL_S)
+            until(
+                lambda: (seen := query.lastProgress) and seen.numInputRows,
+                _TIMEOUT_S,
+                "rows",
+                poll_s=0.005,
+            )
         finally:
             query.stop()
 

@@ -3,8 +3,9 @@ How long publishes of others take while something is read.
 
 Two writers publish side by side, one to a stream of its own and one to the stream that is read. The
 first is slowed by the server's and the machine's work. The second has to wait for the stream, too:
-the server stores nothing while it answers a direct get, and sends a PubAck behind all answers that
-it has ready. As long as that takes more than 2 ms a publish, the writer falls ever further behind.
+one goroutine of the server sends all that is read of a stream and takes what is published, so a
+publish waits behind all that was asked for, and its PubAck again (`neighbours`). As long as that
+takes more than 2 ms a publish, the writer falls ever further behind.
 
 What a machine does whose cores are merely busy tells how much of it is for want of a core.
 """
@@ -12,12 +13,12 @@ What a machine does whose cores are merely busy tells how much of it is for want
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from rich.table import Table
 
+from ..comparisons import Times
 from ..others.child import Children
 from ..results import Entry
 from ..streams import Lane, Layout, Streams
@@ -33,25 +34,21 @@ _SIZE: Final = 100
 _OWN: Final = Layout("beside", {"BESIDE": "beside.>"}, (Lane("BESIDE", None),), {})
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """What a writer saw; milliseconds."""
+class Latency(NamedTuple):
+    """What a writer saw."""
 
     during: str
     """The read."""
     on: str
     """Which stream it published to, the one that is read or another one."""
-    publishes: int
-    p50: float
-    p99: float
-    maximum: float
-    idle_p99: float
+    times: Times
+    idle: Times
     """The same without a read."""
 
     @property
     def ratio(self) -> float:
         """How much slower the slow ones are than without a read."""
-        return self.p99 / self.idle_p99
+        return self.times.quantile(0.99) / self.idle.quantile(0.99)
 
 
 def measure(
@@ -71,15 +68,16 @@ def measure(
         subjects: so many of them in turn.
         reads: done again until `seconds` are over.
     """
-    idle: dict[str, float] = {}
+    idle: dict[str, Times] = {}
     latencies = []
     with streams.empty(_OWN):
         calls: dict[str, Callable[[], object]] = {f"{_IDLE} of {name}": lambda: time.sleep(seconds)}
         for during, read in (calls | dict(reads)).items():
-            for on, timed in _timed(streams, subject, subjects, read, seconds).items():
-                p50, p99, maximum = (_quantile(timed, share) * 1e3 for share in (0.5, 0.99, 1.0))
-                idle.setdefault(on, p99)
-                latencies.append(Latency(during, on, len(timed), p50, p99, maximum, idle[on]))
+            for on, each_s in _timed(streams, subject, subjects, read, seconds).items():
+                times = Times(
+                    f"publishes to {on}, {during}", [latency_s * 1e3 for latency_s in each_s]
+                )
+                latencies.append(Latency(during, on, times, idle.setdefault(on, times)))
     return latencies
 
 
@@ -94,10 +92,11 @@ def busy(seconds: float) -> None:
 
 def _timed(
     streams: Streams, subject: str, subjects: int, read: Callable[[], object], seconds: float
-) -> dict[str, list[float]]:
-    """Sorted latencies by stream."""
+) -> dict[str, Sequence[float]]:
+    """Seconds of each publish, by stream."""
     job: dict[str, Any] = {
-        "do": "bench.others.work:publish_paced",
+        "do": "bench.others.work:on_the_wire",
+        "call": "publish_paced",
         "url": streams.url,
         "subjects": subjects,
         "size": _SIZE,
@@ -116,26 +115,18 @@ def _timed(
             read()
         for writer in writers.values():
             writer.stop()
-        return {on: sorted(writer.outcome().latencies_s) for on, writer in writers.items()}
-
-
-def _quantile(ascending: list[float], share: float) -> float:
-    return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
+        return {on: writer.outcome().latencies_s for on, writer in writers.items()}
 
 
 def entries(latencies: Iterable[Latency]) -> list[Entry]:
     """What goes into the JSON; the p99 beside the one without a read."""
     made = []
     for latency in latencies:
-        name = f"publishes to {latency.on}, {latency.during}"
-        made += [
-            Entry(f"{name}: p50", round(latency.p50, 3), "ms"),
-            Entry(
-                f"{name}: p99", round(latency.p99, 3), "ms",
-                _IDLE, round(latency.idle_p99, 3), round(latency.ratio, 3),
-            ),
-            Entry(f"{name}: max", round(latency.maximum, 3), "ms"),
-        ]  # fmt: skip
+        p99_ms, ratio = round(latency.idle.quantile(0.99), 3), round(latency.ratio, 3)
+        for figure, value_ms in latency.times.figures.items():
+            beside = (_IDLE, p99_ms, ratio) if figure == "p99" else ()
+            name = f"{latency.times.name}: {figure}"
+            made.append(Entry(name, round(value_ms, 3), "ms", *beside))
     return made
 
 
@@ -145,8 +136,7 @@ def table(latencies: Iterable[Latency]) -> Table:
     for column in ("publishes", "p50 ms", "p99 ms", "max ms", "p99 / without"):
         made.add_column(column, justify="right")
     for latency in latencies:
-        figures = (
-            f"{value:,.2f}" for value in (latency.p50, latency.p99, latency.maximum, latency.ratio)
-        )
-        made.add_row(latency.during, latency.on, f"{latency.publishes:,}", *figures)
+        figures = (*latency.times.figures.values(), latency.ratio)
+        count = f"{len(latency.times.each):,}"
+        made.add_row(latency.during, latency.on, count, *(f"{value:,.2f}" for value in figures))
     return made

@@ -28,9 +28,7 @@ from ..comparisons import Part, Times
 from ..others.bare import Counted
 from ..others.child import Child, Children
 from ..results import RATE, Entry
-from ..streams import WINDOW
-
-__all__ = ["part", "read_over"]
+from ..streams import publish_payloads
 
 _ROWS: Final = 600_000
 _SIZE: Final = 91
@@ -81,7 +79,7 @@ def part(seconds: float) -> Part:
         for name in ("READ", "OTHER"):
             subjects = ["payloads.>"] if name == "READ" else ["other.>"]
             js.create_stream({"name": name, "subjects": subjects, "allow_direct": True})
-        _fill(server.url)
+        publish_payloads(server.url, _SIZE, _ROWS, _SUBJECTS)
         seen = [_beside(server.url, "no read", [], seconds)]
         for way, (how, options) in _WAYS.items():
             for tasks in _TASKS:
@@ -101,23 +99,6 @@ def part(seconds: float) -> Part:
     return Part(_entries(seen), _table(seen))
 
 
-def _fill(url: str) -> None:
-    job = {
-        "do": "bench.others.work:publish",
-        "url": url,
-        "size": _SIZE,
-        "rows": _ROWS,
-        "subjects": _SUBJECTS,
-        "first": 0,
-        "last": _ROWS,
-        "ids": None,
-        "window": WINDOW,
-    }
-    with Children([job]) as children:
-        children.go()
-        children.outcome()
-
-
 def _beside(url: str, name: str, jobs: list[dict[str, Any]], seconds: float) -> _Seen:
     seen = _Seen(name)
     for targets in _TOGETHER:
@@ -128,7 +109,8 @@ def _beside(url: str, name: str, jobs: list[dict[str, Any]], seconds: float) -> 
                     Children(
                         [
                             {
-                                "do": "bench.others.work:publish_timed",
+                                "do": "bench.others.work:on_the_wire",
+                                "call": "publish_timed",
                                 "url": url,
                                 "subject": "payloads" if to == "read" else to,
                                 "subjects": _SUBJECTS,
@@ -201,7 +183,7 @@ def _read(
             batches = OwnAttempt(client, own).batches()
         else:
             direct = DirectRead(0, "READ", None, after, until, None, False, True)
-            batches = read_direct(client, direct, None)
+            batches = read_direct(client, direct)
         for batch in batches:
             rows += batch.num_rows
             if is_stopped():

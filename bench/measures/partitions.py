@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,7 +23,7 @@ from pyspark_jetstream.client.options import parse_connection
 from ..apirequests import ApiRequests, connections
 from ..comparisons import Part
 from ..results import Entry
-from ..spark import Spark, sequences
+from ..spark import Spark, wait_for
 from ..streams import Lane, Layout, Streams
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ PATTERNS: Final = (50, 200, 1_000)
 _ROUNDS: Final = 5
 _DEEP: Final = 200
 """Messages of each partition in the backlog."""
-
-_TIMEOUT_S: Final = 300.0
-_POLL_S: Final = 0.02
 
 
 class _Seen(NamedTuple):
@@ -141,19 +138,11 @@ class _Query:
     def catch_up(self) -> None:
         """Returns when all that is stored is read."""
         ends = [self._stored[lane.stream] for lane in self._lanes]
-        deadline = time.monotonic() + _TIMEOUT_S
-        while self._at() != ends:
-            if time.monotonic() > deadline or not self._query.isActive:
-                raise RuntimeError(f"the query is at {self._at()}: {self._query.exception()}")
-            time.sleep(_POLL_S)
+        wait_for(self._query, ends)
 
     def batches(self) -> int:
         """How many micro-batches with rows there were."""
         return sum(1 for each in self._query.recentProgress if each.numInputRows)
-
-    def _at(self) -> Sequence[int]:
-        progress = self._query.lastProgress
-        return sequences(progress.sources[0].endOffset) if progress is not None else []
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from ..comparisons import Part, Times, of_times
 from ..others.child import Children
 from ..spark import Spark, sequences, wait_for
 from ..streams import Lane, Layout, Streams
+from ..waiting import until
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+    pass
 
 RATES: Final = (1, 200, 2_000, 20_000)
 """Messages a second, over both streams."""
@@ -91,7 +92,8 @@ def part(spark: Spark, streams: Streams, seconds: float) -> Part:
 def _follow(spark: Spark, streams: Streams, rate: int, seconds: float) -> _Seen:
     """A query beside a producer of so many messages a second."""
     job: dict[str, Any] = {
-        "do": "bench.others.work:publish_steadily",
+        "do": "bench.others.work:on_the_wire",
+        "call": "publish_steadily",
         "url": streams.url,
         "subject": "live",
         "subjects": len(_LAYOUT.lanes),
@@ -102,12 +104,17 @@ def _follow(spark: Spark, streams: Streams, rate: int, seconds: float) -> _Seen:
         began = time.time()
         with spark.following(_LAYOUT.options) as query, Children([job]) as producer:
             producer.go()
-            _await_batches(query)
+            until(lambda: len(query.recentProgress) > _WARM, _WARM_TIMEOUT_S, "its processes run")
             since = time.time()
             time.sleep(seconds)
             producer.stop()
             sent = producer.outcome().messages
-            wait_for(query, _stored(streams, sent))
+            until(
+                lambda: sum(streams.last_sequences(_LAYOUT)) >= sent,
+                _STORED_TIMEOUT_S,
+                f"{sent} messages are stored",
+            )
+            wait_for(query, streams.last_sequences(_LAYOUT))
             progress = query.recentProgress
             batches = list(_batches(progress))
         rows = spark.rows(_LAYOUT.options, ["partition", "sequence", "timestamp"])
@@ -128,11 +135,7 @@ def _start_alone(spark: Spark) -> float:
     """Milliseconds from the start of a query whose source asks nobody until it is planned."""
     began = time.time()
     with spark.following_alone(len(_LAYOUT.lanes), len(_LAYOUT.lanes), _SIZE) as query:
-        deadline = time.monotonic() + _WARM_TIMEOUT_S
-        while query.lastProgress is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no micro-batch within {_WARM_TIMEOUT_S:.0f}s")
-            time.sleep(0.01)
+        until(lambda: query.lastProgress, _WARM_TIMEOUT_S, "a micro-batch")
         return (_planned(query.recentProgress[0]) - began) * 1e3
 
 
@@ -141,25 +144,6 @@ def _planned(progress: Any) -> float:
     took = progress.durationMs
     before_ms = took["triggerExecution"] - took.get("addBatch", 0) - took.get("commitOffsets", 0)
     return datetime.fromisoformat(progress.timestamp).timestamp() + float(before_ms) / 1e3
-
-
-def _await_batches(query: StreamingQuery) -> None:
-    """Returns when the query's processes run: when it has done some micro-batches."""
-    deadline = time.monotonic() + _WARM_TIMEOUT_S
-    while query.lastProgress is None or query.lastProgress.batchId < _WARM:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {_WARM} micro-batches within {_WARM_TIMEOUT_S:.0f}s")
-        time.sleep(0.01)
-
-
-def _stored(streams: Streams, messages: int) -> list[int]:
-    """Where the streams end when all of so many messages are there."""
-    deadline = time.monotonic() + _STORED_TIMEOUT_S
-    while sum(ends := streams.last_sequences(_LAYOUT)) < messages:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the streams hold {sum(ends)} of {messages} messages")
-        time.sleep(0.01)
-    return ends
 
 
 def _batches(progress: Sequence[Any]) -> Iterator[_Batch]:

@@ -11,7 +11,7 @@ from ..cases import Case
 from ..others.references import SPARK_ALONE
 from ..payloads import Payloads
 from ..spark import Run, Spark
-from ..streams import Lane, Layout, Streams
+from ..streams import Lane, Layout, Streams, publish_payloads
 from .writes import payload_frame
 
 PARTITIONS: Final = (2, 8, 64)
@@ -34,7 +34,7 @@ def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
     for count in PARTITIONS:
         layout = _layout(count)
         with streams.empty(layout):
-            streams.fill(streams.payload_job(_SIZE, rows, count))
+            publish_payloads(streams.url, _SIZE, rows, count)
             options = layout.options
             yield Case(
                 f"scale read, {count} partitions",
@@ -44,7 +44,7 @@ def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
             )
     layout, deep = _layout(min(PARTITIONS)), streams.flights.rows * _DEEP
     with streams.empty(layout):
-        streams.fill(streams.payload_job(_SIZE, deep, min(PARTITIONS)))
+        publish_payloads(streams.url, _SIZE, deep, min(PARTITIONS))
         yield Case(
             f"scale read in one go, {deep:,} rows",
             "both cores",

@@ -16,7 +16,7 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import Kind, Limit
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
-from pyspark_jetstream.publish.lanes.lane import LaneTerms
+from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
 from pyspark_jetstream.publish.lanes.retries import Deadlines
 from pyspark_jetstream.publish.lanes.window import Window
 
@@ -82,7 +82,12 @@ class Writer:
 
     def __init__(self, limit: Limit) -> None:
         self.window = Window(
-            LaneTerms(limit, _WINDOW.max_in_flight_bytes, Deadlines(_WINDOW.ack_timeout_s, 1e9))
+            LaneTerms(
+                limit,
+                _WINDOW.max_in_flight_bytes,
+                Deadlines(_WINDOW.ack_timeout_s, 1e9),
+                Outlook(),
+            )
         )
         self.answers: deque[tuple[float, range, bool]] = deque()
         """When which publishes are answered, and whether they are stored."""

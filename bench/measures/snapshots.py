@@ -23,7 +23,7 @@ from ..others.child import Outcome
 from ..others.references import NATS_PY, RAW_DRAIN, SPARK_REDUCE, References
 from ..results import Entry
 from ..spark import Run, Spark
-from ..streams import FILTERED, Lane, Layout, Streams
+from ..streams import FILTERED, Lane, Layout, Streams, publish_payloads
 from . import latency
 from .latency import Latency
 
@@ -179,7 +179,7 @@ class Snapshots:
             return Outcome(subjects, 0, run.seconds, 0.0, run.usage)
 
         with self._streams.empty(_STREAM):
-            self._streams.fill(self._streams.payload_job(_PAYLOAD, size.messages, subjects))
+            publish_payloads(self._streams.url, _PAYLOAD, size.messages, subjects)
             spark.check_range(_OPTIONS, subjects)
             some = [f"payloads.{number}" for number in range(min(subjects, _LOOKED_UP))]
             yield Case(

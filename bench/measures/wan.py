@@ -15,7 +15,7 @@ from ..others.child import Outcome
 from ..others.delay import far
 from ..payloads import Payloads
 from ..spark import Run, Spark
-from ..streams import STREAMS, Lane, Layout, Streams
+from ..streams import STREAMS, Lane, Layout, Streams, publish_payloads
 from .writes import payload_frame
 
 _RTT_S: Final = 0.04
@@ -81,7 +81,7 @@ def _snapshot(
     count = max(1, _SNAPSHOT * streams.flights.rows // 1_000_000)
     options = {"stream": "PAYLOADS", "multiLast": ">"}
     with streams.empty(_PAYLOADS):
-        streams.fill(streams.payload_job(_PAYLOAD, count * _MESSAGES, count))
+        publish_payloads(streams.url, _PAYLOAD, count * _MESSAGES, count)
         yield case(
             f"snapshot of {count:,} subjects", lambda to: spark.read_range(options | to, count)
         )

@@ -58,7 +58,7 @@ class Children:
 
     A job's `do` is the function, all else that it has are the arguments after the `Child`.
 
-    >>> jobs = [{"do": "bench.others.work:drain_direct", ...}]  # doctest: +SKIP
+    >>> jobs = [{"do": "bench.others.work:publish", ...}]  # doctest: +SKIP
     >>> with Children(jobs) as children:  # doctest: +SKIP
     ...     children.go()
     ...     outcome = children.outcome()

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ from pyspark_jetstream.devserver import free_ports
 
 from ..flights import PARTITIONS
 from ..spark import Run, Spark
+from ..waiting import until
 from .child import Outcome
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Kafka:
         try:
             self._java("kafka.tools.StorageTool", format_log).wait(_START_TIMEOUT_S)
             self._broker = self._java("kafka.Kafka", [str(settings)])
-            self._await_start(self._broker)
+            until(self._has_started, _START_TIMEOUT_S, f"the broker of {self._home}", poll_s=0.1)
         except BaseException:
             self.__exit__()
             raise
@@ -157,6 +157,12 @@ class Kafka:
             raise RuntimeError("the broker does not run")
         return self._broker.pid
 
+    def _has_started(self) -> bool:
+        said = (self._home / "said").read_text(errors="replace")
+        if self._broker is None or self._broker.poll() is not None:
+            raise RuntimeError(f"the Kafka broker is not up:\n{said[-2_000:]}")
+        return _STARTED in said
+
     def _java(self, main: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         """A program of the broker's archive, whose class path Spark resolves; its JVM's process."""
         submit = Path(os.environ["SPARK_HOME"]) / "bin" / "spark-submit"
@@ -165,13 +171,6 @@ class Kafka:
             return subprocess.Popen(
                 [*command, "spark-internal", *arguments], stdout=said, stderr=subprocess.STDOUT
             )
-
-    def _await_start(self, broker: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while _STARTED not in (said := (self._home / "said").read_text(errors="replace")):
-            if broker.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the Kafka broker is not up:\n{said[-2_000:]}")
-            time.sleep(0.1)
 
 
 def _outcome(run: Run) -> Outcome:

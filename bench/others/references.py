@@ -31,6 +31,8 @@ _PUBLISHING: Final = {
 }
 """What the children do."""
 
+_WIRE: Final = "bench.others.work:on_the_wire"
+_NATS_PY: Final = "bench.others.work:in_nats_py"
 _PROCESSES: Final = 2
 
 
@@ -51,9 +53,7 @@ class References:
     def share_raw(self, stream: str, readers: int) -> Outcome:
         """Bare sockets that take headers from one consumer with a policy, and acknowledge."""
         with self._streams.shared(stream, "overflow", headers_only=True) as name:
-            job = self._job(
-                "bench.others.work:share_consumer", stream=stream, consumer=name, group=GROUP
-            )
+            job = self._job(_WIRE, call="share_consumer", stream=stream, consumer=name, group=GROUP)
             return self._together([job] * readers)
 
     def share_claims(self, stream: str, readers: int) -> Outcome:
@@ -68,7 +68,7 @@ class References:
     def share_nats_py(self, stream: str, readers: int) -> Outcome:
         """nats-py's `fetch` and `ack` on one plain consumer: it has no priority groups."""
         with self._streams.shared(stream, None, headers_only=False) as name:
-            job = self._job("bench.others.work:natspy_share", stream=stream, consumer=name)
+            job = self._job(_NATS_PY, call="share", stream=stream, consumer=name)
             return self._together([job] * readers)
 
     def follow_consumers(self, layout: Layout, counts: Sequence[int]) -> Outcome:
@@ -96,7 +96,8 @@ class References:
         return self._together(
             [
                 self._job(
-                    "bench.others.work:drain_direct",
+                    _WIRE,
+                    call="drain_direct",
                     stream=stream,
                     start=start,
                     end=end,
@@ -127,10 +128,7 @@ class References:
         """nats-py's `get_last_msg`, one subject after another, half of them a process."""
         halves = [subjects[part::_PROCESSES] for part in range(_PROCESSES)]
         return self._together(
-            [
-                self._job("bench.others.work:natspy_last", stream=stream, subjects=half)
-                for half in halves
-            ]
+            [self._job(_NATS_PY, call="last", stream=stream, subjects=half) for half in halves]
         )
 
     def publish(self, how: str, job: dict[str, Any], rows: int, ids: bool = True) -> Outcome:
@@ -162,7 +160,8 @@ class References:
     ) -> list[dict[str, Any]]:
         return [
             self._job(
-                "bench.others.work:drain_consumer",
+                _WIRE,
+                call="drain_consumer",
                 stream=lane.stream,
                 consumer=name,
                 group=group,
@@ -174,9 +173,7 @@ class References:
     def _fetch(self, lanes: Sequence[Lane], names: Sequence[str], counts: Sequence[int]) -> Outcome:
         return self._together(
             [
-                self._job(
-                    "bench.others.work:natspy_fetch", stream=lane.stream, consumer=name, count=count
-                )
+                self._job(_NATS_PY, call="fetch", stream=lane.stream, consumer=name, count=count)
                 for lane, name, count in zip(lanes, names, counts, strict=True)
             ]
         )

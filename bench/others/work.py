@@ -48,40 +48,12 @@ def publish_atomic(
         child.run(lambda: wire.publish_atomic(blocks))
 
 
-def publish_paced(child: Child, url: str, **how: Any) -> None:
-    """`Wire.publish_paced` until told to stop."""
+def on_the_wire(child: Child, url: str, call: str, **what: Any) -> None:
+    """A method of `Wire`; one that goes on without an end is told when to stop."""
+    if call in ("publish_paced", "publish_steadily", "publish_timed"):
+        what["stopped"] = child.is_stopped
     with _wire(url) as wire:
-        child.run(lambda: wire.publish_paced(**how, stopped=child.is_stopped))
-
-
-def publish_steadily(child: Child, url: str, **how: Any) -> None:
-    """`Wire.publish_steadily` until told to stop."""
-    with _wire(url) as wire:
-        child.run(lambda: wire.publish_steadily(**how, stopped=child.is_stopped))
-
-
-def publish_timed(child: Child, url: str, **how: Any) -> None:
-    """`Wire.publish_timed` until told to stop."""
-    with _wire(url) as wire:
-        child.run(lambda: wire.publish_timed(**how, stopped=child.is_stopped))
-
-
-def drain_consumer(child: Child, url: str, **what: Any) -> None:
-    """`Wire.drain_consumer`."""
-    with _wire(url) as wire:
-        child.run(lambda: wire.drain_consumer(**what))
-
-
-def share_consumer(child: Child, url: str, **what: Any) -> None:
-    """`Wire.share_consumer`."""
-    with _wire(url) as wire:
-        child.run(lambda: wire.share_consumer(**what))
-
-
-def drain_direct(child: Child, url: str, **what: Any) -> None:
-    """`Wire.drain_direct`."""
-    with _wire(url) as wire:
-        child.run(lambda: wire.drain_direct(**what))
+        child.run(lambda: getattr(wire, call)(**what))
 
 
 def natspy_publish(
@@ -92,19 +64,9 @@ def natspy_publish(
     _in_nats_py(child, url, lambda client: natspy.publish(client, pairs, ids, window))
 
 
-def natspy_fetch(child: Child, url: str, **what: Any) -> None:
-    """`natspy.fetch`."""
-    _in_nats_py(child, url, lambda client: natspy.fetch(client, **what))
-
-
-def natspy_share(child: Child, url: str, **what: Any) -> None:
-    """`natspy.share`."""
-    _in_nats_py(child, url, lambda client: natspy.share(client, **what))
-
-
-def natspy_last(child: Child, url: str, **what: Any) -> None:
-    """`natspy.last`."""
-    _in_nats_py(child, url, lambda client: natspy.last(client, **what))
+def in_nats_py(child: Child, url: str, call: str, **what: Any) -> None:
+    """A function of `natspy`."""
+    _in_nats_py(child, url, lambda client: getattr(natspy, call)(client, **what))
 
 
 def spin(child: Child) -> None:

@@ -111,13 +111,6 @@ def removed_unread(info: StreamInfo, position: int, alone: bool = False) -> Chan
     return Change(Assumption.NOTHING_UNREAD_LEFT, text)
 
 
-def position_changes(
-    info: StreamInfo, mark: Mark, position: int, outgrown: bool = False, alone: bool = False
-) -> Change | None:
-    """Whether a stream cannot be read on behind a position; see `stream_changes`."""
-    return stream_changes(info, mark, outgrown) or removed_unread(info, position, alone)
-
-
 def takes_all(filters: Sequence[str | None], info: StreamInfo) -> bool:
     """Whether each message that the stream can hold matches one of these filters."""
     if None in filters or subjects.REST in filters:

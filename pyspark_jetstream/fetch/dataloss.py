@@ -85,9 +85,7 @@ class History:
         read, mark = self._read, self._read.mark
         assert mark is not None
         info = self._js.stream_info(read.stream)
-        change = stream_changes(info, mark)
-        if change is None:
-            change = stream_changes(info, mark, bool(replaced(self._js, {read.stream: mark})))
+        change = stream_changes(info, mark, bool(replaced(self._js, {read.stream: mark})))
         # Clocks of servers that led the stream in turn may differ: then it is the same, until now.
         self._until_us = info.mark.seen_us if change is None else None
         if change is not None:

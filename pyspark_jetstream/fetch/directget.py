@@ -5,10 +5,10 @@ A request names the sequence to begin at and how much may come; the server sends
 flow control and ends with a 204 EOB. So both bounds are always given, and the range's end is cut
 off here, because the server ignores `up_to_seq` in these requests.
 
-While it answers a request, the server keeps writers of the stream waiting. So a request is small
-and a record batch is made of many. The next one is sent before a batch is made of those before it,
-and read to its end before Spark gets the batch: server and worker work at one time, and nothing
-waits in a socket while Spark takes its time.
+Who publishes into the stream waits for all that was asked for (`pace.Courtesy`). So a request is
+small and a record batch is made of many. The next one is sent before a batch is made of those
+before it, and read to its end before Spark gets the batch: server and worker work at one time, and
+nothing waits in a socket while Spark takes its time.
 
 A direct get may be answered by a replica that lags, or by a mirror. What looks like the end of the
 stream before the range's end is therefore asked of the leader, and only its word counts. What a
@@ -41,12 +41,13 @@ from ..errors import (
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
-from .assumptions import position_changes
+from ..worker import core_time
+from .assumptions import removed_unread, stream_changes
 from .dataloss import GO_ON, History, check_loss, is_read, lost
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
-from .pace import FAR_S, Pace, appetite_of, courtesy_of, pace_of
+from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
 logger = get_logger(__name__)
 
@@ -59,10 +60,10 @@ message, and cuts a reader off that lags more than 64 MiB.
 _REQUEST_BYTES: Final = 2 << 20
 """Bytes that a request asks for."""
 
-_REQUEST_MESSAGES: Final = 4_000
+_REQUEST_MESSAGES: Final = 1_000
 """
-Messages that a request asks for. The server stores nothing in the stream while it answers one:
-larger ones hold up whoever publishes, smaller ones the read (docs/bench.md).
+Messages that a request asks for at the most: larger ones hold up whoever publishes, much smaller
+ones the read (docs/bench.md).
 """
 
 _FAR_MESSAGES: Final = 2_000
@@ -151,7 +152,7 @@ class _RangeReader:
         self.rows = 0
         self._client = client
         self._appetite = appetite_of(client.options)
-        self._courtesy = courtesy_of(client.options, read.stream)
+        self._waits = Waits(courtesy_of(client.options, read.stream))
         self._read = read
         self._builder = builder
         self._pace: Pace | None = pace_of((client.options, read.stream, read.filter))
@@ -201,7 +202,7 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                self._courtesy.answered(ending.waited_s, ending.away_s)
+                self._waits.came(ending.until, core_time(), self._round_trip_s)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -218,7 +219,7 @@ class _RangeReader:
                 if self._is_far:
                     since = time.monotonic()
                     ready += self._rows(gets, reached, ending.took_s)
-                    gets.away_s += time.monotonic() - since
+                    self._waits.away_s += time.monotonic() - since
                     if not gets.under_way:
                         yield from ready
                         ready, self._made = [], 0
@@ -229,7 +230,7 @@ class _RangeReader:
                 if not self._is_far and (not goes_on or gets.kept >= KEPT_BYTES):
                     since = time.monotonic()
                     ready = list(self._rows(gets, reached))
-                    gets.away_s += time.monotonic() - since
+                    self._waits.away_s += time.monotonic() - since
                 if not goes_on:
                     yield from ready
                     ready = []
@@ -266,7 +267,7 @@ class _RangeReader:
         read = self._read
         assert read.mark is not None
         known = Mark(read.mark.created, read.start)
-        change = position_changes(info, known, read.start)
+        change = stream_changes(info, known) or removed_unread(info, read.start)
         if change is not None:
             what = f"{change.text}. {GO_ON}" if read.fail_on_data_loss else change.text
             lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
@@ -290,8 +291,11 @@ class _RangeReader:
             together = self._pace.together(self._round_trip_s, max_bytes + largest)
         if gets.under_way and self._made >= _RUN_BYTES:
             return
-        if read.filter is None:
-            most = min(most, max(1, self._courtesy.messages // together))
+        is_courteous = read.filter is None or self._waits.courtesy.is_strict
+        if is_courteous:
+            most = max(1, self._waits.limit(most * together, self._round_trip_s) // together)
+        if not gets.under_way:
+            self._waits.forget()
         while gets.under_way < together:
             after = max(reached, gets.asked_until)
             if after >= read.end:
@@ -306,7 +310,10 @@ class _RangeReader:
             }
             if read.filter is not None:
                 query["next_by_subj"] = read.filter
-            gets.ask(query, min(after + sequences, read.end))
+            until = min(after + sequences, read.end)
+            gets.ask(query, until)
+            if is_courteous:
+                self._waits.asked(until, core_time())
 
     def _rows(
         self, gets: Gets, reached: int, took_s: float | None = None
@@ -320,7 +327,7 @@ class _RangeReader:
         read, size = self._read, gets.kept
         replies = gets.take()
         if replies is not None:
-            self._courtesy.came(len(replies), size)
+            self._waits.courtesy.came(len(replies), size)
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size

@@ -25,7 +25,6 @@ from ..client.jetstream import JetStream
 from ..client.versions import COUNTED, Version, require, unsupported
 from ..errors import NotConnectedError, ProtocolError, RequestTimeoutError
 from ..sanitize import get_logger
-from ..worker import run_delay_s
 from .decoding.replies import Replies, cut
 from .mirrors import Mirrors, OriginState
 
@@ -87,10 +86,6 @@ class Ending(NamedTuple):
     """
     Since the request before it ended, or without the round trip where none was under way before.
     """
-    waited_s: float = 0.0
-    """Since it was asked, without the round trip and what this process waited for a core."""
-    away_s: float = 0.0
-    """How much of that the answer may have waited here, while something else was done."""
 
     @property
     def pending(self) -> int:
@@ -128,10 +123,6 @@ class _Request:
     query: Mapping[str, Any]
     inbox: _Inbox
     until: int
-    asked: float
-    """When, on the monotonic clock without what this process has waited for a core."""
-    away_s: float
-    """`Gets.away_s` then."""
     early: bytearray = field(default_factory=bytearray)
     """Frames of its answer that came between the answers to an earlier request."""
     ending: Ending | None = None
@@ -181,8 +172,6 @@ class Gets:
         self._begin = 0
         """Place where the bytes of the first open request begin, behind those that are kept."""
         self._end = 0
-        self.away_s = 0.0
-        """For how long nobody has looked at what came; the caller counts."""
         self._since = 0.0
         """Time of the previous answer, or the earliest for the next one."""
 
@@ -218,8 +207,7 @@ class Gets:
             self._since = time.monotonic() + self._connection.round_trip_s
         else:
             inbox = self._free.pop() if self._free else self._new_inbox()
-        asked = time.monotonic() - run_delay_s()
-        self._under_way[inbox.sid] = _Request(query, inbox, until, asked, self.away_s)
+        self._under_way[inbox.sid] = _Request(query, inbox, until)
         data = json.dumps(query).encode()
         self._connection.send(wire.pub(self._subject, data, inbox.subject))
 
@@ -264,11 +252,7 @@ class Gets:
                 rest = bytes(memoryview(self._buffer)[behind : self._end])
                 connection.buffer, connection.pos = rest + connection.buffer[connection.pos :], 0
                 headers = dict(wire.parse_headers(frame.headers))
-                waited_s = now - run_delay_s() - request.asked - connection.round_trip_s
-                away_s = self.away_s - request.away_s
-                request.ending = Ending(
-                    code, text, headers, request.until, took_s, max(0.0, waited_s), away_s
-                )
+                request.ending = Ending(code, text, headers, request.until, took_s)
                 self._complete(request, request.ending, at)
                 return request.ending
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .. import values as value_of
@@ -58,10 +58,10 @@ READ_OPTIONS: Final = table(
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
         "Most messages of a task. A backlog or a direct read is cut by sequence so that no task"
         " has more."),
-    Option("maxPublishDelay", "max_publish_delay_s", value_of.duration, "",
-        "Longest time, nearly always, that a publish into the stream waits for what this read has"
-        " asked for, whatever the number of tasks. A shorter time makes the read slower. Without"
-        " this option the read aims at `40ms`, and gives up where that makes no answer quicker."),
+    Option("maxPublishDelay", "", value_of.duration, "",
+        "Time that a publish into the stream may wait for what this read has asked for. Each task"
+        " asks for less where answers take longer, so a shorter time makes the read slower. Without"
+        " this option tasks aim at `40ms`, but not where others cause the delay."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),
@@ -195,7 +195,8 @@ def stream_values(values: Values) -> dict[str, Any]:
         starting = values["startingTimestamp"]
     option = "startingTimestamp" if "startingTimestamp" in values else "startingOffsets"
     parsed(option, _inside(known, several), starting)
-    connection = connection_options(values)
+    delay_s = values["maxPublishDelay"]
+    connection = replace(connection_options(values), max_publish_delay_s=delay_s)
     common = {"connection": connection, "stream": stream, "several": several}
     common |= {"extent": values.fill(RowExtent)}
     return common | {"partitions": partitions, "starting": starting}
@@ -246,13 +247,18 @@ def _inside(partitions: int | None, several: Several | None) -> Callable[[Starti
 
 
 def ending_of(values: Values) -> Starting:
-    """`endingOffsets`."""
-    ending: Starting = values["endingOffsets"]
-    if ending.word == EARLIEST and not (ending.sequences or ending.streams):
+    """`endingOffsets`, or `endingTimestamp` of a read that has it."""
+    option = "endingTimestamp" if "endingTimestamp" in values else "endingOffsets"
+    ending: Starting = values[option]
+    if (
+        option == "endingOffsets"
+        and ending.word == EARLIEST
+        and not (ending.sequences or ending.streams)
+    ):
         raise OptionError("endingOffsets", "expected latest or JSON, got 'earliest'")
     words = [word for of in (ending.sequences, *ending.streams.values()) for word in of.values()]
     if EARLIEST in words:
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
     known = len(values["subject"]) or values.given("partitions") or None
-    parsed("endingOffsets", _inside(known, _several(values)), ending)
-    return Starting(LATEST, ending.sequences, streams=ending.streams)
+    parsed(option, _inside(known, _several(values)), ending)
+    return replace(ending, word=LATEST)

@@ -7,6 +7,9 @@ Near a server one request at a time is enough: while its answer is made into row
 answered. Far away the line would be idle between a request and its answer, so there are as many
 requests under way as are answered in a round trip. A server that takes long for each gets few.
 
+Who publishes waits for what was asked for and has not come, of whichever task: so a task asks for
+as much as comes in time (`Courtesy`).
+
 A consumer's pulls need no such care, the server knows where it stands: they wait there, one behind
 the other (`pulls_ahead`).
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..client.options import ConnectionOptions
 
@@ -206,7 +209,7 @@ _FIRST_WIDTH: Final = 250.0
 _MOST_WINDOW: Final = 16 << 20
 """The largest window, in bytes with those that messages cost: requests have bounds of their own."""
 
-_FIRST_WINDOW: Final = 512 << 10
+_FIRST_WINDOW: Final = 1 << 20
 _LEAST_WINDOW: Final = 128 << 10
 _LEAST_STRICT_WINDOW: Final = 16 << 10
 _STEP: Final = 32 << 10
@@ -245,7 +248,7 @@ class Courtesy:
         self._window = float(_FIRST_WINDOW)
         self._usual_s = self._target_s = _WAIT_SHARE * (delay_s or _USUAL_DELAY_S)
         self._least = _LEAST_STRICT_WINDOW if delay_s else _LEAST_WINDOW
-        self._is_strict = delay_s is not None
+        self.is_strict = delay_s is not None
         self._step = _STEP * self._usual_s / _USUAL_DELAY_S / _WAIT_SHARE
         self._width = _FIRST_WIDTH
         """Bytes a message, as they came."""
@@ -292,7 +295,7 @@ class Courtesy:
                 self._narrow(0.75)
         elif least_s > self._target_s and len(self._lately) == _LATE_ANSWERS:
             self._narrow(max(0.5, 1 - 0.8 * (1 - self._target_s / least_s)))
-            if self._stuck >= _STUCK and not self._is_strict:
+            if self._stuck >= _STUCK and not self.is_strict:
                 self._target_s, self._left, self._stuck = _PUT_UP * least_s, self._patience, 0
                 self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
 
@@ -320,3 +323,60 @@ def courtesy_of(options: ConnectionOptions, stream: str) -> Courtesy:
     if len(_courtesies) >= _KNOWN and key not in _courtesies:
         _courtesies.clear()
     return _courtesies.setdefault(key, Courtesy(options.max_publish_delay_s))
+
+
+class _Asked(NamedTuple):
+    """A request that has no answer yet."""
+
+    up_to: int
+    at: float
+    """When."""
+    away_s: float
+    """`Waits.away_s` then."""
+
+
+class Waits:
+    """
+    The requests of one read that have no answer yet, in the order of their answers.
+
+    The clock is the caller's: without what its thread has waited for a core (`worker.core_time`),
+    which on a busy machine is longer than all else. What the round trip takes is the line's. While
+    rows are made nobody looks whether an answer is there, so how much of that time it took is not
+    known.
+
+    Args:
+        courtesy: hears how long each answer took.
+    """
+
+    def __init__(self, courtesy: Courtesy) -> None:
+        self.courtesy = courtesy
+        self.away_s = 0.0
+        """For how long nobody has looked at what came, in sum; the caller counts."""
+        self._open: deque[_Asked] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Waits for {len(self._open)} answers, {self.courtesy}>"
+
+    def limit(self, most: int, round_trip_s: float) -> int:
+        """
+        How many messages may be asked for at a time, of so many at the most. From far away the line
+        bounds them, unless somebody has said what publishers may wait.
+        """
+        if round_trip_s >= FAR_S and not self.courtesy.is_strict:
+            return most
+        return min(most, self.courtesy.messages)
+
+    def asked(self, up_to: int, now: float) -> None:
+        """A request was sent, whose answer is there once `came` has counted so far."""
+        self._open.append(_Asked(up_to, now, self.away_s))
+
+    def came(self, up_to: int, now: float, round_trip_s: float) -> None:
+        """All is there that was asked for up to this count."""
+        while self._open and self._open[0].up_to <= up_to:
+            asked = self._open.popleft()
+            took_s = max(0.0, now - asked.at - round_trip_s)
+            self.courtesy.answered(took_s, self.away_s - asked.away_s)
+
+    def forget(self) -> None:
+        """Nobody waits for the open requests any more."""
+        self._open.clear()

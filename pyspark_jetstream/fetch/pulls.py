@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
@@ -32,13 +31,13 @@ from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import NotConnectedError, ReadTimeoutError, RequestTimeoutError
 from ..sanitize import get_logger
-from ..worker import run_delay_s
+from ..worker import core_time
 from .dataloss import History, check_loss, is_read
 from .decoding.deliveries import Deliveries
 from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .layout import Slice
-from .pace import Appetite, Courtesy, appetite_of, courtesy_of, pull_bytes, pulls_ahead
+from .pace import Appetite, Waits, appetite_of, courtesy_of, pull_bytes, pulls_ahead
 
 logger = get_logger(__name__)
 
@@ -46,7 +45,7 @@ PULL_EXPIRES_S: Final = 30.0
 HEARTBEAT_S: Final = 1.0
 
 _PULL_MESSAGES: Final = 20_000
-"""Messages of one pull; two pulls are open at most, far from the server more (`pace`)."""
+"""Messages of one pull at the most; two pulls are open, far from the server more (`pace`)."""
 
 _FEW_MESSAGES: Final = 256
 """Messages of a pull where all counted messages have come, and the range is not read."""
@@ -163,9 +162,7 @@ class Hold(Protocol):
 class Pulls:
     """The pulls of one session: how much they may bring, and whether the server still has them."""
 
-    def __init__(
-        self, client: Client, stream: str, hold: Hold, appetite: Appetite, courtesy: Courtesy
-    ) -> None:
+    def __init__(self, client: Client, stream: str, hold: Hold, appetite: Appetite) -> None:
         self.connection = client.connection
         self.open = 0
         """Messages that open pulls may still bring."""
@@ -184,12 +181,9 @@ class Pulls:
         Whether the next message is larger than a pull's bytes: it was stored under a larger
         `max_payload`. The next pull is for it alone, without a limit.
         """
-        self._courtesy = courtesy
-        self._away_s = 0.0
-        """For how long nobody has looked at what came."""
+        self._waits = Waits(courtesy_of(client.options, stream))
         self._asked = 0
-        self._due: deque[tuple[int, float, float]] = deque()
-        """Of each pull that is open: where it ends, when it was asked, and `_away_s` then."""
+        """Messages that all pulls together were for."""
         self._heard = self._quiet_since = time.monotonic()
 
     def __repr__(self) -> str:
@@ -207,7 +201,7 @@ class Pulls:
         # Exactly one pull until its first message brought the pin id: the server would park a
         # second one without it for as long as the pin is held (ADR-42).
         # As many if they are small because an answer broke off: all together are to be fewer.
-        most, enough = min(self._courtesy.messages, _PULL_MESSAGES), 0
+        most, enough = self._waits.limit(_PULL_MESSAGES, self.connection.round_trip_s), 0
         if self._hold.is_ours and not self._is_too_large:
             ahead = pulls_ahead(self.connection.round_trip_s, self._largest)
             enough = ahead * most + most // 4
@@ -222,28 +216,25 @@ class Pulls:
             self.open += batch
             self.budget -= batch
             self._asked += batch
-            self._due.append((self._asked, time.monotonic() - run_delay_s(), self._away_s))
+            self._waits.asked(self._asked, core_time())
         if asked:
             self.connection.send(asked)
 
     def came(self, messages: int, size: int) -> None:
         """Counts messages that have come, with so many bytes."""
         self.open -= messages
-        self._courtesy.came(messages, size)
+        self._waits.courtesy.came(messages, size)
+        self._answered()
         self._quiet_since = time.monotonic()
-        self._timed()
+
+    def _answered(self) -> None:
+        """The pulls have ended for which all has come."""
+        self._waits.came(self._asked - self.open, core_time(), self.connection.round_trip_s)
 
     def moved(self, away_s: float) -> None:
         """Nobody has been waiting until now, for so long, for what comes."""
         self._quiet_since = time.monotonic()
-        self._away_s += away_s
-
-    def _timed(self) -> None:
-        """Says how long the pulls took that have ended."""
-        while self._due and self._due[0][0] <= self._asked - self.open:
-            _, asked, away_s = self._due.popleft()
-            took_s = time.monotonic() - run_delay_s() - asked - self.connection.round_trip_s
-            self._courtesy.answered(max(0.0, took_s), self._away_s - away_s)
+        self._waits.away_s += away_s
 
     def ended(self, status: Status, headers: bytes) -> None:
         """
@@ -259,7 +250,7 @@ class Pulls:
             self._is_too_large = True
         self.open -= left
         self.budget += left
-        self._timed()
+        self._answered()
         if not left:
             self.beats()
         elif not self._hold.is_ours and not self._is_too_large:
@@ -346,7 +337,6 @@ class Attempt:
         self._history = History(JetStream(client), read)
         self._frames = Deliveries(read.include_headers)
         self._appetite = appetite_of(client.options)
-        self._courtesy = courtesy_of(client.options, read.stream)
         self._delivered = 0
         """Deliveries the consumer has made up to `last`."""
         self._is_done = False
@@ -410,7 +400,7 @@ class Attempt:
             return
         self._delivered = taken.delivered
         self._frames.clear()
-        pulls = Pulls(self._client, self._read.stream, self._hold, self._appetite, self._courtesy)
+        pulls = Pulls(self._client, self._read.stream, self._hold, self._appetite)
         pulls.budget = self._wanted(taken)
         try:
             yield from self._pull(pulls, patience)

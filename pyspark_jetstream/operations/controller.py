@@ -26,7 +26,7 @@ from ..client.connection import Client, Connection
 from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
 from ..outbox.throttling.throttleprotocol import Reason, active_subject
 from ..sanitize import get_logger
-from .pauses import Pauses, Send
+from .pauses import MARGIN_S, Pauses, Send
 from .quota import Quota, rests_of, shares_of
 from .usage import Came, Usage
 
@@ -42,6 +42,9 @@ _FIRST_S: Final = 1.0
 
 _AGAIN_S: Final = 0.005
 """Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
+
+_LAST_S: Final = MARGIN_S - 0.1
+"""How long before the end of a discovery producers are asked for the last time."""
 
 _BRIEF_S: Final = 0.02
 """Longest time without a look at the socket: writers that begin wait for their answer."""
@@ -83,7 +86,8 @@ class Controller:
 
     def discover(self, wait_s: float, patient: bool = False) -> None:
         """
-        Finds the producers that answer within this time.
+        Finds the producers that answer within this time. At its end all are asked again: a pause of
+        an operator's holds for little longer than the second after which it is issued anew.
 
         Args:
             patient: while nobody listens asks again, until somebody comes; else that is the end.
@@ -92,7 +96,10 @@ class Controller:
             NotConnectedError: No server can be reached; so do all methods.
         """
         until = time.monotonic() + wait_s
-        self._serve(until, lambda: self._pauses.nobody)
+        self._serve(until - min(_LAST_S, wait_s / 2), lambda: self._pauses.nobody)
+        if not self._pauses.nobody:
+            self._pauses.seek()
+            self._serve(until)
         while patient and self._pauses.nobody and not self._stopped():
             if (now := time.monotonic()) >= until:
                 break

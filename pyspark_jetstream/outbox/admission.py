@@ -49,6 +49,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import int32, view
+from ..arrays import places as all_places
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .held import Held, Late
 from .messages import Messages
@@ -84,12 +85,15 @@ class Load(NamedTuple):
     limit: int
 
 
-class Shed(NamedTuple):
-    """Rows that do not go where they should, and what is to be done with them is the caller's."""
+class Leaving(NamedTuple):
+    """Rows that leave the queue."""
 
-    messages: Messages
-    reason: str
-    """`MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of the two timeouts."""
+    rows: Messages
+    reason: str | None = None
+    """
+    Why they are shed: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of the two
+    timeouts; None where they are to be sent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +122,6 @@ class Rules:
     """
     by_lane: bool
     """Whether rows of a lane keep their order; if not, each goes by its own priority."""
-
-    def __post_init__(self) -> None:
-        if Priority.CRITICAL in self.sheddable:
-            raise ValueError("critical rows are never shed")
 
     @property
     def fail_fast(self) -> bool:
@@ -161,7 +161,8 @@ class Admission:
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
         self._checked_at = -math.inf
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
-        self._overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
+        self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
+        """Is told of push-back."""
         self._latest: Iterable[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
@@ -198,12 +199,6 @@ class Admission:
         """The rows that wait, block by block."""
         return [block.messages for block in (*self._queue.blocks(), *self._held.blocks())]
 
-    def is_throttled(self, now: float, subject: str | None = None) -> bool:
-        """Whether this subject is throttled; without one, whether any of the task's latest is."""
-        if subject is not None:
-            return self._throttle.is_throttled([subject], now)
-        return any(self._throttle.is_throttled(subjects, now) for subjects in self.lately)
-
     @property
     def lately(self) -> list[Iterable[str]]:
         """Subjects of the rows taken last, and of those that are here."""
@@ -222,7 +217,7 @@ class Admission:
         over = len(self._queue) > rows or self._queue.nbytes > self._rules.queue_bytes
         return bool(self._rules.sheddable) and not over and self._is_overloaded(now, load)
 
-    def offer(self, messages: Messages, now: float, load: Load) -> list[Shed]:
+    def offer(self, messages: Messages, now: float, load: Load) -> list[Leaving]:
         """
         Takes the rows that follow those offered before.
 
@@ -341,14 +336,6 @@ class Admission:
 
     # ── overload ─────────────────────────────────────────────────────────────────────────────
 
-    def pushed_back(self, place: int | None, at: float) -> None:
-        """The server pushed back, as `Overload.pushed_back` has it."""
-        self._overload.pushed_back(place, at)
-
-    def busy(self, now: float) -> None:
-        """The writer uses more CPU than it may (A26)."""
-        self._overload.busy(now)
-
     def _is_full(self, load: Load) -> bool:
         full = len(self._queue) >= queue_rows(self._rules.queue_size, load.limit)
         return full or self._queue.nbytes >= self._rules.queue_bytes
@@ -356,22 +343,22 @@ class Admission:
     def _is_overloaded(self, now: float, load: Load) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
         is_full = load.in_flight >= load.limit and self._is_full(load)
-        return is_full and self._overload.is_felt(now)
+        return is_full and self.overload.is_felt(now)
 
-    def _make_room(self, now: float, load: Load) -> list[Shed]:
+    def _make_room(self, now: float, load: Load) -> list[Leaving]:
         """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
         over_rows = len(self._queue) - queue_rows(self._rules.queue_size, load.limit)
         over = over_rows, self._queue.nbytes - self._rules.queue_bytes
         if max(over) <= 0 or not len(self._queue):
             return []
-        here = self._queue.places()
         block = self._queue.merged()
-        places = self._overload.to_go(block.messages, block.sizes, here, over, now)
+        here = all_places(len(block.messages))
+        places = self.overload.to_go(block.messages, block.sizes, here, over, now)
         messages = self._shed(places)
         if messages is None:
             return []
-        by_reason = self._overload.by_reason(messages, over_rows > 0, now)
-        return [Shed(part, reason) for part, reason in by_reason]
+        by_reason = self.overload.by_reason(messages, over_rows > 0, now)
+        return [Leaving(part, reason) for part, reason in by_reason]
 
     def _shed(self, places: pa.Array) -> Messages | None:
         """The rows in these places of the merged block leave; None if that is none."""
@@ -384,7 +371,7 @@ class Admission:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
-    def expire(self, now: float, load: Load | None = None) -> list[Shed]:
+    def expire(self, now: float, load: Load | None = None) -> list[Leaving]:
         """
         Time passes.
 
@@ -402,7 +389,7 @@ class Admission:
         if not self.waiting:
             return []
         self._check_pauses(now)
-        shed: list[Shed] = []
+        shed: list[Leaving] = []
         if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
             shed = self._make_room(now, load)
         before = now - self._rules.queue_timeout_s
@@ -410,7 +397,7 @@ class Admission:
             return shed
         block, places = self._all()
         places = places.filter(pc.less_equal(block.unsent.take(places), before))
-        kept = pc.invert(self._overload.may_go(block.messages).take(places))
+        kept = pc.invert(self.overload.may_go(block.messages).take(places))
         if pc.any(kept).as_py():
             place = places[pc.index(kept, True).as_py()].as_py()
             raise QueueTimeoutError(
@@ -419,11 +406,11 @@ class Admission:
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
         if (messages := self._shed(places)) is not None:
-            shed.append(Shed(messages, "QueueTimeout"))
+            shed.append(Leaving(messages, "QueueTimeout"))
         self._sort(now)
         return shed
 
-    def give_up(self, now: float, publish_timeout_s: float) -> list[Shed]:
+    def give_up(self, now: float, publish_timeout_s: float) -> list[Leaving]:
         """
         What waits for streams that have refused a row for most of its time is shed, if it may be
         (A13). Call it when rows that were refused are back.
@@ -431,14 +418,14 @@ class Admission:
         Args:
             publish_timeout_s: what a row has from its first sending.
         """
-        if not self._rules.sheddable or not self.waiting or not self._overload.is_felt(now):
+        if not self._rules.sheddable or not self.waiting or not self.overload.is_felt(now):
             return []
         block, places = self._all()
         sent_by = now - _PATIENCE * publish_timeout_s
-        may = self._overload.to_give_up(block.messages, sent_by, places, now)
+        may = self.overload.to_give_up(block.messages, sent_by, places, now)
         messages = self._shed(may)
         self._sort(now)
-        return [] if messages is None else [Shed(messages, "PublishTimeout")]
+        return [] if messages is None else [Leaving(messages, "PublishTimeout")]
 
     def next_deadline(self, now: float, may_go: bool = True) -> float:
         """
@@ -469,8 +456,8 @@ class Admission:
         for held in self._held.clear():
             self._queue.append(held)
         self._sorted = -1, -math.inf
-        places = self._queue.places()
-        return self._queue.merged(), places
+        block = self._queue.merged()
+        return block, all_places(len(block.messages))
 
     def _check_pauses(self, now: float) -> None:
         """Fails the task if a paused row has waited for as long as it may (B14, B15)."""

@@ -20,7 +20,7 @@ a typo must neither promote a row nor fail a query that ran for a month (A2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
@@ -28,7 +28,7 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import is_all
+from ..arrays import int32, is_all
 from ..subjects import check_filter, pattern
 
 STRATEGIES: Final = ("custom", "header", "claim")
@@ -152,11 +152,8 @@ class Priorities:
         return Resolved(None if plain else codes, unrecognised)
 
     def _by_subject(self, distinct: pa.Array) -> pa.Array:
-        codes = pa.nulls(len(distinct), pa.int8())
-        for filter, priority in reversed(self.subjects):
-            matched = pc.match_substring_regex(distinct, f"^{pattern(filter)}$")
-            codes = pc.if_else(matched, priority.code, codes)
-        return codes
+        priorities = pa.array([priority for _, priority in self.subjects], pa.int8())
+        return priorities.take(first_match(self.routes, distinct))
 
     def _by_claim(self, rows: Rows) -> pa.Array | None:
         values = None if self.claim is None else rows.claim(self.claim)
@@ -166,6 +163,18 @@ class Priorities:
         meant = pa.array([priority for _, priority in self.claim_values], pa.int8())
         # An index_in of a null is null where no null is among the known.
         return meant.take(pc.index_in(values, known))
+
+
+def first_match(filters: Sequence[str], subjects: pa.Array) -> pa.Array:
+    """INT32: the place of the first filter that matches each subject (STRING); null for none."""
+    places = pa.nulls(len(subjects), pa.int32())
+    for place, filter in enumerate(filters):
+        if not places.null_count:
+            break
+        matched = pc.match_substring_regex(subjects, f"^{pattern(filter)}$")
+        first = pc.and_(matched, pc.is_null(places))
+        places = pc.if_else(first, int32(place), places)
+    return places
 
 
 class Resolved(NamedTuple):

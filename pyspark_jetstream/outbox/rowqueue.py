@@ -76,9 +76,11 @@ class RowQueue:
         self._rows = 0
         self._by_lane = by_lane
         self._blocks: deque[Block] = deque()
-        # Places of the first block whose rows are here still: all of them if both are None.
-        self._left: pa.Array | None = None  # in the order of arrival
-        self._next: pa.Array | None = None  # in the order of sending; known while nothing changes
+        self._next: pa.Array | None = None
+        """
+        Of the first block, places of the rows that are here, in the order of sending; None where
+        all are, or nothing is known of the order.
+        """
 
     def __repr__(self) -> str:
         return f"<RowQueue {self._rows} rows, {self.nbytes} bytes>"
@@ -104,7 +106,7 @@ class RowQueue:
 
     def append(self, block: Block) -> None:
         """Takes rows that go behind the others of their subjects."""
-        self._settle()
+        self._compact()
         if len(block.messages):
             self._blocks.append(block)
             self._count(block, 1)
@@ -135,9 +137,9 @@ class RowQueue:
         return blocks
 
     def merged(self) -> Block:
-        """All rows as one block in the order of the row numbers, some of them taken."""
+        """All rows as one block in the order of the row numbers."""
+        self._compact()
         if len(self._blocks) > 1:
-            self._compact()
             block = Block(
                 Messages.joined([part.messages for part in self._blocks]),
                 pa.concat_arrays([part.since for part in self._blocks]),
@@ -149,24 +151,13 @@ class RowQueue:
             self._blocks = deque([block])
         return self._blocks[0]
 
-    def places(self) -> pa.Array:
-        """Those of the merged block whose rows are here, in the order of arrival."""
-        self._settle()
-        block = self.merged()
-        return all_places(len(block.messages)) if self._left is None else self._left
-
     def remove(self, places: pa.Array) -> Block:
         """The rows in these places of the merged block; the others stay."""
-        here = self.places()
         block = self.merged()
         removed = block.take(places)
         self._count(removed, -1)
-        self._left = here.filter(pc.invert(pc.is_in(here, places)))
-        if not len(self._left):
-            self._left = None
-            self._blocks.clear()
-        elif 2 * len(self._left) < len(block.messages):
-            self._compact()
+        rest = block.where(pc.invert(pc.is_in(all_places(len(block.messages)), places)))
+        self._blocks = deque([rest] if len(rest.messages) else [])
         return removed
 
     def oldest(self, unsent: bool = False) -> float:
@@ -183,7 +174,7 @@ class RowQueue:
 
     def _lefts(self) -> Iterator[pa.Array | None]:
         """The places that are left, of each block; None for all."""
-        yield self._left if self._next is None else self._next
+        yield self._next
         yield from repeat(None)
 
     def _take_plain(self, maximum: int) -> Block:
@@ -197,8 +188,8 @@ class RowQueue:
 
     def _take_next(self, places: pa.Array, maximum: int) -> Block:
         """The first of the rows that are here, these being all in the order of sending."""
-        block = self.merged().take(places.slice(0, maximum))
-        self._left, self._next = None, places.slice(maximum)
+        block = self._blocks[0].take(places.slice(0, maximum))
+        self._next = places.slice(maximum)
         if not len(self._next):
             self._next = None
             self._blocks.clear()
@@ -206,23 +197,17 @@ class RowQueue:
 
     def _order(self, maximum: int) -> pa.Array:
         """The places of the rows in the order in which they go."""
-        places = self.places()
         messages = self.merged().messages
+        places = all_places(len(messages))
         if messages.priorities is None or len(places) <= maximum:
             return places
         return in_order(messages, places, self._by_lane)
 
-    def _settle(self) -> None:
-        """Something changes: the order of sending is not known any more."""
-        if self._next is not None:
-            self._left, self._next = self._next.take(pc.sort_indices(self._next)), None
-
     def _compact(self) -> None:
-        """Lets go of rows that are taken."""
-        self._settle()
-        if self._left is not None:
-            self._blocks[0] = self._blocks[0].take(self._left)
-            self._left = None
+        """Lets go of rows that are taken, and of the order of sending: something changes."""
+        if self._next is not None:
+            left, self._next = self._next.take(pc.sort_indices(self._next)), None
+            self._blocks[0] = self._blocks[0].take(left)
 
     def _count(self, block: Block, sign: int) -> None:
         self._rows += sign * len(block.messages)

@@ -12,7 +12,7 @@ another account's stream: then a subject can have no target here and be stored a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -280,6 +280,11 @@ class Targets:
                 break
             codes = self._assign(place, subjects, codes)
         return codes
+
+    def names(self, subjects: Sequence[str]) -> list[str]:
+        """The names of these subjects' streams, as far as they were found; "" for the others."""
+        places = self.known(pa.array(subjects, pa.string())).to_pylist()
+        return ["" if place is None else self.streams[place].name for place in places]
 
     def _by_beginning(self, subjects: pa.Array) -> pa.Array:
         """

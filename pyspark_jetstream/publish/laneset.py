@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -25,10 +25,10 @@ from ..sanitize import get_logger
 from .lanes.asynclane import AsyncLane
 from .lanes.atomiclane import AtomicLane
 from .lanes.fastlane import FastLane
-from .lanes.lane import Lane, LaneTerms
+from .lanes.lane import Lane, LaneTerms, Outlook
 from .lanes.retries import Deadlines
 from .options import SinkOptions
-from .telemetry import LaneTotals, Lately, Telemetry, WatchedLimit, Way
+from .telemetry import Telemetry, WatchedLimit, Way
 
 logger = get_logger(__name__)
 
@@ -109,6 +109,8 @@ class LaneSet:
         """The lane of rows that are parked, once there is one."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
+        self.outlook = Outlook()
+        """Whoever drives the lanes sets it."""
         self._options = options
         self._targets = targets
         self._inbox = inbox
@@ -116,12 +118,9 @@ class LaneSet:
         self._lanes: dict[int | None, Lane] = {}
         """By the place of the target stream; None is the lane of all that go asynchronously."""
         self._checks = _WindowChecks()
-        self._round_trip_s = 0.0
         self._is_far: bool | None = None
         """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
-        self._more = False
-        self._watched: list[WatchedLimit] = []
-        """The limits, in the order of the lanes."""
+        self._watched: dict[Lane, WatchedLimit] = {}
 
     def __repr__(self) -> str:
         return f"<LaneSet {self.all}>"
@@ -167,36 +166,26 @@ class LaneSet:
         """Publish mode of rows for the stream in this place."""
         return Way(self._mode(place), "" if place is None else self._targets[place].name)
 
-    def streams(self, subjects: Sequence[str]) -> list[str]:
-        """The names of these subjects' streams; "" for one that is not known."""
-        if not subjects:
-            return []
-        places = self._targets.known(pa.array(subjects, pa.string())).to_pylist()
-        return ["" if place is None else self._targets[place].name for place in places]
+    def totals(self) -> list[tuple[Way, dict[str, int]]]:
+        """Publish mode and counts of each lane in this task, as `Telemetry.count` takes them."""
+        found = []
+        for lane in self.all:
+            tally, watched, is_main = lane.tally, self._watched[lane], lane in self.main
+            kind = "stored" if is_main else "parked" if lane is self.parked else "dead_letters"
+            totals = {
+                kind: tally.acked,
+                "duplicates": tally.duplicates,
+                "retries": tally.retries,
+                "late_retries": tally.late_retries,
+                "drops": watched.drops if is_main else 0,
+                "ignored": tally.ignored,
+            }
+            found.append((watched.way, totals))
+        return found
 
-    def totals(self) -> list[tuple[Way, LaneTotals]]:
-        """Publish mode and counts of each lane in this task."""
-        return [
-            (
-                watched.way,
-                LaneTotals(
-                    stored=lane.tally.acked if lane in self.main else 0,
-                    dead_letters=0 if lane in (*self.main, self.parked) else lane.tally.acked,
-                    parked=lane.tally.acked if lane is self.parked else 0,
-                    duplicates=lane.tally.duplicates,
-                    retries=lane.tally.retries,
-                    late_retries=lane.tally.late_retries,
-                    drops=watched.drops if lane in self.main else 0,
-                    ignored=lane.tally.ignored,
-                ),
-            )
-            for lane, watched in zip(self.all, self._watched, strict=True)
-        ]
-
-    def lately(self) -> list[Lately]:
-        """Each lane's publishes on the wire."""
-        lanes = zip(self.all, self._watched, strict=True)
-        return [Lately(watched.way, lane.unanswered) for lane, watched in lanes]
+    def lately(self) -> list[tuple[Way, int]]:
+        """How each lane's rows go, and how many have no PubAck."""
+        return [(self._watched[lane].way, lane.unanswered) for lane in self.all]
 
     def next_deadline(self, now: float) -> float:
         """The time at which a lane has to act though nothing arrives."""
@@ -206,22 +195,9 @@ class LaneSet:
             default=math.inf,
         )
 
-    def set_round_trip(self, round_trip_s: float) -> None:
-        """Takes the time between a PING to the server and its PONG."""
-        if round_trip_s != self._round_trip_s:
-            self._round_trip_s = round_trip_s
-            for lane in self.all:
-                lane.set_round_trip(round_trip_s)
-
-    def expect(self, more: bool) -> None:
-        """Sets whether more rows may come."""
-        self._more = more
-        for lane in self.main:
-            lane.expect(self._more)
-
     def freeze_limits(self, frozen: bool) -> None:
         """Sets whether the lanes' limits may not grow."""
-        for limit in self._watched:
+        for limit in self._watched.values():
             limit.held = frozen
 
     def add_dead_letters(self) -> Lane:
@@ -335,9 +311,9 @@ class LaneSet:
             if len(self._lanes) == 1 or logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "publishing stream=%s mode=%s round_trip=%.1fms",
-                    way.stream or "*", way.mode, self._round_trip_s * 1e3,
+                    way.stream or "*", way.mode, self.outlook.round_trip_s * 1e3,
                 )  # fmt: skip
-        watched = self._watched[self.all.index(lane)]
+        watched = self._watched[lane]
         if watched.way != way:
             watched.way = Way(way.mode)  # of several streams
         return lane
@@ -357,25 +333,22 @@ class LaneSet:
         By the round trip as it is known. With `publishOrder=strict` none is: one publish of each
         subject in a round trip is less than any batch.
         """
-        return self._round_trip_s >= _FAR_S and not self._options.window.strict_order
+        return self.outlook.round_trip_s >= _FAR_S and not self._options.window.strict_order
 
     def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
         window = self._options.window
-        watched = self._telemetry.watched(limit, way)
+        watched = WatchedLimit(limit, self._telemetry, way)
         deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
-        terms = LaneTerms(
-            watched, window.max_in_flight_bytes, deadlines, window.strict_order, rejects
-        )
+        own = watched, window.max_in_flight_bytes, deadlines, self.outlook
+        terms = LaneTerms(*own, window.strict_order, rejects)
         lane = _LANES[way.mode](f"{self._inbox}.{len(self.all)}", terms)
-        lane.set_round_trip(self._round_trip_s)
-        lane.expect(self._more)
         self.all.append(lane)
-        self._watched.append(watched)
+        self._watched[lane] = watched
         return lane
 
     def _limit(self, mode: str, stream: str | None) -> Limit:
         window = self._options.window
-        is_far = self._round_trip_s >= _FAR_S
+        is_far = self.outlook.round_trip_s >= _FAR_S
         maximum = window.max_in_flight_far if is_far else window.max_in_flight
         # The server has a slow start of its own for fast batches.
         initial = window.initial_in_flight if mode == "async" else maximum

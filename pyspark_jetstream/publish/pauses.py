@@ -63,10 +63,10 @@ class WriterPauses:
         told = options.connection, subject
         before = _TOLD.get(told) if options.throttle else None
         origin = context.origin
-        self._operators = Operators(subject, origin.producer_id, now, before)
+        self.operators = Operators(subject, origin.producer_id, now, before)
         if options.throttle:
-            _TOLD[told] = self._operators
-        self.throttle = self._operators.throttle
+            _TOLD[told] = self.operators
+        self.throttle = self.operators.throttle
         self.throttle.writer = self.throttle.writer._replace(
             query=origin.query_name or origin.query_id, host=socket.gethostname()
         )
@@ -91,10 +91,10 @@ class WriterPauses:
     def listen(self, connection: Connection, inbox: str) -> None:
         """Subscribes to operators, and asks them what is paused."""
         if self._is_on:
-            names = self._operators.listens
+            names = self.operators.listens
             self._control = {connection.subscribe(name, needed=False) for name in names}
-            word = self._operators.begin(self._clock.monotonic())
-            connection.ask(self._operators.active, f"{inbox}.{ACTIVE}", word)
+            word = self.operators.begin(self._clock.monotonic())
+            connection.ask(self.operators.active, f"{inbox}.{ACTIVE}", word)
 
     def close(self, connection: Connection) -> None:
         """Ends the subscriptions."""
@@ -103,7 +103,7 @@ class WriterPauses:
 
     def awaits_operators(self, connection: Connection, now: float) -> bool:
         """Whether the first row waits for the operators' answer."""
-        return connection.may_ask(self._operators.active) and self._operators.holds(now)
+        return connection.may_ask(self.operators.active) and self.operators.holds(now)
 
     def command(
         self, name: bytes, frame: wire.Frame, lately: Iterable[Iterable[str]], now: float
@@ -120,24 +120,20 @@ class WriterPauses:
         if name == ACTIVE.encode():
             status = wire.status_of(frame.headers)[0] if frame.headers else 0
             if status == wire.NO_RESPONDERS:
-                self._operators.nobody()
+                self.operators.nobody()
         if frame.sid not in self._control:
             return None, False  # or a late one of a subscription that has ended
         turn = self.throttle.turn
         lately = list(lately)
-        streams = self._streams(islice(chain(self._operators.subjects, *lately), _SHOWN))
-        self.throttle.writer = self.throttle.writer._replace(streams=streams)
-        command, answer = self._operators.heard(frame.data, now, lately)
+        shown = islice(chain(self.operators.subjects, *lately), _SHOWN)
+        streams = dict.fromkeys(filter(None, self._targets.names([*shown])))
+        self.throttle.writer = self.throttle.writer._replace(streams=tuple(streams))
+        command, answer = self.operators.heard(frame.data, now, lately)
         if answer is None:
             return None, False
         if command is not None and (command.rates is None or not command.pause_s):
             self._telemetry.commanded(command.reason, command.subject, command.pause_s, now)
         return answer, self.throttle.active(now) or self.throttle.turn != turn
-
-    def _streams(self, subjects: Iterable[str]) -> tuple[str, ...]:
-        """The streams of these subjects, as far as they were looked up."""
-        places = self._targets.known(pa.array(subjects, pa.string())).drop_null().unique()
-        return tuple(self._targets[place].name for place in places.to_pylist())
 
     def tell(self, connection: Connection, ends: bool = False) -> None:
         """
@@ -147,29 +143,19 @@ class WriterPauses:
             ends: whether this is the last time, and may be lost.
         """
         now = self._clock.monotonic()
-        word = self._operators.word(now, ends) if self._is_on else None
+        word = self.operators.word(now, ends) if self._is_on else None
         for reason, filter, pause_s in self.throttle.waits:
             self._telemetry.commanded(reason, filter, pause_s, now)
         self.throttle.waits.clear()
         if word is None:
             return
         try:
-            if connection.tell(self._operators.active, word, SEND_TIMEOUT_S):
+            if connection.tell(self.operators.active, word, SEND_TIMEOUT_S):
                 self._telemetry.bypassed()
         except NotConnectedError as error:
             if not ends:
                 raise
             logger.info("the last word to operators is lost: %s", error)
-
-    def note_sent(self, subjects: Iterable[str]) -> None:
-        """Rows go to these subjects; operators are shown some of them."""
-        self._operators.sent(subjects)
-
-    def next_deadline(self, now: float) -> float:
-        """
-        The time of the next report to operators, or at which their answer is not awaited any more.
-        """
-        return self._operators.next_deadline(now)
 
     # ── the server, and the writer's own CPU ─────────────────────────────────────────────────
 
@@ -184,15 +170,15 @@ class WriterPauses:
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
         """The server refused a publish: its subject waits. True where there is no room for it."""
-        subject, err_code, until, _ = refusal
+        subject, outcome, until = refusal
         if subject in self._refusals or len(self._refusals) < _REFUSALS:
             self._refusals[subject] = refusal
-        if refusal.has_no_room:
+        if outcome.has_no_room:
             until = self._limited.reached(subject, now)
         pause_s = max(0.0, until - now)
-        self.throttle.refused(err_code, subject, pause_s, now)
+        self.throttle.refused(outcome.err_code, subject, pause_s, now)
         self._telemetry.refused(refusal, pause_s, stream, now)
-        return refusal.has_no_room
+        return outcome.has_no_room
 
     def looks(self, now: float) -> Callable[[str], bool]:
         """A function that says whether rows that were sent, of a subject, have to come back."""
@@ -259,7 +245,7 @@ class WriterPauses:
         lift = ["--subject", shlex.quote(filter)]
         if not reason.is_quota:
             lift += ["--reason", reason.name]
-        control = self._operators.listens[0]
+        control = self.operators.listens[0]
         if control != THROTTLE_SUBJECT:
             lift += ["--throttle-subject", shlex.quote(control)]
         is_paused = self.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))
@@ -284,11 +270,12 @@ class WriterPauses:
         if isinstance(error, ProducerThrottledError):
             if refusal is None or error.request_id:
                 return error
-            return error.because(refusal.detail, refusal.err_code)
+            return error.because(refusal.outcome.detail, refusal.outcome.err_code)
         throttled = self.throttle.error(error.subject, since, now)
         detail, err_code = error.detail, error.err_code
         if refusal is not None and not err_code:  # it is on the wire again
-            detail, err_code = f"{detail}; last answer: {refusal.detail}", refusal.err_code
+            detail = f"{detail}; last answer: {refusal.outcome.detail}"
+            err_code = refusal.outcome.err_code
         if throttled is None:
             return PublishTimeoutError(error.subject, detail, err_code)
         return throttled.because(detail, err_code)
@@ -297,10 +284,15 @@ class WriterPauses:
         """
         The last refusal of this subject, or of another for a lack of room that all subjects share.
         """
-        shared = (r for r in self._refusals.values() if r.has_no_room and r.err_code != _AT_LIMIT)
+        shared = (
+            refusal
+            for refusal in self._refusals.values()
+            if refusal.outcome.has_no_room and refusal.outcome.err_code != _AT_LIMIT
+        )
         return self._refusals.get(subject) or next(shared, None)
 
 
 def _refused(refusal: Refusal) -> str:
     """The server's refusal, with advice."""
-    return str(PublishTimeoutError(refusal.subject, refusal.detail, refusal.err_code))
+    outcome = refusal.outcome
+    return str(PublishTimeoutError(refusal.subject, outcome.detail, outcome.err_code))

@@ -26,10 +26,9 @@ caller's (`publish` is the plain one), so that whoever has a ledger looks at it 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +42,7 @@ from ..errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from ..outbox.admission import AUTO_ROWS, Admission, Shed, queue_rows
+from ..outbox.admission import AUTO_ROWS, Admission, Leaving, queue_rows
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
@@ -53,7 +52,7 @@ from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
-from .telemetry import Cause, Counts, LaneTotals, Reporter, Watchdog
+from .telemetry import Cause, Counts, Reporter, Watchdog
 
 logger = get_logger(__name__)
 
@@ -87,14 +86,6 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
     return publisher.counts()
 
 
-class Leaving(NamedTuple):
-    """Rows that leave the queue, and that the caller has yet to release."""
-
-    rows: Messages
-    reason: str | None = None
-    """Why they are shed; None where they are to be sent."""
-
-
 class _Unsent(Enum):
     """What a recall does with rows that a lane has not sent yet."""
 
@@ -114,7 +105,6 @@ class Publisher:
     def __init__(self, client: Client, context: WriteContext, supply: Supply) -> None:
         options, now = context.options, context.clock.monotonic()
         connection = client.connection
-        rules = replace(options.rules, publish_timeout_s=options.window.publish_timeout_s)
         self._inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
@@ -124,7 +114,7 @@ class Publisher:
         """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
         """Pauses that hold rows back."""
-        self.admission = Admission(rules, self.pauses.throttle, context.aside)
+        self.admission = Admission(options.rules, self.pauses.throttle, context.aside)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
@@ -206,12 +196,10 @@ class Publisher:
         counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
         said = [f"rows in the queue: {counts or 'none'}"]
         said += self.pauses.reasons(self.admission.subjects(), now)
-        for lately, lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
-            if lately.in_flight:
-                where = f" to stream '{lately.way.stream}'" if lately.way.stream else ""
-                said.append(
-                    f"{lately.in_flight} publishes{where} have no PubAck (limit {lane.limit})"
-                )
+        for (way, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
+            if in_flight:
+                where = f" to stream '{way.stream}'" if way.stream else ""
+                said.append(f"{in_flight} publishes{where} have no PubAck (limit {lane.limit})")
         said.append(
             f"the write fails when a row was tried for {self.lanes.publish_timeout_s:g}s"
             " (publishTimeout)"
@@ -231,7 +219,7 @@ class Publisher:
         and behind them those that are sent next. The caller releases each before the next turn.
         """
         self._pull()
-        self.lanes.expect(not self._supply.ended or self.admission.waiting > 0)
+        self.lanes.outlook.more = not self._supply.ended or self.admission.waiting > 0
         leaving, self._unreleased = self._unreleased, []
         if (rows := self._next()) is not None:
             leaving.append(Leaving(rows))
@@ -260,8 +248,8 @@ class Publisher:
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
             unstored = unstored.where(pc.invert(wait))
-        self.pauses.note_sent(unstored.distinct)
-        self.lanes.set_round_trip(self.sender.connection.round_trip_s)
+        self.pauses.operators.sent(unstored.distinct)
+        self.lanes.outlook.round_trip_s = self.sender.connection.round_trip_s
         if self._context.aside is not None and len(unstored):
             self._context.aside.note_wire(is_empty=False)
         for lane, part in self.lanes.parts(unstored):
@@ -300,7 +288,7 @@ class Publisher:
         block = supply.get()
         if block is not None:
             block = self.shedding.sort_out(block)
-            self._shed(self.admission.offer(block, self._now(), self.lanes.load()))
+            self._unreleased += self.admission.offer(block, self._now(), self.lanes.load())
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come; why not is counted."""
@@ -336,10 +324,6 @@ class Publisher:
         if self._context.is_checked:
             maximum = min(maximum, _PIECE)
         return self.admission.take(maximum, now)
-
-    def _shed(self, shed: Sequence[Shed]) -> None:
-        """Keeps shed rows until the caller releases them."""
-        self._unreleased += [Leaving(rows, reason) for rows, reason in shed]
 
     def _take_doubted(self) -> None:
         """
@@ -435,7 +419,7 @@ class Publisher:
     def _deadline(self, held: bool) -> float:
         """The time at which to act though nothing arrives."""
         now = self._now()
-        deadlines = [self.pauses.next_deadline(now)]
+        deadlines = [self.pauses.operators.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
             deadlines.append(self.lanes.next_deadline(now))
         may_go = all(lane.wants_rows for lane in self.lanes.main)
@@ -458,7 +442,7 @@ class Publisher:
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)
-        self._shed(self.admission.expire(now, lanes.load()))
+        self._unreleased += self.admission.expire(now, lanes.load())
         self._take_rejected()
         repeated = self._take_repeated()
         self._apply_refusals(now)
@@ -473,19 +457,20 @@ class Publisher:
         if is_busy is not None:
             self.lanes.freeze_limits(is_busy)
             if is_busy:
-                self.admission.busy(now)
+                self.admission.overload.busy(now)
         for place, at in self.lanes.push_backs(now):
-            self.admission.pushed_back(place, at)
+            self.admission.overload.pushed_back(place, at)
         at_limit = False
         for lane in self.lanes.main:
-            streams = self.lanes.streams([refused.subject for refused in lane.tally.refusals])
-            for refusal, stream in zip(lane.tally.refusals, streams, strict=True):
-                at_limit |= self.pauses.refuse(refusal, stream, now)
-            lane.tally.refusals.clear()
+            refusals, lane.tally.refusals = lane.tally.refusals, set()
+            if refusals:
+                streams = self._context.targets.names([refused.subject for refused in refusals])
+                for refusal, stream in zip(refusals, streams, strict=True):
+                    at_limit |= self.pauses.refuse(refusal, stream, now)
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
             self._recall(now, _Unsent.BACK_IF_PAUSED)
-            self._shed(self.admission.give_up(now, self.lanes.publish_timeout_s))
+            self._unreleased += self.admission.give_up(now, self.lanes.publish_timeout_s)
         for lane in self.lanes.all:
             lane.tally.refusals.clear()  # those of dead letters and parked rows pause nothing
 
@@ -500,11 +485,11 @@ class Publisher:
         for number, (way, totals) in enumerate(lanes.totals()):
             telemetry.count(totals, way.stream, number)
         telemetry.count(
-            LaneTotals(
-                rejected=self.shedding.rejected,
-                invalid=self.pauses.throttle.invalid,
-                unrecognised=self._context.signals.unrecognised,
-            )
+            {
+                "rejected": self.shedding.rejected,
+                "invalid": self.pauses.throttle.invalid,
+                "unrecognised": self._context.signals.unrecognised,
+            }
         )
         telemetry.passed(now)
         queue = queue_rows(options.rules.queue_size, load.limit)

@@ -24,12 +24,12 @@ from ..arrays import places as all_places
 from ..outbox.limits import Limit
 from ..outbox.messages import Messages
 from ..outbox.overload import priorities_of
-from ..outbox.priority import Priority
+from ..outbox.priority import Priority, first_match
 from ..outbox.throttling.pausetimes import Limited, PauseTimes
 from ..outbox.throttling.throttle import REFUSALS, PausedBy
 from ..outbox.throttling.throttleprotocol import Reason
 from ..sanitize import get_logger
-from ..subjects import REST, covers, pattern
+from ..subjects import REST, covers
 from . import metrics
 from .lanes.answers import Refusal
 from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, MetricsSnapshot, Report
@@ -54,31 +54,9 @@ class Origin(NamedTuple):
     """The user's name for the query or the write; "" where it has no name."""
 
 
-class LaneTotals(NamedTuple):
-    """Counts of a lane, or of the whole writer, so far."""
-
-    stored: int = 0
-    dead_letters: int = 0
-    duplicates: int = 0
-    retries: int = 0
-    late_retries: int = 0
-    drops: int = 0
-    """Number of the server's push-backs."""
-    ignored: int = 0
-    """Sendings that failed for a cause that says nothing of the load."""
-    rejected: int = 0
-    """Rows that the server will never store."""
-    invalid: int = 0
-    """Messages on the control subject that said nothing."""
-    unrecognised: int = 0
-    """Values that should name a priority and do not."""
-    parked: int = 0
-    """Rows that wait in the parking stream."""
-
-
 _STREAM: Final = "stream"
 
-_TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
+TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "stored": (metrics.OUTCOMES, ("success", _STREAM)),
     "dead_letters": (metrics.OUTCOMES, ("bypassed", "")),
     "duplicates": (metrics.DUPLICATES, ("", "", _STREAM)),
@@ -91,7 +69,10 @@ _TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "unrecognised": (metrics.UNRECOGNISED, ()),
     "parked": (metrics.PARKED, (_STREAM,)),
 }
-"""The metric, and its labels, that each total counts for."""
+"""
+The totals of a lane or of the whole writer, with the metric, and its labels, that each counts for.
+`drops` are push-backs of the server; `ignored` failed for a cause that says nothing of the load.
+"""
 
 _MAX_ROUTES: Final = 100
 """Upper bound of one task's subjects; later ones are `UNKNOWN`."""
@@ -123,14 +104,6 @@ Ways = Callable[[int | None], Way]
 """Says how rows of the stream in this place of `Targets` go; None is of those not known."""
 
 
-class Lately(NamedTuple):
-    """Publishes of a lane at this moment."""
-
-    way: Way
-    in_flight: int
-    """Publishes without a PubAck."""
-
-
 class _Paused(NamedTuple):
     limiter: PausedBy
     reason: Reason
@@ -151,10 +124,9 @@ class Telemetry:
         self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
         self._route = Bounded(_MAX_ROUTES)
-        self._totals: dict[int, LaneTotals] = {}
+        self._totals: dict[int, Mapping[str, int]] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
         self._pauses: PauseTimes[_Paused] = PauseTimes()
-        self._commanded: dict[Reason, dict[_Paused, None]] = {}  # the operators' pauses among them
         self._met = Limited(_MET_AGAIN_S)
         self._blocked: tuple[Cause, float] | None = None
 
@@ -204,10 +176,6 @@ class Telemetry:
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
 
-    def watched(self, limit: Limit, way: Way) -> WatchedLimit:
-        """The limit, whose samples are counted."""
-        return WatchedLimit(limit, self, way)
-
     def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
         series = self._series(metrics.PROCESSING_TIME, (way.label, "", way.stream))
@@ -221,10 +189,9 @@ class Telemetry:
         if subject != REST:  # what is about all subjects is told apart, be the labels used up
             subject = self._route(subject)
         key = _Paused(PausedBy.OPERATOR, reason, subject, "")
-        known = self._commanded.setdefault(reason, {})
-        known[key] = None
-        for pause in known:  # what it is about, too, is as the latest word says
-            if pause != key and covers(key.subject, pause.subject):
+        for pause in self._pauses:  # what it is about, too, is as the latest word says
+            is_alike = pause[:2] == key[:2] and pause != key
+            if is_alike and covers(key.subject, pause.subject):
                 self._passed(pause, self._pauses.paused(pause, now, now))
         is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
         self._passed(key, self._pauses.paused(key, now + pause_s, now))
@@ -234,9 +201,9 @@ class Telemetry:
 
     def refused(self, refusal: Refusal, pause_s: float, stream: str, now: float) -> None:
         """The server refused a publish for a limit or its load."""
-        if refusal.err_code not in REFUSALS:
+        reason = REFUSALS.get(refusal.outcome.err_code)
+        if reason is None:
             return
-        reason = REFUSALS[refusal.err_code]
         route = UNKNOWN
         if self._routes.patterns:
             place = self._routes.of([refusal.subject])[0].as_py()
@@ -245,7 +212,7 @@ class Telemetry:
         # Some other subject of the route may be paused for longer.
         until = max(now + pause_s, self._pauses.until(key, now))
         self._passed(key, self._pauses.paused(key, until, now))
-        whose = refusal.subject if refusal.is_of_subject else ""
+        whose = refusal.subject if refusal.outcome.is_of_subject else ""
         if self._met.meets((reason, stream, whose), now + pause_s, now):
             self._limits(key)
 
@@ -276,14 +243,20 @@ class Telemetry:
 
     # ── all ──────────────────────────────────────────────────────────────────────────────────
 
-    def count(self, totals: LaneTotals, stream: str = "", lane: int = -1) -> None:
-        """Adds the difference of this lane's totals; with -1, of totals that belong to no lane."""
-        before = self._totals.get(lane, LaneTotals())
+    def count(self, totals: Mapping[str, int], stream: str = "", lane: int = -1) -> None:
+        """
+        Adds the difference of this lane's totals, by their names in `TOTALS`; with -1, of totals
+        that belong to no lane.
+        """
+        before = self._totals.get(lane, {})
         self._totals[lane] = totals
-        for name, (metric, labels) in _TOTALS.items():
+        for name, total in totals.items():
+            metric, labels = TOTALS[name]
             labels = tuple(stream if label is _STREAM else label for label in labels)
-            self._add(metric, labels, getattr(totals, name) - getattr(before, name))
-        self._letters_stored(totals.dead_letters - before.dead_letters)
+            new = total - before.get(name, 0)
+            self._add(metric, labels, new)
+            if name == "dead_letters":
+                self._letters_stored(new)
 
     def bypassed(self) -> None:
         """A receipt or a report was sent, for which no limit holds."""
@@ -305,7 +278,7 @@ class Telemetry:
     def state(
         self,
         waiting: Iterable[Messages],
-        lanes: Iterable[Lately],
+        lanes: Iterable[tuple[Way, int]],
         limit: int,
         queue_limit: int,
         ways: Ways,
@@ -441,15 +414,7 @@ class Routes:
 
     def of(self, distinct: Sequence[str]) -> pa.Array:
         """INT32: the place of each subject's pattern; null for none."""
-        subjects = pa.array(distinct, pa.string())
-        places = pa.nulls(len(subjects), pa.int32())
-        for place, filter_ in enumerate(self.patterns):
-            if not places.null_count:
-                break
-            matched = pc.match_substring_regex(subjects, f"^{pattern(filter_)}$")
-            first = pc.and_(matched, pc.is_null(places))
-            places = pc.if_else(first, pa.scalar(place, pa.int32()), places)
-        return places
+        return first_match(self.patterns, pa.array(distinct, pa.string()))
 
     def groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         """

@@ -20,7 +20,7 @@ from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, one_stream, stream_values
 from ..option import Option, Values, all_of, exclusive, needs, parsed, table
 from ..subjects import bucket_prefix
-from ..values import LATEST, Moment, Starting, stream_name
+from ..values import Moment, Starting, stream_name
 
 _BOUNDS: Final = ("upToSequence", "upToTime")
 _RANGE: Final = ("startingOffsets", "endingOffsets", "endingTimestamp")
@@ -31,8 +31,9 @@ _CALLS: Final = ("sequence", "lastBySubject", "nextBySubject", "batch")
 
 BATCH_OPTIONS: Final = table(
     "range",
-    Option("endingTimestamp", "", value_of.moment, "",
-        "End before this time: RFC 3339, or `-10m`."),
+    Option("endingTimestamp", "", value_of.moments, "",
+        "End before this time: RFC 3339, or `-10m`. If several streams are read, JSON by stream is"
+        " taken as well."),
     Option("multiLast", "multi_last", value_of.filters, "",
         "Take a snapshot: the last message of every subject that matches. The filters are a comma"
         " list or a JSON list.",
@@ -190,7 +191,4 @@ def range_options(values: Values) -> RangeOptions:
     """
     common = stream_values(values)
     exclusive(values, "endingOffsets", "endingTimestamp")
-    ending = ending_of(values)
-    if "endingTimestamp" in values:
-        ending = Starting(LATEST, moment=values["endingTimestamp"])
-    return values.fill(RangeOptions, **common, ending=ending)
+    return values.fill(RangeOptions, **common, ending=ending_of(values))

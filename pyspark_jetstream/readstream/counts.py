@@ -17,16 +17,34 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..fetch.layout import Layout
+from ..fetch.layout import Layout, SubjectPartition
 from ..publish import metrics
-from ..publish.metrics import MICRO, READ_METRICS, Labels, Metric, MetricsSnapshot, Report
+from ..publish.metrics import (
+    MICRO,
+    READ_METRICS,
+    UNKNOWN,
+    Bounded,
+    Labels,
+    Metric,
+    MetricsSnapshot,
+    Report,
+)
 
 _UNPINS: Final = ("attempt", "admin", "timeout", "leader")
 _REASONS: Final = {
     metrics.READ_UNPINS: _UNPINS,
     metrics.READ_CLAIMS_LEFT: ("open", "committed"),
 }
+_OF_ANY: Final = (metrics.READ_ROWS, metrics.READ_BYTES, metrics.READ_LEFT_OUT)
+"""Counters of partitions that are read without consumers."""
+
 _MAX_NAME: Final = 200
+
+MAX_STREAMS: Final = 1_000
+"""
+Of several streams so many are told apart by one run of a query; later ones are one, `UNKNOWN`. So a
+report has no more series than five for each of these.
+"""
 
 
 def query_label(name: str | None, consumer: str, query: str = "") -> str:
@@ -129,12 +147,36 @@ class ReadCounts(_Counts):
 
     def __init__(self, query: str, run: str, layout: Layout) -> None:
         super().__init__(query, run)
-        self._partitions = {p.index: (query, p.stream, str(p.index)) for p in layout}
+        self._stream = Bounded(MAX_STREAMS)
+        self._layout: Layout | None = None
+        self._partitions: dict[int, Labels] = {}
         self._doubted: dict[tuple[str, Labels], int] = {}
+        self.take(layout)
+
+    def take(self, layout: Layout) -> None:
+        """
+        Goes on with these partitions: of several streams some come, and some go, and with them what
+        stands for the moment.
+        """
+        if layout == self._layout:
+            return
+        self._layout = layout
+        before = set(self._partitions.values())
+        self._partitions = {p.index: self._labels(p, layout.is_several) for p in layout}
+        gone = before.difference(self._partitions.values())
         for metric in READ_METRICS:
-            if metric.kind != "gauge":
+            if metric.kind == "gauge":
+                for labels in gone:
+                    self._values.get(metric.name, {}).pop(labels, None)
+            elif metric.labels == ("query",) or not layout.is_several or metric in _OF_ANY:
                 for labels in self._all_labels(metric):
                     self._series(metric, labels)
+
+    def _labels(self, partition: SubjectPartition, is_several: bool) -> Labels:
+        if not is_several:
+            return self._query, partition.stream, str(partition.index)
+        stream = self._stream(partition.stream)
+        return self._query, stream, "0" if stream != UNKNOWN else UNKNOWN
 
     def __repr__(self) -> str:
         return f"<ReadCounts of {self._query}, {len(self._partitions)} partitions>"
@@ -217,8 +259,12 @@ class ReadCounts(_Counts):
         self._series(metric, labels)[0] = value
 
     def _stand(self, metric: Metric, values: Mapping[int, int]) -> None:
+        sums: dict[Labels, int] = {}
         for partition, value in values.items():
-            self._set(metric, self._partitions[partition], max(0, value))
+            labels = self._partitions[partition]
+            sums[labels] = sums.get(labels, 0) + max(0, value)
+        for labels, value in sums.items():
+            self._set(metric, labels, value)
 
     def _reach(self, metric: Metric, labels: Labels, value: int) -> None:
         """

@@ -1,10 +1,10 @@
 """
 The lease of a hot standby: one query reads, the others wait (`standby` decides, this does).
 
-The record is a key of the Key-Value bucket `SPARK_STANDBY`, `<stream>.<consumer>`. A thread renews
-it, or watches it, on a connection of its own: Spark calls the driver only now and then. Only a
-change by compare-and-set makes a query the one that reads, so a query that was frozen or cut off
-finds out before it plans another batch.
+The record is a key of the Key-Value bucket `SPARK_STANDBY`, `<stream>.<consumer>`, of several
+streams `=.<consumer>`. A thread renews it, or watches it, on a connection of its own: Spark calls
+the driver only now and then. Only a change by compare-and-set makes a query the one that reads, so
+a query that was frozen or cut off finds out before it plans another batch.
 
 A query that waits stores a notice beside it, `<stream>.<consumer>.waits.<query>`, for operators
 alone: no query goes by it, and one without the permission goes on without it.
@@ -40,7 +40,7 @@ from ..sanitize import get_logger
 from ..tasks import ReadTask, WarmUp
 from .offsets import Offset, is_initial
 from .options import SourceOptions
-from .standby import LEASE_S, LeaseRecord, LeaseView, Waiting, begin, followed
+from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, Waiting, begin, followed
 
 logger = get_logger(__name__)
 
@@ -256,7 +256,14 @@ class Lease:
         for _ in range(_TRIES):
             assert view.record is not None
             record, now = view.record.renewed(offset, released), time.monotonic()
-            sequence = self._bucket.replace(self._key, record.to_bytes(), view.sequence)
+            data, most = record.to_bytes(), self._client.connection.max_payload
+            if len(data) > most:
+                raise OptionError(
+                    "standby",
+                    f"the lease has the positions of all streams, which are {len(data)} bytes, and"
+                    f" the server's max_payload is {most}: read fewer streams, or raise it",
+                )
+            sequence = self._bucket.replace(self._key, data, view.sequence)
             if sequence is not None:
                 view.hold(record, sequence, now)
                 return
@@ -340,7 +347,7 @@ class Alone:
         """Whether all up to here is committed by another query, and may have left the stream."""
         return False
 
-    def warm_ups(self, partitions: int) -> list[ReadTask]:
+    def warm_ups(self, tasks: int) -> list[ReadTask]:
         """The tasks of a batch without rows."""
         return []
 
@@ -381,7 +388,7 @@ class Standby:
             options = self._options
             self._lease = Lease(
                 options.connection,
-                options.stream,
+                options.stream if options.several is None else SEVERAL,
                 self._owner_of(offset.query or os.urandom(5).hex()),
                 offset.consumer,
                 options.priority_timeout_s or LEASE_S,
@@ -422,6 +429,13 @@ class Standby:
         if gone_over is not None:
             return gone_over
         offset = begin(own, initial, lease.recorded, created)
+        several = self._options.several
+        for stream in offset.streams if several is not None else ():
+            if several is not None and not several.takes(stream):
+                raise OffsetError(
+                    f"standby: the active query reads stream '{stream}', too, which is none of"
+                    f" {several.option}={several}; give them the same options"
+                )
         self._note(lease, offset)
         return offset
 
@@ -479,18 +493,17 @@ class Standby:
         recorded = self._lease.recorded if self._lease is not None else None
         if recorded is None:
             return False
-        if recorded.layout not in (None, upto.layout):
+        if self._options.several is None and recorded.layout not in (None, upto.layout):
             return True  # whoever went over to other partitions has read these
-        return all(
-            theirs >= mine for theirs, mine in zip(recorded.sequences, upto.sequences, strict=True)
-        )
+        theirs = recorded.by_place
+        return all(theirs.get(place, -1) >= mine for place, mine in upto.by_place.items())
 
-    def warm_ups(self, partitions: int) -> list[ReadTask]:
+    def warm_ups(self, tasks: int) -> list[ReadTask]:
         """
         The tasks of a batch without rows: as many as there will be with rows, so that a take-over
         finds workers that have started. Whoever reads: it has the same ones when it runs again.
         """
-        return [ReadTask(self._options.connection, WarmUp()) for _ in range(partitions)]
+        return [ReadTask(self._options.connection, WarmUp()) for _ in range(tasks)]
 
     def label(self, offset: Offset) -> str:
         """The label that tells the query's metrics from those of others with the same consumers."""

@@ -109,6 +109,13 @@ class Offset:
             **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
         }
 
+    @property
+    def by_place(self) -> dict[Place, int]:
+        """The sequences by what their partitions are; by their numbers where that is not known."""
+        numbers = [(str(index),) for index in range(len(self.sequences))]
+        places = self.layout.places if self.layout is not None else numbers
+        return dict(zip(places, self.sequences, strict=True))
+
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
         return replace(self, sequences=sequences, idle=(), resumed=(), split=False)

@@ -259,7 +259,7 @@ def source_options(values: Values) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
-    for name in ("consumer", "priorityPolicy", "priorityTimeout", "priorityGroup"):
+    for name in (*_leased(values), "priorityPolicy", "priorityGroup"):
         if is_direct and name in values:
             raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
     sharing = shared_by(values)
@@ -285,6 +285,11 @@ def source_options(values: Values) -> SourceOptions:
     return values.fill(SourceOptions, **common, **own)
 
 
+def _leased(values: Values) -> tuple[str, ...]:
+    """What belongs to consumers, unless it is the name and the term of a lease (`standby`)."""
+    return () if values["standby"] else ("consumer", "priorityTimeout")
+
+
 def _check_several(values: Values, several: Several) -> None:
     """
     Raises:
@@ -296,13 +301,9 @@ def _check_several(values: Values, several: Several) -> None:
             "readMode", f"{what} is read without consumers: leave it out, or make it direct"
         )
     for name, why in (
-        ("standby", "has no consumer whose name says who stands by"),
         ("priorityPolicy", "is read without consumers, so there is none to share"),
-        ("consumer", "is read without consumers"),
         ("priorityGroup", "is read without consumers"),
-        ("priorityTimeout", "is read without consumers"),
-        ("endingOffsets", "has an end in batch reads alone"),
-        ("metricsSubject", "may have new partitions, whose metrics nobody would know"),
+        *((name, "is read without consumers") for name in _leased(values)),
     ):
         if name in values:
             raise OptionError(name, f"{what} {why}; leave it out")

@@ -95,6 +95,11 @@ class RangeTasks:
             if not (may_skip and self._survey.is_counted_by_look(plan.span(p), self._watched.infos))
         }
 
+    def usual(self, end: Offset) -> int:
+        """How many tasks a batch that ends there has, with few messages of each partition."""
+        partitions = len(end.sequences)
+        return -(-partitions // _STREAMS) if self._layout.is_several else partitions
+
     def splits(self, plan: Plan) -> bool:
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:

@@ -37,7 +37,7 @@ from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Survey
 from ..sanitize import get_logger
 from ..tasks import ReadTask
-from ..values import LATEST, Starting
+from ..values import LATEST, Moment, Starting
 from .changeover import Changeover
 from .counts import ReadCounts
 from .driver import Driver, StreamReader
@@ -103,8 +103,14 @@ class _RunEnd:
         Raises:
             OptionError: `endingOffsets` names a partition that there is not.
         """
-        self.offsets: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
         """By partition the sequence beyond which it is not read."""
+        self._of_streams = {
+            stream: int(word)
+            for stream, of in options.ending.streams.items()
+            if not isinstance(word := of[0], Moment) and word != LATEST
+        }
+        """Likewise, where several streams are read, by stream."""
         self._streams: dict[str, int] | None = None
         """Likewise by stream, of a run that ends at what is there."""
         for index, word in options.ending.sequences.items():
@@ -113,7 +119,7 @@ class _RunEnd:
                     "endingOffsets", f"partition {index} is none of 0 to {partitions - 1}"
                 )
             if word != LATEST:
-                self.offsets[index] = int(word)
+                self._offsets[index] = int(word)
 
     def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
         """The run ends at what these streams hold, but for those of which that is known."""
@@ -133,26 +139,30 @@ class _RunEnd:
         """The last sequence to read of a partition whose stream ends at `last_seq`."""
         if self._streams is not None:  # one that came since may have the name of one that is read
             last_seq = min(last_seq, self._streams.get(stream, 0))
-        return min(last_seq, self.offsets.get(partition, last_seq))
+        last_seq = min(last_seq, self._of_streams.get(stream, last_seq))
+        return min(last_seq, self._offsets.get(partition, last_seq))
+
+    def fixed(self, layout: Layout) -> dict[int, int]:
+        """By partition of a layout the sequence beyond which it is not read."""
+        of_streams = {p.index: self._of_streams.get(p.stream) for p in layout}
+        return self._offsets | {i: end for i, end in of_streams.items() if end is not None}
 
 
 class _LagLook:
     """How metrics ask what is left behind the batch that was planned, and who pauses it."""
 
-    def __init__(self, options: SourceOptions, layout: Layout) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.planned: Offset | None = None
         """Where it ends; None of a query that waits."""
         self.paused: frozenset[int] = frozenset()
         """Partitions that it reads by consumers which were paused since it was planned."""
         self._options = options
-        self._layout = layout
         self._asked: tuple[Survey, BatchPlanner] | None = None
 
     def by(self, client: Client) -> tuple[Survey, BatchPlanner]:
         """Whom they ask, on a connection of their own."""
         if self._asked is None:
             survey = Survey(client, self._options)
-            survey.take(self._layout)
             self._asked = survey, BatchPlanner(survey, self._options)
         return self._asked
 
@@ -199,7 +209,7 @@ class RangeDriver(Driver):
         """Whether the newest leaves so much behind that the next batch is planned by its look."""
         self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
         """Behind which start nothing was there to read the last time, and what Spark was told."""
-        self._lag = _LagLook(options, self._layout)
+        self._lag = _LagLook(options)
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -271,7 +281,7 @@ class RangeDriver(Driver):
             self._take(offset)
             self._durables.expect(offset)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
-        self._is_deep, own = False, self._laid_out(self._offset(start))
+        self._is_deep, own = False, self._offset(start)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else offset.resumed
@@ -279,11 +289,12 @@ class RangeDriver(Driver):
         if begin is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
-        if begin.layout != own.layout:
+        if begin.layout != own.layout and not self._layout.is_several:
             return begin.to_json()
         begin = begin.bare()
         if not begin.is_at(own):  # it may be further than what was seen
             self._watched.look()
+        begin, own = self._laid_out(begin, own)
         if not initial and not self._end.is_frozen:
             self._changeover.follow(begin, self._infos)
         checked = self._watched.checked(begin)
@@ -308,7 +319,7 @@ class RangeDriver(Driver):
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
         self._take(upto)
-        self._watched.check_fits(upto, self._end.offsets)
+        self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
         logged = self._first(start, end, upto), upto
@@ -318,7 +329,7 @@ class RangeDriver(Driver):
         offset = logged[0] if upto == logged[1] else self._first(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
-        without_rows = self._turn.warm_ups(len(self._layout)) if start != end else []
+        without_rows = self._turn.warm_ups(self._tasks.usual(logged[1])) if start != end else []
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
@@ -381,6 +392,8 @@ class RangeDriver(Driver):
         """How old the last look may be by which the batch after `start` is planned."""
         if self._is_deep:
             return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
+        if self._layout.is_several and not self._turn.holds:
+            return _LOOK_EVERY_S  # who waits lists no streams for it
         where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
         return _LOOK_EVERY_S if self._durables.arrivals.is_quiet(where) else 0.0
 
@@ -519,7 +532,7 @@ class RangeDriver(Driver):
         """The offset that `start` stands for."""
         if not is_initial(start):
             offset = self._read_by(start).bare()
-            self._watched.check_fits(offset, self._end.offsets)
+            self._check_fits(offset)
             return offset
         if self._origin is None:
             base = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
@@ -531,17 +544,24 @@ class RangeDriver(Driver):
                 query=os.urandom(5).hex(),
                 layout=self._layout,
             )
-            self._watched.check_fits(self._origin, self._end.offsets)
+            self._check_fits(self._origin)
         return self._origin
 
-    def _laid_out(self, offset: Offset) -> Offset:
+    def _check_fits(self, offset: Offset) -> None:
+        """
+        Raises:
+            OptionError, OffsetError: The checkpoint is not one of this query.
+        """
+        self._watched.check_fits(offset, self._end.fixed(offset.layout or self._layout))
+
+    def _laid_out(self, offset: Offset, own: Offset) -> tuple[Offset, Offset]:
         """
         An offset of several streams with those that are there now: the ones that came begin at
         their first message, or where `startingOffsets` names them. A run that ends at what was
-        there takes none that came later.
+        there takes none that came later. And the checkpoint's own with the same ones.
         """
         if not self._layout.is_several:
-            return offset
+            return offset, own
         offset = self._watched.still_there(offset)
         known = self._layout.streams
         came = [n for n in self._infos if n not in known and self._end.has(n)]
@@ -554,7 +574,8 @@ class RangeDriver(Driver):
             self._survey.take(Layout.of_streams([*known, *new]))
         at = dict(zip(joining.places, positions, strict=True))
         created = {name: self._infos[name].created for name in new}
-        return offset.laid_out(self._layout, at, created)
+        offset = offset.laid_out(self._layout, at, created)
+        return offset, own.laid_out(self._layout, offset.by_place, offset.streams)
 
     def _first(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
         """Where the batch between two offsets begins, by these alone."""
@@ -583,7 +604,7 @@ class RangeDriver(Driver):
         """How far this run will read, pauses over, where the streams are as these say."""
         lasts = {
             p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
-            for p in self._layout
+            for p in offset.layout or self._layout
         }
         if self._changeover.change is not None:
             cut = self._changeover.upto(offset)
@@ -648,6 +669,7 @@ class RangeDriver(Driver):
             str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
             | ({"read": plan.modes[p.index]} if plan is not None else {})
             for p in self._layout
+            if p.stream in latest  # one that waits tells of no loss
         }
         self._count(lambda counts: self._count_lag(counts, end, left))
 
@@ -655,26 +677,36 @@ class RangeDriver(Driver):
         """What is left behind the batch that was planned; nothing of a query that waits."""
         self._lag.planned = end if self._turn.holds else None
         if self._lag.planned is not None:
+            counts.take(self._layout)
             counts.set_lag(_counts(left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
             self._lag.planned = plan.end
+            counts.take(self._layout)
             counts.set_under_way(_counts(plan.counts, plan.start, plan.end.sequences))
 
         self._count(count, soon=True)
 
     def _look_again(self, client: Client) -> None:
-        end = self._lag.planned
+        end = planned = self._lag.planned
         if end is None:
             return
         survey, planner = self._lag.by(client)
+        layout = end.layout
+        assert layout is not None  # the driver's may be another one by now
+        survey.take(layout)
         infos = survey.streams()
+        if layout.is_several:  # what is gone is told by the next batch
+            there = Layout.of_streams(name for name in layout.streams if name in infos)
+            survey.take(there)
+            end = end.laid_out(there, {}, {})
         upto = self._ends(end, infos)
         left = planner.available(end, upto, infos)
 
         def count(counts: ReadCounts) -> None:
-            if self._lag.planned is end:
+            if self._lag.planned is planned:
+                counts.take(survey.layout)
                 counts.set_lag(_counts(left, end, upto))
 
         self._count(count)
@@ -692,7 +724,7 @@ class RangeDriver(Driver):
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(self._turn.holds)
-        for partition in self._layout:
+        for partition in () if self._options.read_mode == "direct" else self._layout:
             report = self._durables.report(partition.index)
             is_paused = "pausedUntil" in report or partition.index in self._lag.paused
             counts.set_paused(partition.index, is_paused)

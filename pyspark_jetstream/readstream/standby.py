@@ -15,9 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..errors import OffsetError
+from ..fetch.layout import Layout
 from ..fetch.owner import Owner
 from ..foreign import read_json
 from .offsets import Offset, check_filters
+
+SEVERAL: Final = "="
+"""Stands for the streams in the key of a lease of several, as which these are may change."""
 
 LEASE_S: Final = 30.0
 """Term of a lease, unless `priorityTimeout` has another."""
@@ -288,7 +292,8 @@ def begin(
 
     What the record says is read by somebody; so is what lies between it and the query's own
     position, if that is further, by the query itself. A position where the query merely began says
-    nothing; where it has come to with a batch that began elsewhere, it has read.
+    nothing; where it has come to with a batch that began elsewhere, it has read. Of several streams
+    those that neither has read are left out, and join anew.
 
     Args:
         own: where this checkpoint stands, and `resumed` of the batch that ended there.
@@ -301,6 +306,8 @@ def begin(
     noted_itself = recorded is not None and recorded.query == own.query
     if recorded is None or (noted_itself and recorded.layout != own.layout):
         return own  # it has gone over to other partitions since
+    if own.layout is not None and own.layout.is_several:
+        own, recorded = _side_by_side(own, initial, recorded)
     count = len(own.sequences)
     if len(recorded.sequences) != count or set(recorded.streams) != set(own.streams):
         raise OffsetError(
@@ -309,20 +316,49 @@ def begin(
             f" {', '.join(sorted(own.streams))}; give them the same options"
         )
     check_filters(recorded.layout, own.layout)
-    same = own.streams == recorded.streams
-    if not same and not initial and own.streams == dict(created):
-        return own  # the record is of a stream that is no more
-    sequences = tuple(
-        theirs if initial or not same or (mine == base and not own.resumed) else max(mine, theirs)
-        for mine, base, theirs in zip(own.sequences, own.base, recorded.sequences, strict=True)
-    )
+    others = {name for name, made in own.streams.items() if made != recorded.streams[name]}
+    # The record is of streams that are no more.
+    anew = {name for name in others if not initial and own.streams[name] == created.get(name)}
+
+    def further(stream: str, mine: int, base: int, theirs: int) -> int:
+        if stream in anew:
+            return mine
+        if initial or stream in others or (mine == base and not own.resumed):
+            return theirs
+        return max(mine, theirs)
+
+    assert own.layout is not None
+    names = [partition.stream for partition in own.layout]
     return replace(
         own,
-        sequences=sequences,
-        streams=dict(recorded.streams),
+        sequences=tuple(map(further, names, own.sequences, own.base, recorded.sequences)),
+        streams={**recorded.streams, **{name: own.streams[name] for name in anew}},
         idle=(),
         resumed=(),
-        marks=recorded.marks or own.marks,
+        marks={**own.marks, **{s: m for s, m in recorded.marks.items() if s not in anew}},
         consumers=recorded.consumers or own.consumers,
         change=own.change if noted_itself else recorded.change,
+    )
+
+
+def _side_by_side(own: Offset, initial: bool, recorded: Offset) -> tuple[Offset, Offset]:
+    """
+    Both offsets with the same of several streams: those of the record, and of the others those that
+    the query has read itself.
+
+    Raises:
+        OffsetError: The record is of a query with one stream.
+    """
+    if recorded.layout is None or not recorded.layout.is_several:
+        raise OffsetError(
+            "standby: the active query reads one stream, this one several; give them the same"
+            " options"
+        )
+    mine, theirs = own.by_place, recorded.by_place
+    bases = own.at(own.base).by_place
+    kept = [p for p in mine if p in theirs or not (initial or mine[p] == bases[p])]
+    layout = Layout.of_streams(stream for (stream,) in dict.fromkeys([*kept, *theirs]))
+    return (
+        own.laid_out(layout, theirs, recorded.streams),
+        recorded.laid_out(layout, mine, own.streams),
     )

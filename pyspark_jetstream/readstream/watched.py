@@ -15,8 +15,8 @@ from ..errors import OffsetError, OptionError
 from ..fetch.assumptions import (
     Assumption,
     Change,
-    position_changes,
     removed_unread,
+    stream_changes,
     takes_all,
 )
 from ..fetch.consumer import edited
@@ -177,19 +177,21 @@ class WatchedStreams:
         known = offset.layout
         if layout.is_several or (known is not None and known.is_several):
             self._check_several(offset)
-            return
-        check_filters(known, layout)
-        check_layout(
-            len(offset.sequences), offset.streams, layout.streams, len(layout),
-            "start the query once more with the options it had, until it has read a batch: then its"
-            " checkpoint knows its partitions, and it changes over to others by itself",
-        )  # fmt: skip
+        else:
+            check_filters(known, layout)
+            check_layout(
+                len(offset.sequences), offset.streams, layout.streams, len(layout),
+                "start the query once more with the options it had, until it has read a batch: then"
+                " its checkpoint knows its partitions, and it changes over to others by itself",
+            )  # fmt: skip
         for index, end in ends.items():
             if offset.sequences[index] > end:
+                of, number = (known or layout).within(index)
                 raise OffsetError(
-                    f"partition {index} was read up to sequence {offset.sequences[index]}, beyond"
-                    f" its endingOffsets {end}: stop the query first, then take the offsets anew"
-                    " (pyspark-jetstream partition --hand-over)"
+                    f"partition {number} of stream '{of.partitions[number].stream}' was read up to"
+                    f" sequence {offset.sequences[index]}, beyond its endingOffsets {end}: stop the"
+                    " query first, then take the offsets anew (pyspark-jetstream partition"
+                    " --hand-over)"
                 )
 
     def _check_several(self, offset: Offset) -> None:
@@ -289,7 +291,8 @@ class WatchedStreams:
         for p in self._layout:
             info, position = self.infos[p.stream], offset.sequences[p.index]
             mark = offset.mark(p.stream, position)
-            change = position_changes(info, mark, position, p.stream in outgrown)
+            change = stream_changes(info, mark, p.stream in outgrown)
+            change = change or removed_unread(info, position)
             if change is None and info.retention != "limits":
                 kept_from = self._kept_from(offset, info)
                 change = removed_unread(info, kept_from, alone=True)

@@ -86,7 +86,8 @@ class Streams:
         self._control = Client(options.connection)
         # Its requests are made between two turns of the one loop there is: PubAcks wait meanwhile.
         brief_s = min(_LOOK_S, options.connection.request_timeout_s)
-        self._hasty = Client(replace(options.connection, request_timeout_s=brief_s))
+        self.hasty = Client(replace(options.connection, request_timeout_s=brief_s))
+        """A connection with short time-outs, for requests that publishing waits for."""
         self._options = options
         asks = options.rows.require_stream or options.publish_mode != "async"
         self._dead: set[str] = set()
@@ -97,17 +98,12 @@ class Streams:
     def close(self) -> None:
         """Closes the second connection."""
         self._control.close()
-        self._hasty.close()
+        self.hasty.close()
 
     @property
     def client(self) -> Client:
         """The connection for requests."""
         return self._control if self.publishing else self._client
-
-    @property
-    def hasty(self) -> Client:
-        """A connection with short time-outs, for requests that publishing waits for."""
-        return self._hasty
 
     def _find(self, subjects: list[str]) -> list[Target | None]:
         js = JetStream(self.client)

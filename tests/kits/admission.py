@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_jetstream.outbox.admission import Admission, Load, Rules, Shed
+from pyspark_jetstream.outbox.admission import Admission, Leaving, Load, Rules
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -51,8 +51,8 @@ def drained(one: Admission, now: float = 0.0, piece: int = 1) -> list[int]:
     return found
 
 
-def shed(found: list[Shed]) -> list[int]:
-    return [number for each in found for number in numbers(each.messages)]
+def shed(found: list[Leaving]) -> list[int]:
+    return [number for each in found for number in numbers(each.rows)]
 
 
 def pause(throttle: Throttle, subject: str, pause_s: float, now: float = 0.0, **rest) -> None:

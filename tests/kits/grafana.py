@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["faults"]
-
 _TYPES = """
 Dashboard: annotations object, description string, editable boolean, fiscalYearStartMonth number,
   gnetId number, graphTooltip 0|1|2, id number, links [Link], liveNow boolean, panels [Panel],

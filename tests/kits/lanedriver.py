@@ -30,12 +30,12 @@ class Driver:
 
     def run(self, offers: Iterable[Messages]) -> None:
         """Returns when every message of every offer is stored."""
-        self.lane.expect(True)
+        self.lane.terms.outlook.more = True
         for each in offers:
             self.lane.offer(each)
             while not self.lane.wants_rows:
                 self.turn()
-        self.lane.expect(False)
+        self.lane.terms.outlook.more = False
         while self.lane.busy:
             self.turn()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark_jetstream.outbox.limits import GradientLimit, Limit
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.frames import Frames
-from pyspark_jetstream.publish.lanes.lane import Lane, LaneTerms
+from pyspark_jetstream.publish.lanes.lane import Lane, LaneTerms, Outlook
 from pyspark_jetstream.publish.lanes.retries import Deadlines
 
 MANY = 1 << 30
@@ -34,7 +34,7 @@ def terms(
     limit: Limit, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0, **others: bool
 ) -> LaneTerms:
     """What a lane is made with."""
-    return LaneTerms(limit, max_bytes, Deadlines(ack, publish), **others)
+    return LaneTerms(limit, max_bytes, Deadlines(ack, publish), Outlook(), **others)
 
 
 def messages(

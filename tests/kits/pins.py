@@ -88,6 +88,12 @@ class Query:
         self.reader = JetStreamStreamReader(parse_stream({"servers": server.url} | texts))
         self.at = start or self.reader.initialOffset()
         self.sequences: list[int] = []
+        self.rows: list[tuple[str, int]] = []
+        """Stream and sequence of each row."""
+
+    def places(self) -> list[tuple[str, int]]:
+        """Stream and sequence of each row so far."""
+        return self.rows
 
     def plan(self):
         """The next batch's end and tasks."""
@@ -97,13 +103,15 @@ class Query:
     def batch(self) -> list[int]:
         """Runs one batch; its sequences."""
         end, tasks = self.plan()
-        found = [
-            seq
+        rows = [
+            (row["stream"], row["sequence"])
             for task in tasks
-            for rows in self.reader.read(task)
-            for seq in rows.column("sequence").to_pylist()
+            for batch in self.reader.read(task)
+            for row in batch.select(["stream", "sequence"]).to_pylist()
         ]
+        found = [sequence for _, sequence in rows]
         self.at = end
+        self.rows += rows
         self.sequences += found
         return found
 
@@ -166,6 +174,9 @@ class QueryProcess:
 
     def batch(self) -> list[int]:
         return self._call("batch")
+
+    def places(self) -> list[tuple[str, int]]:
+        return self._call("places")
 
     def commit(self) -> None:
         self._call("commit")

@@ -12,12 +12,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 
-from .reading import Query, hang_up, queries, text
-
-__all__ = [
-    "RETENTIONS", "Query", "ack_pending", "api", "eventually", "hang_up", "numbered", "query",
-    "text",
-]  # fmt: skip
+from .reading import Query, queries
 
 RETENTIONS = ["limits", "interest", "workqueue"]
 

@@ -18,7 +18,8 @@ from pyspark_jetstream.readstream.pinned.ownership import ConsumerView
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
 
 from ..kits.proxy import Proxy
-from ..kits.shared import eventually, hang_up
+from ..kits.reading import hang_up
+from ..kits.shared import eventually
 
 _LONG_S = 60.0
 

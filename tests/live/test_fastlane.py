@@ -51,7 +51,7 @@ def test_every_row_is_stored_in_order(js, new_stream, ids, away_s):
     """
     name = new_stream(allow_batched=True)
     driver = Driver(js.client, fast())
-    driver.lane.set_round_trip(away_s)
+    driver.lane.terms.outlook.round_trip_s = away_s
     driver.run(offers(name, 100_000, ids=ids))
 
     assert [int(data) for _, data in stored(js, name)] == list(range(100_000))
@@ -371,7 +371,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how, away_s):
         js = own(server)
         client = Client(connection_of(server.url))
         driver = Driver(client, fast())
-        driver.lane.set_round_trip(away_s)
+        driver.lane.terms.outlook.round_trip_s = away_s
 
         def rows():
             for number, each in enumerate(offers("S", 60_000, 2000)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -120,16 +121,20 @@ def shown(language, word):
     return [text for text in found if word in text]
 
 
-def test_a_server_with_tls_to_try_it(tmp_path):
+def test_a_server_with_tls_to_try_it(tmp_path, monkeypatch):
     """
-    What the page makes of certificates lets a server run that clients trust, by name and address.
+    What the page makes of certificates, and its configuration, let a server run that its user
+    trusts, by name and address, and that knows the user's password.
     """
+    monkeypatch.setenv("SPARK_PASSWORD", SECRET)
     (made,), (block,) = shown("bash", "openssl"), shown("text", "cert_file")
     subprocess.run(["bash", "-ec", made], cwd=tmp_path, check=True, timeout=60, capture_output=True)
-    with DevServer(block.replace('_file: "', f'_file: "{tmp_path}/')) as server:
+    own = re.sub(r"(?m)^(listen|jetstream ).*\n", "", block)  # the port and the store are ours
+    with DevServer(own.replace('_file: "', f'_file: "{tmp_path}/')) as server:
         port = server.url.rpartition(":")[2]
         for host in ("localhost", "127.0.0.1"):
             login = {"servers": f"tls://{host}:{port}", "tlsCaFile": str(tmp_path / "ca.pem")}
+            login |= {"user": "spark", "password": SECRET}
 
             assert "memory" in account_info(parse_read(login | {"stream": "S"}).connection)
 

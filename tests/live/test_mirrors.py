@@ -264,7 +264,7 @@ def test_what_a_plain_mirror_has_is_taken(only_mirrors):
     js = only_mirrors
     last = js.stream_info("S").last_seq
     calls = DirectCalls(js.client, "S")
-    leader = js.stored_messages("S", [{"seq": i} for i in range(1, last + 1)])
+    leader = js.messages_of([("S", {"seq": i}) for i in range(1, last + 1)])
     mine = [(m.sequence, m.subject.encode(), m.time.encode(), m.stored, m.data) for m in leader]
 
     found = calls.each([DirectCall(seq=i) for i in range(1, last + 1)])
@@ -306,12 +306,12 @@ def test_a_user_who_may_not_ask_the_leader_gets_what_the_stream_answers(js, mirr
     transforming_what_it_mirrors(js, stream, mirrors)
     calls = DirectCalls(js.client, stream)
 
-    def forbidden(_js, _stream, queries):
+    def forbidden(_js, queries):
         if queries:
             raise PermissionsError("Permissions Violation for Publish")
         return []
 
-    monkeypatch.setattr(JetStream, "stored_messages", forbidden)
+    monkeypatch.setattr(JetStream, "messages_of", forbidden)
     monkeypatch.setattr(Mirrors, "held", lambda *_: None)
     for _ in range(5):
         assert calls.message(150).subject == f"{stream}.{149 % SUBJECTS}"

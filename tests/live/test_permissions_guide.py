@@ -99,7 +99,7 @@ def test_ops_rewinds(guarded, admin, ops, tmp_path):
     path = write_checkpoint(tmp_path / "checkpoint", [[{}]] * 3)
     (path / "metadata").write_text('{"id":"q"}')
     status, out, err = ops("rewind", "--checkpoint", str(path), "--batch", "1", "--force")
-    (committed,) = admin.stored_messages(STREAM, [{"last_by_subj": "$KV.SPARK_LEDGER.q.committed"}])
+    (committed,) = admin.last_messages(STREAM, ["$KV.SPARK_LEDGER.q.committed"])
 
     assert (status, err) == (0, ""), out
     assert "batch 1 is next" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,9 +22,10 @@ from ..kits.exporter import Reads, Scrapes, exporter
 from ..kits.pins import Query
 from ..kits.shared import query as shared_query
 from ..kits.sources import NewStream, Publish, numbered
+from ..kits.tenants import Tenants, tenants
 from .test_standby import LEASE, until_it_reads
 
-__all__ = ["exporter", "shared_query"]
+__all__ = ["exporter", "shared_query", "tenants"]
 
 Start = Callable[..., Scrapes]
 
@@ -53,6 +55,14 @@ def query(nats_server: DevServer, subject: str) -> Iterator[Callable[..., Query]
     yield make
     for each in made:
         each.stop()
+
+
+def until(of: Query, holds: Callable[[], bool]) -> None:
+    """Batches until something holds."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        of.batch()
+        assert time.monotonic() < deadline
 
 
 def both(name: str) -> dict[str, Any]:
@@ -97,6 +107,34 @@ def test_what_a_query_reads(
     assert reads.of("unpins_total", partition="0")["admin",] == 0
     for each in ("strangers", "claims", "redelivered", "dead_letters"):
         assert reads.of(f"{each}_total") == {("0",): 0, ("1",): 0}
+
+
+def test_streams_that_come_and_go(
+    tenants: Tenants, query: Callable[..., Query], reads: Reads
+) -> None:
+    """
+    Of several streams rows and lag are by stream, also of one that comes; of one that was deleted
+    the rows stay, and the lag is gone.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    one = query(
+        streamPattern=f"{tenants.prefix}-*", queryName="tenants", failOnDataLoss="false",
+    )  # fmt: skip
+    one.batch()
+    reads.wait("rows_total", {("0",): 3}, query="tenants", stream=tenants.name("a"))
+    tenants.make("c")
+    tenants.fill("b", "c", count=2)
+    until(one, lambda: ("0",) in reads.of("rows_total", stream=tenants.name("c")))
+    reads.wait("rows_total", {("0",): 2}, stream=tenants.name("c"))
+    reads.wait("rows_total", {("0",): 5}, stream=tenants.name("b"))
+    tenants.fill("c", count=4)
+    reads.wait("lag_messages", {("0",): 4}, stream=tenants.name("c"))
+    tenants.remove("b")
+    until(one, lambda: not reads.of("lag_messages", stream=tenants.name("b")))
+
+    assert reads.of("rows_total", stream=tenants.name("b")) == {("0",): 5}
+    assert reads.of("pins_total") == {}
 
 
 def test_the_end_of_a_query(

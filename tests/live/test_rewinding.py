@@ -233,10 +233,10 @@ def test_a_rewind_while_a_stream_cannot_be_looked_at(place, query, rewind, monke
     That is not a stream that is gone: an error, and nothing is changed.
     """
 
-    def away(js, name):
+    def away(js, names):
         raise ApiError("STREAM.INFO", 503, 10008, "temporarily unavailable")
 
-    monkeypatch.setattr(JetStream, "stream_info", away)
+    monkeypatch.setattr(JetStream, "stream_infos_there", away)
     status, _, err, path = rewind(2)
     monkeypatch.undo()
 

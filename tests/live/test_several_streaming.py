@@ -99,6 +99,29 @@ def test_offsets_by_stream(tenants: Tenants, query: Callable[..., Query]) -> Non
     assert rows(several) == sorted(set(every(tenants, a=4, b=4, c=3)) - skipped)
 
 
+def test_an_end_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
+    """
+    `endingOffsets` says where a stream ends, also one that comes later; the others go on. A query
+    that has read further is refused.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    ends = {tenants.name("a"): {"0": 2}, tenants.name("c"): {"0": 1}}
+    several = query(streamPattern=f"{tenants.prefix}-*", endingOffsets=json.dumps(ends))
+    drain(several)
+    tenants.make("c")
+    tenants.fill("a", "b", "c")
+    drain(several)
+
+    assert rows(several) == every(tenants, a=2, b=6, c=1)
+    ends[tenants.name("a")] = {"0": 1}
+    with pytest.raises(
+        OffsetError, match=f"stream '{tenants.name('a')}' was read up to sequence 2"
+    ):
+        several.restart(endingOffsets=json.dumps(ends))
+        several.plan()
+
+
 def test_moments_by_stream(tenants: Tenants, query: Callable[..., Query]) -> None:
     """
     `startingTimestamp` by stream says from when on a stream is read, also one that comes later.
@@ -421,7 +444,7 @@ def test_what_is_refused(
     tenants.fill("a", "b")
     for name, value in (
         ("readMode", "consumer"), ("consumer", "c"), ("standby", "true"),
-        ("priorityPolicy", "overflow"), ("endingOffsets", "latest"), ("metricsSubject", "m"),
+        ("priorityPolicy", "overflow"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=f"'{name}'"):
             query(**pattern | {name: value})

@@ -70,8 +70,8 @@ def test_each_stream_has_its_bounds(tenants: Tenants, read: Callable[..., Any]) 
 
 def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) -> None:
     """
-    `startingTimestamp` says by stream from when on it is read; one that is left out is read from
-    its first message.
+    `startingTimestamp` says by stream from when on it is read, and `endingTimestamp` until when;
+    one that is left out is read from its first message to its last.
     """
     tenants.make("a", "b", "c")
     tenants.fill("a", "b", "c")
@@ -83,6 +83,11 @@ def test_each_stream_has_its_moment(tenants: Tenants, read: Callable[..., Any]) 
     assert read(streamPattern=f"{tenants.prefix}-*", startingTimestamp=json.dumps(starts)) == [
         (a, 0, 4), *[(stream, 0, sequence) for stream in (b, c) for sequence in (1, 2, 3, 4)],
     ]  # fmt: skip
+    assert read(stream=f"{a},{b},{c}", endingTimestamp=json.dumps({a: starts[a]})) == [
+        (stream, 0, s + 1) for stream, n in ((a, 3), (b, 4), (c, 4)) for s in range(n)
+    ]  # fmt: skip
+    with pytest.raises(OptionError, match="endingTimestamp.* is none of"):
+        read(stream=f"{a},{b}", endingTimestamp=json.dumps({c: starts[a]}))
 
 
 def test_an_end_before_its_start_names_the_stream(

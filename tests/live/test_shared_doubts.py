@@ -17,7 +17,8 @@ from pyspark_jetstream.readstream.shared import member as member_module
 from ..conftest import connection_to
 from ..kits import replicas
 from ..kits.proxy import Proxy
-from ..kits.shared import Query, ack_pending, api, eventually, hang_up, query
+from ..kits.reading import Query, hang_up
+from ..kits.shared import ack_pending, api, eventually, query
 
 __all__ = ["query"]
 

@@ -21,7 +21,8 @@ from pyspark_jetstream.readstream.shared.fence import Fence
 from pyspark_jetstream.tasks import WarmUp
 
 from ..kits.options import connection_of
-from ..kits.shared import RETENTIONS, Query, ack_pending, eventually, numbered, query
+from ..kits.reading import Query
+from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, query
 from ..kits.stores import Store
 
 __all__ = ["query"]

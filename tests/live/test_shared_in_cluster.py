@@ -18,8 +18,9 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
+from ..kits.reading import Query, hang_up
 from ..kits.replicas import publish
-from ..kits.shared import Query, eventually, hang_up
+from ..kits.shared import eventually
 
 logger = logging.getLogger(__name__)
 

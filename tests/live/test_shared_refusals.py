@@ -18,7 +18,8 @@ from pyspark_jetstream.errors import (
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
-from ..kits.shared import Query, ack_pending, numbered, query, text
+from ..kits.reading import Query, text
+from ..kits.shared import ack_pending, numbered, query
 
 __all__ = ["query"]
 

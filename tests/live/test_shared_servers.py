@@ -19,8 +19,9 @@ from pyspark_jetstream.readstream.shared import ahead as ahead_module
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
+from ..kits.reading import Query
 from ..kits.replicas import publish
-from ..kits.shared import Query, eventually
+from ..kits.shared import eventually
 from ..kits.stores import Store
 
 

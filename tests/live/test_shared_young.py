@@ -19,7 +19,8 @@ from ..conftest import connection_to
 from ..kits.answers import answer
 from ..kits.options import connection_of, sharing_of
 from ..kits.proxy import Proxy, clock_moved
-from ..kits.shared import Query, eventually, numbered, query
+from ..kits.reading import Query
+from ..kits.shared import eventually, numbered, query
 
 __all__ = ["query"]
 

@@ -75,7 +75,7 @@ def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, rea
     assert sequences(first, tasks) == [1, 2, 3, 4, 5, 7, 9]
     assert sequences(second, more) == [6, 8, 10, 12]
     assert json.dumps(second.latestOffset(later, ReadAllAvailable())) == json.dumps(later)
-    with pytest.raises(OffsetError, match="partition 1 was read up to sequence 12, beyond its"):
+    with pytest.raises(OffsetError, match="partition 1 .* was read up to sequence 12, beyond its"):
         planned(beyond, later)
     with pytest.raises(OptionError, match="endingOffsets': partition 1 is none of 0 to 0"):
         planned(other)

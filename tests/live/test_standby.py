@@ -18,12 +18,17 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.fetch.survey import Survey
+from pyspark_jetstream.operations.inspection.inspector import Inspector
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.tasks import WarmUp
 
 from ..conftest import connection_to
 from ..kits.pins import Query, QueryProcess
 from ..kits.shared import api, eventually
+from ..kits.tenants import tenants
+
+__all__ = ["tenants"]
 
 LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "readMode": "consumer"}
 
@@ -56,9 +61,9 @@ def apart(nats_server):
         each.kill()
 
 
-def recorded(js, stream) -> dict:
+def recorded(js, stream, consumer="hot") -> dict:
     """What the queries share."""
-    (record,) = js.last_messages(f"KV_{BUCKET}", [f"$KV.{BUCKET}.{stream}.hot"])
+    (record,) = js.last_messages(f"KV_{BUCKET}", [f"$KV.{BUCKET}.{stream}.{consumer}"])
     return json.loads(record.data)
 
 
@@ -70,7 +75,7 @@ def until_it_reads(query, timeout_s=60.0) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue", "direct"])
 def test_the_second_goes_on_where_the_first_committed(
     js, new_stream, publish, query, apart, retention
 ):
@@ -79,8 +84,9 @@ def test_the_second_goes_on_where_the_first_committed(
     it reads from what the first had committed on: nothing is lost, and only the batch that was not
     known to be committed is there twice.
     """
-    stream = new_stream(retention=retention)
-    first, second = apart(stream=stream), query(stream=stream)
+    mode = {"readMode": "direct"} if retention == "direct" else {}
+    stream = new_stream(retention="limits" if mode else retention)
+    first, second = apart(stream=stream, **mode), query(stream=stream, **mode)
     first.batch()  # makes the consumer
     publish([(f"{stream}.x", b"%d" % i) for i in range(1, 31)])
     until_it_reads(first)
@@ -104,6 +110,84 @@ def test_the_second_goes_on_where_the_first_committed(
     assert second.at["query"] != first.at["query"]
     assert rest == list(range(61, 66))
     assert second.reader.reportLatestOffset()["standby"] == {"active": True}
+
+
+@pytest.mark.parametrize("given", ["pattern", "list"])
+def test_take_overs_of_several_streams(tenants, apart, given):
+    """
+    Three queries take each other's place, and the first one its own again, while streams join,
+    leave and are made anew: each row of what the dead one had noted comes once, and a stream that
+    came while nobody read is read from its first message, whatever startingOffsets says of those
+    that were there.
+    """
+    names = ",".join(map(tenants.name, "abcdef"))
+    streams = {"streamPattern": f"{tenants.prefix}-*"} if given == "pattern" else {"stream": names}
+    streams |= {"readMode": "direct", "failOnDataLoss": "false", "consumer": tenants.prefix}
+
+    def killed(of, *fills: str):
+        """Reads, notes that, and dies; then messages come."""
+        until_it_reads(of)
+        while of.batch():
+            pass
+        rows, at = of.places(), of.at
+        of.kill()
+        tenants.fill(*fills, count=2)
+        return rows, at
+
+    tenants.make("a", "b")
+    first = apart(**streams)
+    first.batch()
+    tenants.fill("a", "b")
+    second = apart(**streams)
+    assert second.batch() == []
+    tenants.make("c")
+    tenants.fill("c", count=1)
+    rows, at = killed(first, "a", "c")
+    tenants.remove("b")
+    tenants.make("d")
+    tenants.fill("d")
+    more, _ = killed(second, "a", "c", "d")
+    rows += more
+    tenants.make("b", "e")
+    tenants.fill("b", "e", count=4)
+    third = apart(**streams, startingOffsets="latest")
+    more, _ = killed(third, "a", "b", "e")
+    rows += more
+    tenants.make("f")
+    tenants.fill("f")
+    again = apart(start=at, **streams)
+    until_it_reads(again)
+    while again.batch():
+        pass
+    rows += again.places()
+
+    counts = {"a": 9, "b": 6, "c": 5, "d": 5, "e": 6, "f": 3}
+    every = [(tenants.name(name), s + 1) for name, n in counts.items() for s in range(n)]
+    every += [(tenants.name("b"), s) for s in (1, 2, 3)]  # of the first stream of that name
+    assert sorted(rows) == sorted(every)
+    read = tuple(tenants.name(name) for name in "abcdef")
+    (lease,) = (
+        Inspector(tenants.js.client, parse_read({"stream": read[0]}), consumer=tenants.prefix)
+        .look()
+        .leases
+    )
+    assert (lease.streams, lease.holder) == (read, again.at["query"])
+
+
+def test_other_streams_than_the_query_that_reads(tenants, query):
+    """
+    A query with a stream less than the one that reads does not take its place: the error names it.
+    """
+    tenants.make("a", "b")
+    tenants.fill("a", "b")
+    own = {"readMode": "direct", "failOnDataLoss": "false", "consumer": tenants.prefix}
+    first = query(stream=f"{tenants.name('a')},{tenants.name('b')}", **own)
+    first.batch()
+    first.batch()
+    first.stop()
+    other = query(stream=f"{tenants.name('a')},{tenants.name('c')}", **own)
+    with pytest.raises(OffsetError, match=f"reads stream '{tenants.name('b')}', too"):
+        until_it_reads(other)
 
 
 def test_one_that_waits_has_its_workers_started(js, new_stream, publish, query):
@@ -457,19 +541,14 @@ def test_many_that_wait(nats_server):
 
 def test_what_is_refused(js, new_stream, publish, query):
     """
-    A standby without a consumer's name or without consumers, beside a query of another layout, or
+    A standby without a consumer's name, beside a query of another layout, or
     with a bucket that forgets, is an error when the query starts.
     """
     stream = new_stream()
     publish([(f"{stream}.0.x", b"x")])
-    for changes, error in (
-        ({"consumer": None}, "option 'standby': needs option 'consumer'"),
-        ({"readMode": "direct"}, "contradicts readMode=direct"),
-    ):
-        options = {k: v for k, v in (LEASE | changes).items() if v is not None}
-        with pytest.raises(OptionError, match=error):
-            Query(type("Server", (), {"url": js.client.options.servers[0]}), stream=stream,
-                  **options)  # fmt: skip
+    nameless = {name: value for name, value in LEASE.items() if name != "consumer"}
+    with pytest.raises(OptionError, match="option 'standby': needs option 'consumer'"):
+        Query(type("Server", (), {"url": js.client.options.servers[0]}), stream=stream, **nameless)
     first = query(stream=stream)
     first.batch()
     first.stop()

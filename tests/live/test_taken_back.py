@@ -405,16 +405,16 @@ def test_a_commit_that_may_not_look_at_a_target_goes_on(place, query, monkeypatc
     Without the permission to get a message of it a target that was taken back is seen less, and
     that is said; the rows are stored, so the commit does not fail.
     """
-    get = JetStream.stored_messages
+    get = JetStream.messages_of
 
-    def forbidden(js, stream, requests):
-        if stream == "T":
+    def forbidden(js, queries):
+        if any(stream == "T" for stream, _ in queries):
             raise PermissionsError(
                 'Permissions Violation for Publish to "$JS.API.STREAM.MSG.GET.T"'
             )
-        return get(js, stream, requests)
+        return get(js, queries)
 
-    monkeypatch.setattr(JetStream, "stored_messages", forbidden)
+    monkeypatch.setattr(JetStream, "messages_of", forbidden)
     query.batch(4)
     monkeypatch.undo()
 

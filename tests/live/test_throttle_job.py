@@ -216,6 +216,16 @@ def test_b24_a_pause(nats_server):
     assert [at for at in other.free if times[0] < at < times[-1]]
 
 
+def test_producers_are_asked_at_the_end_again(nats_server):
+    """
+    The pauses that are shown are those of now: each second's command ends soon after the next one.
+    """
+    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+        run(nats_server, "producers", "--wait", "900ms")
+
+    assert writer.discovered == 2
+
+
 def test_b24_who_comes_meanwhile(nats_server):
     """
     B24: a producer that begins in the middle is paused, one that ends is no failure.

@@ -23,6 +23,8 @@ from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.places import ROOT
 from .backfilled import check_manifest, chunks_done, manifest_of, parquet_rows
@@ -342,6 +344,54 @@ def test_a_killed_copy_into_a_stream_is_taken_up(
         assert "Nats-Rollup" not in row.headers
     assert manifest_of(manifest)["rows"] == 3_000
     job.check_secrets()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("into", ["parquet", "stream"])
+def test_a_killed_backfill_of_several_streams_is_taken_up(
+    job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, into: str
+) -> None:
+    """
+    A backfill of several streams, by pattern or by list, goes on after a kill with the streams that
+    there were: each of their messages is copied once, in the order of its stream.
+    """
+    prefix = f"backfill-{into}"
+    names = [new_stream(f"{prefix}-{number}") for number in range(3)]
+    sent = [(names[i % 3], b"m%d" % i) for i in range(900)]
+    publish([(f"{name}.k", data) for name, data in sent])
+    output, target = tmp_path / "out", ""
+    arguments = ["range_backfill", "--chunk-messages", "150"]
+    if into == "parquet":
+        arguments += ["--stream-pattern", f"{prefix}-*", "--output", str(output)]
+    else:
+        target = new_stream()
+        mapping = json.dumps({f"{name}.>": f"{target}.{name}.>" for name in names})
+        arguments += ["--stream", ",".join(names), "--into", target, "--manifest", str(output)]
+        arguments += ["--target-option", f"subjectMapping={mapping}"]
+    died, said = job.run("local[2]", *arguments, killed_when=lambda: chunks_done(output) >= 2)
+    done = chunks_done(output)
+    assert died == -signal.SIGKILL, said[-3000:]
+    assert 2 <= done < 6
+
+    late = new_stream(f"{prefix}-late")
+    publish([(f"{name}.k", b"published after the first run") for name in (late, *names)])
+    ended, said = job.run("local[2]", *arguments, "--verify")
+    assert ended == 0, said[-3000:]
+    if into == "parquet":
+        rows = [(row["stream"], row["data"]) for row in parquet_rows(output)]
+        check_manifest(output)
+    else:
+        reader = JetStreamRangeReader(parse_read({"servers": job.url, "stream": target}))
+        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        copied = [row for batch in batches for row in batch.to_pylist()]
+        copied.sort(key=lambda row: row["sequence"])
+        rows = [(row["subject"].split(".")[1], row["data"]) for row in copied]
+
+    for name in names:
+        expected = [data for stream, data in sent if stream == name]
+        assert [data for stream, data in rows if stream == name] == expected
+    assert len(rows) == len(sent)
+    assert manifest_of(output)["rows"] == len(sent)
 
 
 def test_a_mistake_ends_spark_submit_with_status_2(job: Job, tmp_path: Path) -> None:

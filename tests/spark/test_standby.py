@@ -48,12 +48,12 @@ class Driver:
         self.process.wait(30)
 
     def batches(self) -> list[tuple[float, list[int]]]:
-        """When each batch was delivered, and its sequences."""
+        """When each batch was delivered, and the numbers of its messages."""
         paths = sorted(self.home.glob(f"delivered-{self.name}-?????"))
         return [(path.stat().st_mtime, json.loads(path.read_text())) for path in paths]
 
     def rows(self) -> list[int]:
-        return [sequence for _, batch in self.batches() for sequence in batch]
+        return [number for _, batch in self.batches() for number in batch]
 
     def wait_for(self, what: Callable[[Driver], bool], timeout_s: float = 240.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -65,21 +65,31 @@ class Driver:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("read", ["partitions", "several"])
 def test_the_second_takes_over_when_the_first_is_killed(
     new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    record_property: Callable[[str, object], None], read: str,
 ) -> None:  # fmt: skip
     """
     Of two identical queries with a checkpoint each the second waits; when driver, JVM and workers
     of the first are killed with SIGKILL while messages keep coming, it delivers the rest. Every
-    message is delivered, and twice only those of the first one's last batch.
+    message is delivered, and twice only those of the first one's last batch. Of several streams one
+    comes just before the kill.
     """
-    name = new_stream()
-    options = {
-        "servers": nats_server.url, "stream": name, "partitions": 2, "consumer": "hot",
-        "partitionSubject": f"{name}.{{partition}}.>", "maxRecordsPerTrigger": 20,
+    options: dict[str, Any] = {
+        "servers": nats_server.url, "consumer": "hot", "maxRecordsPerTrigger": 20,
         "standby": "true", "priorityTimeout": "12s",
     }  # fmt: skip
+    if read == "several":
+        name = "standby-several"
+        for number in (0, 1):
+            new_stream(f"{name}-{number}", subjects=[f"{name}.{number}.>"])
+        options |= {"streamPattern": f"{name}-*"}
+    else:
+        name = new_stream()
+        options |= {
+            "stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
+        }  # fmt: skip
     publish(numbered(name, 40, 2))
     first = Driver(tmp_path, "first", options)
     second: Driver | None = None
@@ -95,12 +105,16 @@ def test_the_second_takes_over_when_the_first_is_killed(
             time.sleep(0.1)
             assert first.process.poll() is None, first.log.read_text()[-3000:]
         early = second.rows()
+        if read == "several":
+            new_stream(f"{name}-2", subjects=[f"{name}.2.>"])
+            publish([(f"{name}.2.x", b"m%d" % number) for number in range(total, total + 5)])
+            total += 5
         killed = time.time()
         first.kill()
         for _ in range(4):
             publish(numbered(name, 10, 2, start=total))
             total += 10
-        everything = set(range(1, total + 1))
+        everything = set(range(total))
         done = set(first.rows())
         second.wait_for(lambda driver: done | set(driver.rows()) == everything)
     finally:
@@ -115,6 +129,6 @@ def test_the_second_takes_over_when_the_first_is_killed(
 
     assert early == []
     assert len(ours) == len(set(ours)) and len(theirs) == len(set(theirs))
-    assert set(ours) | set(theirs) == set(range(1, total + 1))
+    assert set(ours) | set(theirs) == everything
     assert set(ours) & set(theirs) <= last
     assert len(set(ours) & set(theirs)) <= 20

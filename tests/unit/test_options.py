@@ -360,7 +360,6 @@ def test_null_is_no_value(kind):
         ("stream", {"readMode": "direct", "consumer": "c"}, "consumer"),
         ("stream", {"readMode": "direct", "priorityGroup": "g"}, "priorityGroup"),
         ("stream", {"readMode": "direct", "priorityTimeout": "1s"}, "priorityTimeout"),
-        ("stream", {"readMode": "direct", "consumer": "c", "standby": "true"}, "consumer"),
         ("stream", {"standby": "true"}, "standby"),
         ("stream", {"readMode": "consumer", "minPartitions": "2"}, "minPartitions"),
         ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, None),

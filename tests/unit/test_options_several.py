@@ -107,15 +107,16 @@ def test_where_each_stream_begins():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"standby": "true", "consumer": "c"}, "standby': .* has no consumer whose name says"),
         ({"priorityPolicy": "overflow", "consumer": "c"}, "priorityPolicy': .* none to share"),
         ({"consumer": "c"}, "consumer': .* is read without consumers"),
+        ({"standby": "true"}, "standby': needs option 'consumer'"),
+        ({"standby": "true", "consumer": "c", "priorityGroup": "g"}, "priorityGroup': .* without"),
     ],
     ids=str,
 )
 def test_what_needs_a_consumer_is_refused_by_its_own_name(options, told):
     """
-    Standby and sharing need `consumer`, too: the error is of what was meant, and says why.
+    Sharing needs `consumer`, too: the error is of what was meant, and says why.
     """
     with pytest.raises(OptionError, match=told):
         parse_stream(PATTERN | options)

@@ -17,6 +17,7 @@ from pyspark_jetstream.client.info import Mark, StreamInfo
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.marks import replaced
 from pyspark_jetstream.fetch.assumptions import stream_changes
+from pyspark_jetstream.fetch.options import Several
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _BOUNDS = ("startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp")
 _SPLITS = ("minpartitions", "maxrecordsperpartition")
+_STREAMS = ("stream", "streampattern")
 
 
 def bounds(first: str | None, last: str | None) -> dict[str, str]:
@@ -75,8 +77,6 @@ class RangeSource:
         parsed = parse_read(self._options)
         if not isinstance(parsed, RangeOptions):
             raise UsageError("these options read no range of a stream; see snapshot_backfill.py")
-        if parsed.several is not None:
-            raise UsageError(f"a backfill has one stream, these options several: {parsed.several}")
         self._parsed = parsed
         self.fail_on_data_loss = parsed.fail_on_data_loss
 
@@ -94,13 +94,22 @@ class RangeSource:
                 parsed = replace(parsed, ending=self._everywhere("endingoffsets", streams))
             starts = survey.positions(parsed.starting, infos, "startingOffsets")
             ends = survey.positions(parsed.ending, infos, "endingOffsets", ending=True)
+        first = {p: start + 1 for p, start in enumerate(starts)}
+        last = dict(enumerate(ends))
         pinned = replace(
             parsed,
-            starting=Starting(EARLIEST, {p: start + 1 for p, start in enumerate(starts)}),
-            ending=Starting(LATEST, dict(enumerate(ends))),
+            starting=Starting(EARLIEST, first),
+            ending=Starting(LATEST, last),
             min_partitions=None,
             max_records_per_partition=self._chunk_messages,
         )
+        if parsed.several is not None:  # and none that come to a pattern meanwhile
+            pinned = replace(
+                pinned,
+                starting=Starting(streams={s: {0: first[p]} for p, s in enumerate(streams)}),
+                ending=Starting(LATEST, streams={s: {0: last[p]} for p, s in enumerate(streams)}),
+                several=Several(tuple(streams)),
+            )
         reads = [_range_of(task) for task in JetStreamRangeReader(pinned).partitions()]
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
@@ -127,6 +136,8 @@ class RangeSource:
         """
         with borrow(self._parsed.connection, at_start=True) as client:
             check_streams(client, plan)
+            if self._parsed.several is not None:
+                return  # its streams are those of the plan
             layout = [[p.stream, p.filter] for p in Survey(client, self._parsed).layout]
         if layout != plan["partitions"]:
             raise BackfillError(
@@ -161,14 +172,19 @@ class RangeSource:
         options = {k: v for k, v in self._options.items() if k.lower() not in _BOUNDS}
         if not any(name.lower() in _SPLITS for name in options):
             options["minPartitions"] = str(spark.sparkContext.defaultParallelism)
-        options |= offsets(chunk, [stream for stream, _ in plan["partitions"]])
+        streams = [stream for stream, _ in plan["partitions"]]
+        if self._parsed.several is not None:
+            options = {k: v for k, v in options.items() if k.lower() not in _STREAMS}
+            options["stream"], streams = chunk.stream, [chunk.stream]
+        options |= offsets(chunk, streams)
         return spark.read.format("jetstream").options(**options).load()
 
     def _everywhere(self, name: str, streams: list[str]) -> Starting:
         if len(set(streams)) > 1:
             raise UsageError(
                 f"a sequence is a place in one stream, and these are {len(set(streams))}; give a"
-                f" time, or JSON of partition to sequence such as {json.dumps({'0': 1, '1': 1})}"
+                f" time, or JSON of partition to sequence such as {json.dumps({'0': 1, '1': 1})},"
+                f" of several streams such as {json.dumps({streams[0]: {'0': 1}})}"
             )
         return Starting(EARLIEST, dict.fromkeys(range(len(streams)), self._sequences[name]))
 

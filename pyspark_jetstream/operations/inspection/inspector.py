@@ -434,7 +434,8 @@ class Inspector:
                 return (), ()
             messages = self._js.last_messages(bucket, [f"{prefix}{key}" for key in keys])
             there = {key: each for key, each in zip(keys, messages, strict=True) if each}
-            return lease_states(there, self._js.stream_info(bucket).now), ()
+            found = lease_states(there, self._js.stream_info(bucket).now)
+            return tuple(s for s in found if not s.streams or {*s.streams} & {*streams}), ()
         except StreamNotFoundError:
             return (), ()
         except PermissionsError as error:

@@ -16,7 +16,7 @@ from typing import Final
 from ...client.info import StoredMessage, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
-from ...readstream.standby import LeaseRecord, Waiting
+from ...readstream.standby import SEVERAL, LeaseRecord, Waiting
 
 _KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
 
@@ -39,7 +39,7 @@ class LeaseState:
     """One lease; times are RFC 3339."""
 
     stream: str
-    """With `{partition}` for the number, where each partition has a stream."""
+    """With `{partition}` for the number, where each partition has a stream; of several how many."""
     consumer: str
     holder: str = ""
     """The id of the query that reads, "" of nobody."""
@@ -53,6 +53,8 @@ class LeaseState:
     """Till then nobody takes it, unless its holder gives it back."""
     left_s: float | None = None
     """Seconds until then; less than zero: it has run out."""
+    streams: tuple[str, ...] = ()
+    """Of several those that the query reads."""
     waiting: tuple[WaitingState, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -93,9 +95,12 @@ def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[
 
 
 def _is_of(token: str, streams: Sequence[str]) -> bool:
-    """Whether a key's stream is one of these; `=` in it stands for the number of a partition."""
+    """
+    Whether a key's stream is one of these, or may be, as only the record tells; `=` in a name
+    stands for the number of a partition.
+    """
     pattern = re.escape(token).replace("=", "[0-9]+")
-    return any(re.fullmatch(pattern, stream) for stream in streams)
+    return token == SEVERAL or any(re.fullmatch(pattern, stream) for stream in streams)
 
 
 def _waiting(message: StoredMessage, now: datetime) -> WaitingState | None:
@@ -123,7 +128,7 @@ def _lease(
     waits: list[WaitingState],
     now: datetime,
 ) -> LeaseState:
-    stream = token.replace("=", "{partition}")
+    stream = token.replace("=", "{partition}") if token != SEVERAL else "several streams"
     waiting = tuple(sorted(waits, key=lambda each: each.query))
     if message is None or not message.data:
         return LeaseState(stream, consumer, waiting=waiting)
@@ -131,14 +136,19 @@ def _lease(
         record = LeaseRecord.from_bytes(message.data)
     except OffsetError as error:
         return LeaseState(stream, consumer, waiting=waiting, problems=(str(error),))
+    streams: tuple[str, ...] = ()
+    if token == SEVERAL and record.offset is not None:
+        streams = tuple(sorted(record.offset.streams))
+        stream = f"{len(streams)} streams"
     renewed = parse_time(message.time)
     until = renewed + timedelta(seconds=record.lease_s)
     waiting = tuple(each for each in waiting if each.query != record.owner.query)
     if record.released:
         notes: tuple[str, ...] = ("given back",)
         return LeaseState(
-            stream, consumer, term=record.term, renewed=message.time, waiting=waiting, notes=notes
-        )
+            stream, consumer, term=record.term, renewed=message.time, streams=streams,
+            waiting=waiting, notes=notes,
+        )  # fmt: skip
     left_s = (until - now).total_seconds()
     who: Owner = record.owner
     return LeaseState(
@@ -152,6 +162,7 @@ def _lease(
         renewed=message.time,
         until=until.isoformat(),
         left_s=left_s,
+        streams=streams,
         waiting=waiting,
         problems=("nobody reads: the lease ran out, and nobody waits",)
         if left_s < 0 and not waiting

@@ -370,10 +370,6 @@ class Throttle:
         twin._groups = {key: group.latest() for key, group in self._groups.items()}
         return lambda subject: twin.state(subject, now) is not None
 
-    def is_throttled(self, subjects: Iterable[str], now: float) -> bool:
-        """Whether any of these is throttled; of a writer's subjects, whether the writer is."""
-        return self.throttles(now) and any(self.state(subject, now) for subject in subjects)
-
     def throttled(self, subjects: Iterable[str], now: float) -> Iterator[Paused]:
         """
         The throttled subjects, each with the pause that ends last; see `Producer.isThrottled`

@@ -70,9 +70,14 @@ class Outcome(NamedTuple):
         Whether the server has too much to do, or no room. A subject at its own limit says nothing
         of the others: cut for it, the limit would slow them all down (overload.md I6).
         """
-        if self.kind is Kind.LIMITED:
-            return _OF_SUBJECT not in self.detail
-        return self.kind is Kind.OVERLOADED
+        return self.kind is Kind.OVERLOADED or (
+            self.kind is Kind.LIMITED and not self.is_of_subject
+        )
+
+    @property
+    def is_of_subject(self) -> bool:
+        """Whether the limit is the subject's own, and not its stream's."""
+        return _OF_SUBJECT in self.detail
 
     @property
     def has_no_room(self) -> bool:
@@ -95,20 +100,9 @@ class Refusal(NamedTuple):
     """The server's answer to a publish that may be sent again."""
 
     subject: str
-    err_code: int
+    outcome: Outcome
     until: float
     """Earliest time at which the subject is sent to again."""
-    detail: str
-
-    @property
-    def has_no_room(self) -> bool:
-        """Whether stream, account or server have no room for the message."""
-        return self.err_code in _NO_ROOM
-
-    @property
-    def is_of_subject(self) -> bool:
-        """Whether the limit is the subject's own, and not its stream's."""
-        return _OF_SUBJECT in self.detail
 
 
 @lru_cache(maxsize=16)

@@ -76,8 +76,6 @@ class AsyncLane(Window):
 
     def __init__(self, prefix: str, terms: LaneTerms, tally: Tally | None = None) -> None:
         super().__init__(terms, tally)
-        self._rejects = terms.rejects
-        self._strict = terms.strict
         self._prefix = prefix
         self._parts: deque[Messages] = deque()  # offered and not framed
         self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
@@ -102,15 +100,9 @@ class AsyncLane(Window):
         """Whether everything offered is on its way, so that more may come."""
         return not self._parts and super().wants_rows
 
-    def set_round_trip(self, round_trip_s: float) -> None:
-        """Changes nothing: the limit follows round trips."""
-
-    def expect(self, more: bool) -> None:
-        """Changes nothing: each is published for itself."""
-
     def offer(self, messages: Messages) -> None:
         """Takes the messages that follow those offered before."""
-        if self._strict and len(messages) > 1:
+        if self.terms.strict and len(messages) > 1:
             turns = ranks(messages.indices)
             for turn in range(pc.max(turns).as_py() + 1):
                 self._parts.append(messages.where(pc.equal(turns, turn)))
@@ -121,10 +113,11 @@ class AsyncLane(Window):
 
     def ready(self, now: float, max_bytes: int) -> Frames | None:
         """The frames to send now, about `max_bytes` at most; None when there are none."""
-        if self._parts and (not super().busy if self._strict else super().wants_rows):
-            part, first = self._parts.popleft(), self.end
+        if self._parts and (not super().busy if self.terms.strict else super().wants_rows):
+            part, first = self._parts.popleft(), self._flight.end
             self.append(framed(part, first, self._prefix))
-            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= self.low:
+            low = self._flight.low
+            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= low:
                 self._framed.popleft()
             self._framed.append((first, part))
             if part.sent is not None:
@@ -197,7 +190,9 @@ class AsyncLane(Window):
 
     def _refuse(self, doubted: Doubted) -> None:
         messages, outcome, ordinal = doubted
-        if not self._rejects or not outcome.err_code:  # without one it is no stream that answers
+        if (
+            not self.terms.rejects or not outcome.err_code
+        ):  # without one it is no stream that answers
             super()._reject(ordinal, outcome)
         self.tally.rejected.append(Rejected(messages, outcome))
         self._finish([ordinal])

@@ -224,7 +224,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         return self._rows
 
     def _next(self) -> tuple[Messages, AtomicBatch | None]:
-        rows = self._backlog.head(self._rows, self._terms.max_bytes)
+        rows = self._backlog.head(self._rows, self.terms.max_bytes)
         return rows, None if rows.was_sent else self._begin(rows)
 
     def _begin(self, rows: Messages) -> AtomicBatch:
@@ -237,7 +237,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         if batch.waiting:
             if now < batch.past.resume_at:
                 return None
-            if now - batch.past.unsure > self._terms.deadlines.forgets_s:
+            if now - batch.past.unsure > self.terms.deadlines.forgets_s:
                 self.tally.late_retries += batch.size
             batch.begin(now)
         elif max_bytes <= 0:
@@ -262,7 +262,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
                 return  # to a row that commits nothing, or of another batch
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
             if batch.past.attempt == 1:
-                self._terms.limit.acked(batch.size, now - batch.last_sent, batch.size, now)
+                self.terms.limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._ended(outcome, batch.size)
             self._end(batch)
         elif int(attempt) == batch.past.attempt and not batch.waiting:
@@ -294,7 +294,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
             return
         self._count_refusal(batch, row, outcome, now)
         code, past = outcome.err_code, batch.past
-        leaves = self._terms.rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
+        leaves = self.terms.rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
         if code == _DUPLICATE or leaves:
             self.tally.retries += batch.sent
             if past.cause.has_no_room:  # a limit that was set at that moment stores it in part
@@ -323,7 +323,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float
     ) -> None:
         if outcome.is_push_back:
-            self._terms.limit.dropped(now)
+            self.terms.limit.dropped(now)
             pause = pause_s(outcome.kind, batch.past.refusals)
             self.tally.push_backs[batch.subject(row)] = now + pause
         if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
@@ -336,10 +336,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._halve(batch)
         elif outcome.has_no_room:
             resume_at = batch.past.resume_at
-            self.tally.refusals.add(
-                Refusal(batch.subject(None), outcome.err_code, resume_at, outcome.detail)
-            )
-        grace_s = min(self._terms.deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
+            self.tally.refusals.add(Refusal(batch.subject(None), outcome, resume_at))
+        grace_s = min(self.terms.deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
         absent_since = batch.absent_since
         if not self.tally.acked and absent_since is not None and now - absent_since >= grace_s:
             raise self._timeout(batch, now)
@@ -359,7 +357,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
             self._part(batch)
         elif batch.size > 1:
             self._rows = batch.size // 2
-            self._batch = self._begin(self._backlog.head(self._rows, self._terms.max_bytes))
+            self._batch = self._begin(self._backlog.head(self._rows, self.terms.max_bytes))
             self._batch.follow(batch)
 
     def _again(self, cause: Outcome, now: float) -> None:
@@ -406,24 +404,24 @@ class AtomicLane(BatchLane[AtomicBatch]):
         batch = self._batch
         if batch is None:
             return
-        if batch.oldest + self._terms.deadlines.publish_timeout_s <= now:
+        if batch.oldest + self.terms.deadlines.publish_timeout_s <= now:
             raise self._timeout(batch, now)
         if self._unanswered_at(batch) <= now:
             self.tally.retries += batch.sent
             batch.lost(_SILENCE, now)
-            self._terms.limit.dropped(now)
+            self.terms.limit.dropped(now)
             self.tally.push_backs[batch.subject(None)] = now
 
     def _unanswered_at(self, batch: AtomicBatch) -> float:
         if batch.waiting or batch.sent < batch.size:
             return math.inf
-        return batch.last_sent + self._terms.deadlines.ack_timeout_s
+        return batch.last_sent + self.terms.deadlines.ack_timeout_s
 
     def next_deadline(self, now: float) -> float:
         batch = self._batch
         if batch is None:
             return super().next_deadline(now)
-        give_up_at = batch.oldest + self._terms.deadlines.publish_timeout_s
+        give_up_at = batch.oldest + self.terms.deadlines.publish_timeout_s
         if batch.waiting:
             return min(give_up_at, max(batch.past.resume_at, now))
         return min(give_up_at, self._unanswered_at(batch))

@@ -139,7 +139,7 @@ class OneByOne(AsyncLane):
             unsure_since: since then, if that is later, they may be stored; infinite for not.
         """
         if served:
-            self.serve(messages.distinct)
+            self._flight.serve(messages.distinct)
         # The first row goes alone, then two, four…: what refuses it refuses nothing behind it, and
         # so the order holds. A leader that was re-elected may answer 10158 for a while to the very
         # rows that it lost.
@@ -223,7 +223,7 @@ class BatchLane(Lane, Generic[B]):
         self.tally = Tally()
         """Of batches, and of the rows that go one by one."""
         self._prefix = prefix
-        self._terms = terms
+        self.terms = terms
         self._backlog = Backlog()
         self._detour = OneByOne(prefix, terms, self.tally)
         self._batch: B | None = None
@@ -266,7 +266,7 @@ class BatchLane(Lane, Generic[B]):
 
     @property
     def limit(self) -> int:
-        return self._terms.limit.value
+        return self.terms.limit.value
 
     @property
     def is_midway(self) -> bool:
@@ -294,7 +294,7 @@ class BatchLane(Lane, Generic[B]):
     def give_up_at(self) -> float:
         if self._batch is None:
             return self._detour.give_up_at
-        return self._batch.oldest + self._terms.deadlines.publish_timeout_s
+        return self._batch.oldest + self.terms.deadlines.publish_timeout_s
 
     def offer(self, messages: Messages) -> None:
         self._backlog.append(messages)

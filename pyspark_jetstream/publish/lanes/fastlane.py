@@ -98,20 +98,8 @@ _MAX_STRETCH: Final = 1 << 16
 class FastLane(BatchLane[FastBatch]):
     """The fast-ingest batches of one task into one stream, one after the other."""
 
-    _more = False
-    """Whether more rows may come."""
-    _round_trip_s = 0.0
     _stretch = 0
     """Rows that go one by one, at least, when the next batch fails."""
-    _outstanding = OUTSTANDING
-    """Acks that may be outstanding."""
-
-    def expect(self, more: bool) -> None:
-        self._more = more
-
-    def set_round_trip(self, round_trip_s: float) -> None:
-        self._round_trip_s = round_trip_s
-        self._outstanding = OUTSTANDING + math.ceil(max(0.0, round_trip_s - _FAR_S) / _ACK_S)
 
     def _next(self) -> tuple[Messages, FastBatch | None]:
         rows = self._backlog.head(1 << 31, _BATCH_BYTES)
@@ -119,8 +107,10 @@ class FastLane(BatchLane[FastBatch]):
             return rows, None
         self._batches += 1
         stays = self._stays(rows, 0)
-        number, outstanding = self._batches, self._outstanding
-        return rows, FastBatch(self._prefix, number, rows, self._terms, outstanding, stays)
+        far_s = max(0.0, self.terms.outlook.round_trip_s - _FAR_S)
+        outstanding = OUTSTANDING + math.ceil(far_s / _ACK_S)
+        batch = FastBatch(self._prefix, self._batches, rows, self.terms, outstanding, stays)
+        return rows, batch
 
     def _stays(self, rows: Messages, before: int) -> bool:
         """
@@ -129,7 +119,7 @@ class FastLane(BatchLane[FastBatch]):
         """
         if before + len(rows) == 1:
             return False
-        return self._more or len(self._backlog) > before + len(rows)
+        return self.terms.outlook.more or len(self._backlog) > before + len(rows)
 
     def _waiting(self, batch: FastBatch) -> int:
         """Rows behind those of the batch."""
@@ -138,7 +128,7 @@ class FastLane(BatchLane[FastBatch]):
     def _go_on(self, batch: FastBatch, now: float) -> None:
         """The rows that have come go into a batch that is open for them, or it ends."""
         if not self._waiting(batch):
-            if not self._more or now >= self._close_at(batch):
+            if not self.terms.outlook.more or now >= self._close_at(batch):
                 batch.close()
             return
         before = batch.size - batch.acked
@@ -150,7 +140,7 @@ class FastLane(BatchLane[FastBatch]):
             batch.extend(rows, self._stays(rows, before))
 
     def _close_at(self, batch: FastBatch) -> float:
-        open_s = min(_OPEN_S + 2 * self._round_trip_s, batch.ping_interval_s)
+        open_s = min(_OPEN_S + 2 * self.terms.outlook.round_trip_s, batch.ping_interval_s)
         return batch.idle_since + open_s
 
     def _ready(self, batch: FastBatch, now: float, max_bytes: int) -> Frames | None:

@@ -100,6 +100,16 @@ class Tally:
     """
 
 
+@dataclass(slots=True)
+class Outlook:
+    """What the lanes of a task are to know of the server and of their rows."""
+
+    round_trip_s: float = 0.0
+    """The time between a PING and its PONG."""
+    more: bool = False
+    """Whether more rows may come."""
+
+
 class LaneTerms(NamedTuple):
     """What a lane is made with, beside the place of its replies."""
 
@@ -108,6 +118,7 @@ class LaneTerms(NamedTuple):
     max_bytes: int
     """Upper bound of their bytes; one larger publish may still go alone."""
     deadlines: Deadlines
+    outlook: Outlook
     strict: bool = False
     """
     Whether of each subject one goes at a time, so that nothing can be stored ahead of what the
@@ -120,6 +131,7 @@ class LaneTerms(NamedTuple):
 class Lane(Protocol):
     """A lane as the publisher uses it."""
 
+    terms: LaneTerms
     tally: Tally
 
     @property
@@ -206,12 +218,6 @@ class Lane(Protocol):
         Lowers the time after which streams are taken to forget message ids, and the publish timeout
         of all messages, to these, where they are lower.
         """
-
-    def set_round_trip(self, round_trip_s: float) -> None:
-        """Sets the time between a PING and its PONG."""
-
-    def expect(self, more: bool) -> None:
-        """Sets whether more rows may come."""
 
 
 def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -80,7 +80,8 @@ class Retries:
         """No troubled publish expires before."""
         self._deadlines = deadlines
         self._troubled: dict[int, Trouble] = {}
-        self._waiting: list[int] = []  # those that are to be sent again, ascending
+        self.waiting: list[int] = []
+        """The ordinals that are to be sent again, ascending."""
         self._rounds = 0  # of refusals since something was acked
 
     def __len__(self) -> int:
@@ -88,11 +89,6 @@ class Retries:
 
     def __contains__(self, ordinal: int) -> bool:
         return ordinal in self._troubled
-
-    @property
-    def waiting(self) -> list[int]:
-        """The ordinals that are to be sent again, ascending."""
-        return self._waiting
 
     @property
     def oldest(self) -> float:
@@ -131,7 +127,7 @@ class Retries:
         trouble.cause = cause
         trouble.err_code = err_code
         trouble.absent_since = None
-        bisect.insort(self._waiting, ordinal)
+        bisect.insort(self.waiting, ordinal)
         self.check_at = min(self.check_at, self._until(trouble))
 
     def resend(self, ordinals: list[int], now: float) -> int:
@@ -145,7 +141,7 @@ class Retries:
             late += now - trouble.unsure > self._deadlines.forgets_s
             trouble.last_sent = now
             trouble.sendings += 1
-        del self._waiting[: len(ordinals)]
+        del self.waiting[: len(ordinals)]
         self.check_at = min(self.check_at, now + self._deadlines.ack_timeout_s)
         return late
 
@@ -153,7 +149,7 @@ class Retries:
         """These are done with; there may be others among them."""
         for ordinal in self._troubled.keys() & ordinals if self._troubled else ():
             if self._troubled.pop(ordinal).waiting:
-                del self._waiting[bisect.bisect_left(self._waiting, ordinal)]
+                del self.waiting[bisect.bisect_left(self.waiting, ordinal)]
 
     def pause(self, kind: Kind, now: float) -> bool:
         """The server refused one: whether a pause begins, as in none that goes on."""
@@ -199,7 +195,7 @@ class Retries:
 
     def next_deadline(self, now: float) -> float:
         """The time at which to act though nothing arrives; infinite for never."""
-        if self._waiting and now < self.resume_at:
+        if self.waiting and now < self.resume_at:
             return min(self.check_at, self.resume_at)
         return self.check_at
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ...errors import PublishRejectedError
@@ -73,13 +73,10 @@ class Window:
     """
 
     def __init__(self, terms: LaneTerms, tally: Tally | None = None) -> None:
+        self.terms = terms
         self.tally = tally or Tally()
-        self.deadlines = terms.deadlines
-        """Time-outs of publishes."""
-        self._limit = terms.limit
-        self._max_bytes = terms.max_bytes
         self._flight = Flight()
-        self._again = Retries(self.deadlines)
+        self._again = Retries(self.terms.deadlines)
         self._earlier: dict[int, _Earlier] = {}  # of those that were here once before
 
     def __repr__(self) -> str:
@@ -89,16 +86,6 @@ class Window:
         )
 
     @property
-    def low(self) -> int:
-        """Every ordinal below is settled."""
-        return self._flight.low
-
-    @property
-    def end(self) -> int:
-        """The first ordinal not offered."""
-        return self._flight.end
-
-    @property
     def unsent(self) -> int:
         """Publishes that were never sent, the last ones offered."""
         return self._flight.end - self._flight.next
@@ -106,7 +93,7 @@ class Window:
     @property
     def limit(self) -> int:
         """Upper bound of the publishes on the wire now."""
-        return self._limit.value
+        return self.terms.limit.value
 
     @property
     def in_flight(self) -> int:
@@ -140,9 +127,9 @@ class Window:
 
     def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
         """See `Lane.lower_times`."""
-        if publish_timeout_s < self.deadlines.publish_timeout_s:
+        if publish_timeout_s < self.terms.deadlines.publish_timeout_s:
             self._again.check_soon()
-        self.deadlines.lower(forgets_s, publish_timeout_s)
+        self.terms.deadlines.lower(forgets_s, publish_timeout_s)
 
     def append(self, block: Publishes) -> None:
         """Takes the publishes that follow those offered before."""
@@ -156,10 +143,6 @@ class Window:
         """Whether only the sending that awaits its answer can have stored this publish."""
         is_new = self._flight.is_outstanding(ordinal) and ordinal not in self._again
         return is_new and self._earlier.get(ordinal, _NEW).unsure == math.inf
-
-    def serve(self, subjects: Sequence[str]) -> None:
-        """Notes subjects that a stream has taken."""
-        self._flight.serve(subjects)
 
     # ── recalling ────────────────────────────────────────────────────────────────────────────
 
@@ -212,8 +195,8 @@ class Window:
             return None
         offsets, first = block.offsets, block.first
         at = offsets[start - first]
-        maximum = self._max_bytes - flight.nbytes
-        if in_flight and maximum < min(offsets[block.end - first] - at, self._max_bytes // 8):
+        maximum = self.terms.max_bytes - flight.nbytes
+        if in_flight and maximum < min(offsets[block.end - first] - at, self.terms.max_bytes // 8):
             return None
         end = first - 1 + bisect.bisect_right(offsets, at + min(maximum, max_bytes), start - first)
         if end == start:
@@ -225,7 +208,7 @@ class Window:
         if self._earlier:
             few = self._earlier if len(self._earlier) < end - start else range(start, end)
             own = [i for i in few if start <= i < end and i in self._earlier]
-            forgets_s = self.deadlines.forgets_s
+            forgets_s = self.terms.deadlines.forgets_s
             self.tally.late_retries += sum(now - self._earlier[i].unsure > forgets_s for i in own)
         return block.slice(start, end)
 
@@ -271,7 +254,7 @@ class Window:
             return
         in_flight = self.in_flight
         for count, at in self._flight.trips(start, end):
-            self._limit.acked(weight or count, now - at, in_flight, now)
+            self.terms.limit.acked(weight or count, now - at, in_flight, now)
 
     def _finish(self, ordinals: Iterable[int]) -> int:
         """These are done with, in any order; how many of them were not before."""
@@ -316,9 +299,7 @@ class Window:
         if outcome.is_push_back:
             self.tally.push_backs[subject] = again.resume_at
         if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
-            self.tally.refusals.add(
-                Refusal(subject, outcome.err_code, again.resume_at, outcome.detail)
-            )
+            self.tally.refusals.add(Refusal(subject, outcome, again.resume_at))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
         block = self._flight.block(ordinal)
@@ -327,7 +308,7 @@ class Window:
         )
 
     def _pushed_back(self, now: float) -> None:
-        self._limit.dropped(now)
+        self.terms.limit.dropped(now)
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
@@ -352,7 +333,7 @@ class Window:
         """
         self._check_earlier(now)
         late: list[int] = []
-        for ordinal, at in self._flight.drop_sendings(now, self.deadlines.ack_timeout_s):
+        for ordinal, at in self._flight.drop_sendings(now, self.terms.deadlines.ack_timeout_s):
             if ordinal not in self._again:
                 self._again.lose(ordinal, self._begin_again(ordinal, at), _SILENCE)
                 late.append(ordinal)
@@ -370,7 +351,7 @@ class Window:
         deadline = min(self._again.next_deadline(now), self._earlier_until)
         oldest = self._flight.oldest_at
         if oldest is not None:
-            deadline = min(deadline, oldest + self.deadlines.ack_timeout_s)
+            deadline = min(deadline, oldest + self.terms.deadlines.ack_timeout_s)
         return deadline
 
     @property
@@ -381,7 +362,7 @@ class Window:
         at = self._flight.oldest_at
         if at is not None:
             oldest.append(at)
-        return min(oldest) + self.deadlines.publish_timeout_s
+        return min(oldest) + self.terms.deadlines.publish_timeout_s
 
     @property
     def _earlier_until(self) -> float:
@@ -389,7 +370,7 @@ class Window:
         Deadline of the oldest publish of an earlier attempt, which is to be stored or found stored.
         """
         oldest = min(self._earlier.values(), default=_NEW).first_sent
-        return oldest + self.deadlines.publish_timeout_s
+        return oldest + self.terms.deadlines.publish_timeout_s
 
     def _drop_earlier(self) -> None:
         self._earlier = {
@@ -407,7 +388,7 @@ class Window:
             return
         self._drop_earlier()
         for ordinal, (first_sent, _) in self._earlier.items():
-            if first_sent + self.deadlines.publish_timeout_s <= now:
+            if first_sent + self.terms.deadlines.publish_timeout_s <= now:
                 trouble = self._again.get(ordinal) or Trouble(first_sent, "no PubAck yet")
                 trouble.first_sent = min(trouble.first_sent, first_sent)
                 raise trouble.error(self._flight.block(ordinal), ordinal, now)
@@ -417,7 +398,7 @@ class Window:
         Raises:
             PublishTimeoutError: Nobody has listened on its subject, on which nothing is stored.
         """
-        grace = min(self.deadlines.publish_timeout_s, NO_STREAM_GRACE_S)
+        grace = min(self.terms.deadlines.publish_timeout_s, NO_STREAM_GRACE_S)
         if trouble.absent_since is None or now - trouble.absent_since < grace:
             return
         if not self._flight.is_served(self._flight.subject(ordinal)):

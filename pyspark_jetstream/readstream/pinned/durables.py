@@ -100,7 +100,7 @@ class Durables:
         self._inbox = new_inbox(options.connection.inbox_prefix)
         self.arrivals = Arrivals(lambda: new_inbox(options.connection.inbox_prefix))
         """The pulls that tell when a message comes."""
-        self._neighbours = Neighbours(js, options, self.arrivals)
+        self._neighbours = Neighbours(options, self.arrivals)
         self._behind: set[int] = set()
         """
         Partitions of `limits` streams whose consumers are to be moved along: they were read without

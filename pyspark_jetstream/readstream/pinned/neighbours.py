@@ -16,7 +16,6 @@ from typing import Any, Final
 from ...client.connection import Client
 from ...client.inboxes import is_inbox
 from ...client.info import ConsumerInfo
-from ...client.jetstream import JetStream
 from ...errors import ForeignClientError, JetStreamError
 from ...fetch.consumer import ConsumerRead
 from ...fetch.owner import Owner
@@ -40,10 +39,9 @@ _MARGIN_S: Final = 5.0
 class Neighbours:
     """Other clients at the query's consumers, in one run."""
 
-    def __init__(self, js: JetStream, options: SourceOptions, arrivals: Arrivals) -> None:
+    def __init__(self, options: SourceOptions, arrivals: Arrivals) -> None:
         self.watch: PinWatch | None = None
         """Listens for pins; None before there is a consumer."""
-        self._js = js
         self._options = options
         self._arrivals = arrivals
         self._began = self._planned = time.monotonic()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...client.connection import Client
 from ...client.info import parse_time
@@ -81,33 +81,32 @@ class Alive:
         self._next = time.monotonic() + self._every_s
 
 
-class Waits(NamedTuple):
-    """Times for which others wait for a query, in seconds."""
-
-    ack_s: float
-    """Until the server deals out again what it was dealt."""
-    abandon_s: float
-    """Until they take what it has noted (`abandonAfter`)."""
-
-
 class OpenBatches:
     """One query's part in the record."""
 
     def __init__(
-        self, client: Client, key: str, query: str, streams: Sequence[str], waits: Waits
+        self,
+        client: Client,
+        key: str,
+        query: str,
+        streams: Sequence[str],
+        ack_wait_s: float,
+        abandon_s: float,
     ) -> None:
         """
         Args:
             key: the record's.
             streams: by partition the stream that it is of.
+            ack_wait_s: time after which the server deals out again what a query was dealt.
+            abandon_s: time after which others take what a query has noted (`abandonAfter`).
         """
         self.query = query
-        self.alive = Alive(key, query, waits.abandon_s)
+        self.alive = Alive(key, query, abandon_s)
         self._bucket = _bucket(client)
         self._key = key
         self._streams = tuple(streams)
-        self._keep_s = _KEEP_ACK_WAITS * waits.ack_s + _KEEP_S
-        self._abandon_s = waits.abandon_s
+        self._keep_s = _KEEP_ACK_WAITS * ack_wait_s + _KEEP_S
+        self._abandon_s = abandon_s
         self._fence = Fence()
         self._forgotten: frozenset[str] = frozenset()
         """Streams of which it was forgotten what is settled."""

@@ -51,7 +51,7 @@ from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, SharedConsumer, gathered, pieces
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
-from .openbatches import OpenBatches, Waits, entered
+from .openbatches import OpenBatches, entered
 from .poison import Poison
 from .streams import SharedStreams
 
@@ -339,9 +339,9 @@ class ClaimDriver(Driver):
         if sharing.claims_ledger == "false":
             return None
         key = f"{options.stream.replace('{partition}', '=')}.{options.consumer}"
-        waits = Waits(self.claimant.ack_wait_s, sharing.abandon_after_s)
         streams = [partition.stream for partition in self._layout]
-        batches = OpenBatches(self._client, key, self._query, streams, waits)
+        ack_wait_s, abandon_s = self.claimant.ack_wait_s, sharing.abandon_after_s
+        batches = OpenBatches(self._client, key, self._query, streams, ack_wait_s, abandon_s)
         return entered(batches, sharing.claims_ledger == "true")
 
     def _starts(self) -> dict[int, int | None]:

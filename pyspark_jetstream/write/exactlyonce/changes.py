@@ -53,10 +53,6 @@ class Before(NamedTuple):
     per_subject: int = 0
     """The fewest messages that it kept of a subject, as attempts found it; 0 for all."""
 
-    def and_then(self, later: Before) -> Before:
-        """The same, when an attempt that came later found it so."""
-        return self._replace(per_subject=fewest(self.per_subject, later.per_subject))
-
     def holds(self, created: str, last: int) -> bool:
         """Whether the stream that is there now is the one of then; its sequences go on then."""
         return self.created in ("", created) and last >= self.end

@@ -58,15 +58,6 @@ class Noted:
         time = self.time if ends == self.ends else ""
         return Noted(self.created, ends, time) if ends else None
 
-    def batch_at(self, end: int) -> int:
-        """The first batch that is not whole in a stream that ends there."""
-        return next(batch for batch, sequence in self.ends if sequence > end)
-
-    @property
-    def reaches_back_to(self) -> int:
-        """Whose batch's end is the first that is known."""
-        return self.ends[0][0]
-
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -210,8 +201,9 @@ class Committed:
         )
 
     def _taken_back(self, write: str, target: FoundStream, noted: Noted) -> TakenBackError:
-        batch = noted.batch_at(target.end)
-        more = ", and maybe of earlier ones" if batch == noted.reaches_back_to and batch > 0 else ""
+        # The first batch that is not whole; whether that is the first one that is known.
+        batch = next(batch for batch, end in noted.ends if end > target.end)
+        more = ", and maybe of earlier ones" if batch == noted.ends[0][0] and batch > 0 else ""
         return TakenBackError(
             write,
             batch,

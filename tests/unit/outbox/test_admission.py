@@ -83,7 +83,7 @@ def test_rule_5_inherited_urgency_protects_nobody():
     the survivors keep their order.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.n " * 18), 0.0, FULL)
     left = shed(one.offer(rows("b.l b.c b.l b.c", 18), 0.1, FULL))
 

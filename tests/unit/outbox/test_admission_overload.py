@@ -96,7 +96,7 @@ def test_a12_overload_is_all_three(full, at_limit, pushed_back):
     """
     one = admission(SHED)
     if pushed_back:
-        one.pushed_back(None, 0.0)
+        one.overload.pushed_back(None, 0.0)
     load = FULL if at_limit else Load(63, 64)
     one.offer(rows("a.l " * (21 if full else 19)), 1.0, load)
 
@@ -151,7 +151,7 @@ def test_a12_a_full_queue_stops_the_iterator_whoever_is_paused():
     pause(throttle, "a", 60.0)
     one.offer(rows("a.l " * 5 + "c.l " * 20), 0.0, FULL)
     healthy = one.wants_rows(0.0, FULL)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
 
     assert not healthy
     assert one.wants_rows(0.0, FULL)
@@ -166,7 +166,7 @@ def test_a12_push_back_is_of_a_stream(place, gone):
     not known are one.
     """
     one = admission(replace(SHED, queue_size=40 - len(gone)))
-    one.pushed_back(place, 0.0)
+    one.overload.pushed_back(place, 0.0)
     offered = of_streams(rows("a.l b.l c.l " * 13 + "a.l"), a=0, b=1, c=None)
 
     assert shed(one.offer(offered, 0.0, FULL)) == gone
@@ -178,7 +178,7 @@ def test_a12_less_is_shed_than_is_too_many():
     A12: where the stream that pushes back has fewer rows; then the iterator stops.
     """
     one = admission(SHED)
-    one.pushed_back(0, 0.0)
+    one.overload.pushed_back(0, 0.0)
     found = one.offer(of_streams(rows("a.l " * 3 + "b.l " * 30), a=0, b=1), 0.0, FULL)
 
     assert shed(found) == [0, 1, 2]
@@ -191,8 +191,8 @@ def test_a12_push_back_counts_while_nothing_is_tried():
     earlier time takes nothing back.
     """
     one = admission(SHED)
-    one.pushed_back(None, 2.0)
-    one.pushed_back(None, 0.5)
+    one.overload.pushed_back(None, 2.0)
+    one.overload.pushed_back(None, 0.5)
 
     assert shed(one.offer(rows("a.l " * 21), 2.9, FULL)) == [20]
     assert one.offer(rows("a.l", 21), 3.1, FULL) == []
@@ -203,7 +203,7 @@ def test_a12_push_back_is_forgotten():
     A12: after the last second of push-back.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 30), 1.1, FULL)
 
     assert one.shed == 0
@@ -214,16 +214,16 @@ def test_a13_a_higher_newcomer_takes_the_place_of_the_newest_of_the_lowest():
     A13: the queue is full of non-critical rows; a critical one comes.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.l b.l " * 10), 0.0, FULL)
     wants = one.wants_rows(0.0, FULL)
     found = one.offer(rows("c.c", 20), 0.0, FULL)
 
     assert wants
-    assert [(numbers(each.messages), each.reason) for each in found] == [
+    assert [(numbers(each.rows), each.reason) for each in found] == [
         ([19], "MaxConcurrentRequests")
     ]
-    assert found[0].messages.priorities.to_pylist() == [NON_CRITICAL]
+    assert found[0].rows.priorities.to_pylist() == [NON_CRITICAL]
     assert drained(one)[0] == 20
 
 
@@ -232,7 +232,7 @@ def test_a13_a_newcomer_that_is_not_higher_is_shed_itself():
     A13: the queue is full of its equals.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 20), 0.0, FULL)
 
     assert shed(one.offer(rows("b.l", 20), 0.0, FULL)) == [20]
@@ -245,13 +245,13 @@ def test_a12_rows_above_the_capacity_make_room_when_the_server_pushes_back():
     """
     one = admission(rules_of(queue_size=20, sheddable=frozenset({NON_CRITICAL})))
     before = one.offer(rows("a.l " * 50), 0.0, FULL), one.expire(0.1, FULL)
-    one.pushed_back(None, 0.2)
+    one.overload.pushed_back(None, 0.2)
     idle = one.expire(0.2, IDLE)
     (shed,) = one.expire(0.2, FULL)
 
     assert before == ([], [])
     assert idle == []
-    assert numbers(shed.messages) == list(range(20, 50))
+    assert numbers(shed.rows) == list(range(20, 50))
     assert drained(one) == list(range(20))
 
 
@@ -260,7 +260,7 @@ def test_a13_what_may_not_be_shed_blocks_the_iterator():
     A13: no row is sheddable, so none is shed, and no more are asked for.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.n " * 20), 0.0, FULL)
     found = one.offer(rows("b.n c.c", 20), 0.0, FULL)
 
@@ -274,7 +274,7 @@ def test_a13_what_may_be_stored_is_not_shed():
     A13, I1: if it may be stored. The newest of the others leaves in its place.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.l " * 20), 0.0, FULL)
     taken = one.take(20, 0.0)
     one.offer(rows("a.n " * 3, 20), 0.0, FULL)
@@ -293,7 +293,7 @@ def test_a13_no_more_bytes_are_shed_than_are_too_many():
     four = rows("a.l " * 4, data=b"x" * 3000)
     (size, *_) = sizes(four).to_pylist()
     one = admission(replace(SHED, queue_bytes=3 * size))
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
 
     assert shed(one.offer(four, 0.0, FULL)) == [3]
 
@@ -303,7 +303,7 @@ def test_a13_the_lowest_class_goes_first():
     A13: normal rows are shed only when no non-critical one is left.
     """
     one = admission(BOTH)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.n b.l " * 10), 0.0, FULL)
     found = one.offer(rows("c.c " * 12, 20), 0.0, FULL)
 
@@ -316,7 +316,7 @@ def test_a26_reasons():
     """
     rules = replace(SHED, queue_bytes=10_000)
     one = admission(rules)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     found = one.offer(rows("a.l " * 4, data=b"x" * 3000), 0.0, FULL)
     left = one.waiting
     found += one.offer(rows("a.l " * 20, 4), 0.0, FULL)
@@ -332,12 +332,12 @@ def test_a26_too_much_cpu_is_push_back():
     """
     one = admission(SHED)
     two = of_streams(rows("a.l b.l " * 12), a=0, b=1)
-    one.busy(0.0)
+    one.overload.busy(0.0)
     found = one.offer(two.slice(0, 21), 1.0, FULL)
-    one.busy(2.0)
-    one.pushed_back(0, 2.0)
+    one.overload.busy(2.0)
+    one.overload.pushed_back(0, 2.0)
     found += one.offer(two.slice(21, 2), 2.0, FULL)
-    one.busy(5.0)
+    one.overload.busy(5.0)
     found += one.offer(two.slice(23, 1), 6.1, FULL)
 
     assert [(shed([each]), each.reason) for each in found] == [
@@ -347,20 +347,12 @@ def test_a26_too_much_cpu_is_push_back():
     ]
 
 
-def test_a19_critical_rows_are_never_sheddable():
-    """
-    A19, I2: not even on request.
-    """
-    with pytest.raises(ValueError, match="never shed"):
-        rules_of(sheddable=frozenset({CRITICAL}))
-
-
 def test_a24_shed_rows_leave_gaps():
     """
     A24: what is left of a lane keeps its order.
     """
     one = admission(SHED)
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
     one.offer(rows("a.l a.n a.l a.n " * 6), 0.0, FULL)
     lane = drained(one, piece=1)
 
@@ -373,7 +365,7 @@ def test_i3_default_rules_shed_nothing():
     A18, I3: whatever happens, a full queue stops the iterator.
     """
     one = admission(rules_of(queue_size=20))
-    one.pushed_back(None, 0.0)
+    one.overload.pushed_back(None, 0.0)
 
     assert one.offer(rows("a.l " * 500), 0.0, FULL) == []
     assert not one.wants_rows(0.0, FULL)
@@ -390,7 +382,7 @@ def full(text, unsure=math.inf, rules=SHED, **places):
     one.offer(of_streams(offered, **places) if places else offered, 0.0, IDLE)
     taken = one.take(5, 0.0)
     throttle.refused(10077, "a", 1.0, 8.0)
-    one.pushed_back(places.get("a"), 9.0)
+    one.overload.pushed_back(places.get("a"), 9.0)
     sent = pa.repeat(0.0, 5)
     one.give_back(replace(taken, sent=sent, unsure=pa.repeat(unsure, 5)), 8.0)
     return one
@@ -407,7 +399,7 @@ def test_a13_rows_that_find_no_room_in_time_are_shed():
 
     assert early == []
     assert found.reason == "PublishTimeout"
-    assert numbers(found.messages) == [0, 1, 4, 5, 6, 9]
+    assert numbers(found.rows) == [0, 1, 4, 5, 6, 9]
     assert one.give_up(8.1, 10.0) == []
     assert sorted(drained(one, 9.5)) == [2, 3, 7, 8, *range(10, 15)]
 

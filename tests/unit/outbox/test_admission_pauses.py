@@ -201,21 +201,6 @@ def test_b15_refusals_without_end_are_a_pause_or_a_timeout(paused_s, error):
     assert raised.value.subject == "a"
 
 
-def test_b16_is_throttled():
-    """
-    B16: of a subject; or of the writer, if any of its lanes is.
-    """
-    one = admission(throttle=(throttle := Throttle()))
-    pause(throttle, "a", 5.0)
-    before = one.is_throttled(0.0)
-    one.offer(rows("a b"), 0.0, FULL)
-
-    assert not before
-    assert one.is_throttled(0.0)
-    assert (one.is_throttled(0.0, "a"), one.is_throttled(0.0, "b")) == (True, False)
-    assert not one.is_throttled(5.0)
-
-
 def test_a15_queue_timeout():
     """
     A15: rows that waited too long are shed if they may be, else the task fails.
@@ -227,7 +212,7 @@ def test_a15_queue_timeout():
     found = one.expire(5.0)
 
     assert early == []
-    assert [(numbers(each.messages), each.reason) for each in found] == [([0, 1], "QueueTimeout")]
+    assert [(numbers(each.rows), each.reason) for each in found] == [([0, 1], "QueueTimeout")]
     with pytest.raises(QueueTimeoutError, match=r"publish to 'b': row 3: .* 5\.0s"):
         one.expire(8.0)
 
@@ -248,7 +233,7 @@ def test_a15_what_was_sent_has_publish_timeout_instead():
     alone = one.expire(7.0), one.expire(29.0)
 
     assert waits_until == 5.0
-    assert [(numbers(each.messages), each.reason) for each in found] == [([1], "QueueTimeout")]
+    assert [(numbers(each.rows), each.reason) for each in found] == [([1], "QueueTimeout")]
     assert alone == ([], [])
     assert one.next_deadline(7.0) == 31.0
     assert drained(one, 31.0) == [0]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.admission import Admission, Load, Shed, queue_rows
+from pyspark_jetstream.outbox.admission import Admission, Leaving, Load, queue_rows
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
@@ -85,9 +85,9 @@ def test_random_walk(seed):
     now, total, given_back = 0.0, 0, 0
     sent: dict[str, list[int]] = defaultdict(list)
 
-    def drop(found: list[Shed]) -> None:
+    def drop(found: list[Leaving]) -> None:
         for each in found:
-            for row in numbers(each.messages):
+            for row in numbers(each.rows):
                 assert priority[row] in sheddable, seed
                 gone[row] += 1
 
@@ -130,7 +130,7 @@ def test_random_walk(seed):
             lane = subject[rng.choice(sorted(in_flight))]
             refused = [row for row in in_flight if subject[row] == lane]
             rng.shuffle(refused)
-            one.pushed_back(None, now)
+            one.overload.pushed_back(None, now)
             throttle.refused(10077, lane, 0.3, now)
             messages = Messages.joined([in_flight.pop(row) for row in refused])
             one.give_back(replace(messages, sent=pa.repeat(now, len(refused))), now)

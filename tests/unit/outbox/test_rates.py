@@ -246,7 +246,7 @@ def test_a15_rows_that_wait_for_a_rate_are_shed_after_queue_timeout():
     (shed,) = one.expire(1.0)
 
     assert shed.reason == "QueueTimeout"
-    assert sorted([*times, *numbers(shed.messages)]) == list(range(20))
+    assert sorted([*times, *numbers(shed.rows)]) == list(range(20))
     assert len(times) == pytest.approx(9, abs=1)
 
 

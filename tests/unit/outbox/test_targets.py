@@ -164,6 +164,17 @@ def test_faulty_finds_what_is_no_subject(seed):
     assert found == [subject_fault(text) is not None for text in texts]
 
 
+def test_the_names_of_streams_as_far_as_they_were_found():
+    """
+    Nothing is looked up for them.
+    """
+    targets = all_of(STREAMS)
+    names(targets, ["orders.us.1", "all.x"])
+
+    assert targets.names(["orders.us.7", "nowhere", "all.y"]) == ["ORDERS", "", "ALL"]
+    assert Targets().names(["a"]) == [""]
+
+
 def test_nothing_is_looked_up_behind_the_first_without_a_stream():
     """
     So the first null names a subject that has none; each stream is looked up once.

@@ -56,7 +56,7 @@ def test_a_limit_is_looked_for_by_halves():
         hear(one, server.refused(found[-1], 503, 10077))
 
     assert sizes == [5, 2, 1]
-    assert {(each.subject, each.err_code) for each in one.tally.refusals} == {("a", 10077)}
+    assert {(each.subject, each.outcome.err_code) for each in one.tally.refusals} == {("a", 10077)}
     assert sent(one, 0.0) == []
     back = one.recall(lambda subject: subject == "a")
     assert [each.rows.to_pylist() for each in back] == [[0], [1, 2, 3, 4]]

@@ -94,7 +94,7 @@ def test_two_acks_may_be_outstanding():
 def test_far_away_more_acks_may_be_outstanding(round_trip_s, maximum, rows):
     """As many rows are on the wire as are stored in a round trip, within `maxInFlight`."""
     one = lane(maximum)
-    one.set_round_trip(round_trip_s)
+    one.terms.outlook.round_trip_s = round_trip_s
     one.offer(messages(["a"] * 8000))
     (start,) = sent(one)
     hear(one, reply(start, type="ack", seq=0, msgs=500))
@@ -110,7 +110,7 @@ def test_far_away_bytes_are_bounded():
     However far, bytes without an ack stay within a quarter of `bufferMemory`, and an ack comes.
     """
     one, server = lane(max_bytes=3 << 20), ModelServer()
-    one.set_round_trip(1.0)
+    one.terms.outlook.round_trip_s = 1.0
     one.offer(messages(["a"] * 8, [bytes(1 << 20)] * 8))
     most = 0
     while part := sent(one):

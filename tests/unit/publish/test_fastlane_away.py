@@ -11,8 +11,8 @@ from ...kits.lanes import MANY, FixedLimit, ModelServer, error, exchange, hear, 
 def away(round_trip_s=0.04, **settings):
     """A lane whose server is so far away, and of which more rows are to come."""
     one = lane(**settings)
-    one.set_round_trip(round_trip_s)
-    one.expect(True)
+    one.terms.outlook.round_trip_s = round_trip_s
+    one.terms.outlook.more = True
     return one
 
 
@@ -45,7 +45,7 @@ def test_a_batch_stays_open_for_the_next_offers(round_trip_s):
     one.offer(messages(["b"], first=5))
     third = steps(exchange(one, server))
     open_rows = one.busy
-    one.expect(False)
+    one.terms.outlook.more = False
     end = steps(exchange(one, server))
 
     assert first == ["1.0", "2.1", "3.1"]
@@ -64,16 +64,16 @@ def test_a_write_waits_at_its_beginning_and_its_end(round_trip_s, expected):
     rows go in a round trip; far away they wait only for `maxInFlight`, 4,096 a round trip.
     """
     one, server = lane(), ModelServer()
-    one.set_round_trip(round_trip_s)
+    one.terms.outlook.round_trip_s = round_trip_s
     count = 0
     for first in range(0, 50_000, 10_000):
-        one.expect(True)
+        one.terms.outlook.more = True
         one.offer(messages(["a"] * 10_000, first=first))
         while not one.wants_rows:
             for each in sent(one):
                 hear(one, server.publish(each))
             count += 1
-    one.expect(False)
+    one.terms.outlook.more = False
     count += waits(one, server)
 
     assert one.tally.acked == 50_000
@@ -88,7 +88,7 @@ def test_the_last_rows_commit_if_no_more_are_expected():
     one, server = away(), ModelServer()
     one.offer(messages(["a"] * 3))
     exchange(one, server)
-    one.expect(False)
+    one.terms.outlook.more = False
     one.offer(messages(["a"] * 2, first=3))
 
     assert steps(exchange(one, server)) == ["4.1", "5.2"]
@@ -136,7 +136,7 @@ def test_rows_too_few_for_an_ack_are_stored_in_time():
         exchange(one, server, now=now)
         one.expire(now)
         kept.append(len(one._backlog))
-    one.expect(False)
+    one.terms.outlook.more = False
     exchange(one, server, now=60.0)
 
     assert max(kept) < 50
@@ -167,7 +167,7 @@ def test_rows_too_large_for_the_flow_begin_a_batch_of_their_own():
     exchange(one, server)
     one.offer(messages(["a"] * 300, [b"x" * 900] * 300, first=300))
     found = steps(exchange(one, server))
-    one.expect(False)
+    one.terms.outlook.more = False
     exchange(one, server)
 
     assert found[:2] == ["301.3", "1.0"]
@@ -184,7 +184,7 @@ def test_few_large_rows_at_a_time_get_their_acks():
     for first in range(0, 100, 5):
         one.offer(messages(["a"] * 5, [b"x" * 900] * 5, first=first))
         exchange(one, server)
-    one.expect(False)
+    one.terms.outlook.more = False
     exchange(one, server)
 
     assert len(names(server)) == 1
@@ -201,7 +201,7 @@ def test_large_rows_on_both_sides_of_an_offers_end_get_their_ack():
     exchange(one, server)
     one.offer(messages(["a"] * 21, [large] * 6 + [small] * 15, first=24))
     exchange(one, server)
-    one.expect(False)
+    one.terms.outlook.more = False
     exchange(one, server)
 
     assert (one.tally.acked, one.busy) == (45, False)
@@ -250,7 +250,7 @@ def test_an_open_batch_goes_on_after_a_reconnect():
     one.on_disconnect()
     pinged = steps(exchange(one, server))
     one.offer(messages(["a"] * 2, first=3))
-    one.expect(False)
+    one.terms.outlook.more = False
 
     assert pinged == ["3.4"]
     assert steps(exchange(one, server)) == ["4.1", "5.2"]
@@ -265,7 +265,7 @@ def test_a_commit_that_was_lost_is_sent_again():
     one, server = away(), ModelServer()
     one.offer(messages(["a"] * 3))
     exchange(one, server)
-    one.expect(False)
+    one.terms.outlook.more = False
     lost = steps(sent(one))
     one.on_disconnect()
 
@@ -322,7 +322,7 @@ def test_the_limit_hears_of_the_commit_as_it_was_sent():
     one, server = away(maximum=Listening(4096)), ModelServer()
     one.offer(messages(["a"] * 3))
     exchange(one, server, now=1.0)
-    one.expect(False)
+    one.terms.outlook.more = False
     (commit,) = sent(one, now=1.5)
     hear(one, server.publish(commit), now=1.54)
 

@@ -26,7 +26,7 @@ def test_random_walk(monkeypatch, seed, far):
     drops_plain = seed % 3 == 0
     maximum, max_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
     one = lane(maximum, max_bytes, ack=2.0, publish=1e9)
-    one.set_round_trip(0.3 if far else 0.0)
+    one.terms.outlook.round_trip_s = 0.3 if far else 0.0
     server = ModelServer(others=rng.choice([0, 0, 3, 60]))
     total = rng.randrange(1, 1500)
     offered, now = 0, 0.0
@@ -34,7 +34,7 @@ def test_random_walk(monkeypatch, seed, far):
     down: list[Reply] = []  # on the way back
     unfit = error(503, 10077)
     while offered < total or one.busy:
-        one.expect(offered < total)
+        one.terms.outlook.more = offered < total
         if one.wants_rows and offered < total:
             count = min(rng.choice([1, 2, 30, 700]), total - offered)
             subjects = [rng.choice("abc") for _ in range(count)]

@@ -98,8 +98,6 @@ def test_how_rows_go(mode):
     assert [lanes.way(place) for place in (0, 1, None)] == [
         Way(mode, "ab"), Way(mode, "cd"), Way("async"),
     ]  # fmt: skip
-    assert lanes.streams(["a", "d", "x"]) == ["ab", "cd", ""]
-    assert lanes_of(mode, are_known=False).streams(["a"]) == [""]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -143,7 +141,7 @@ def test_each_lane_is_told_how_far_away_the_server_is():
     """
     lanes = lanes_of("fast")
     (first,) = lanes.parts(block("a" * 4000, 0))
-    lanes.set_round_trip(0.008)
+    lanes.outlook.round_trip_s = 0.008
     (second,) = lanes.parts(block("c" * 4000, 0))
     out = []
     for lane, part in (first, second):
@@ -168,7 +166,7 @@ def test_far_away_more_may_be_on_its_way(minimum, mode, trip_s, most):
     """
     given = {"min_in_flight": minimum, "max_in_flight": 8, "max_in_flight_far": 16}
     lanes = lanes_of(mode, **given)
-    lanes.set_round_trip(trip_s)
+    lanes.outlook.round_trip_s = trip_s
     ((lane, _),) = lanes.parts(block("a" * 100, 0))
 
     assert lane.limit == most
@@ -190,10 +188,10 @@ def test_auto_takes_no_fast_batches_of_a_server_far_away(trip_s, order, mode):
     of a subject one row a round trip would go out, fast batches are faster all the same.
     """
     lanes = lanes_of("auto", strict_order=order == "strict")
-    lanes.set_round_trip(trip_s)
+    lanes.outlook.round_trip_s = trip_s
     before = lanes.way(0)
     parts = list(lanes.parts(block("acbd", 0)))
-    lanes.set_round_trip(0.04 if trip_s < 0.01 else 0.0)
+    lanes.outlook.round_trip_s = 0.04 if trip_s < 0.01 else 0.0
     later = list(lanes.parts(block("acbd", 4)))
 
     assert before == Way(mode, "ab") == lanes.way(0)
@@ -261,8 +259,8 @@ def test_a_batch_stays_open_only_while_more_rows_may_come(more):
     Else its last row commits it; lanes that come later are told, too.
     """
     lanes = lanes_of("fast")
-    lanes.set_round_trip(0.04)
-    lanes.expect(more)
+    lanes.outlook.round_trip_s = 0.04
+    lanes.outlook.more = more
     ends = []
     for lane, part in lanes.parts(block("aacc", 0)):
         lane.offer(part)

@@ -73,7 +73,7 @@ def shedding(
     world.net.chaos = 0.0
     found = elsewhere(monkeypatch, world)
     for place in (0, 1) if pushed_back else ():
-        world.publisher.admission.pushed_back(place, 100.0)
+        world.publisher.admission.overload.pushed_back(place, 100.0)
     return world, found
 
 

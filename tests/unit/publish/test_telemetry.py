@@ -8,12 +8,19 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.limits import GradientLimit
+from pyspark_jetstream.outbox.limits import GradientLimit, Kind
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
-from pyspark_jetstream.publish.lanes.answers import Refusal
+from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
 from pyspark_jetstream.publish.metrics import Report
-from pyspark_jetstream.publish.telemetry import LaneTotals, Origin, Reporter, Telemetry, Way
+from pyspark_jetstream.publish.telemetry import (
+    TOTALS,
+    Origin,
+    Reporter,
+    Telemetry,
+    WatchedLimit,
+    Way,
+)
 
 from ...kits.lanes import messages
 
@@ -30,25 +37,25 @@ def test_totals_count_once():
     What is new since the last time is added, whoever looks how often.
     """
     one = Telemetry()
-    first = LaneTotals(*range(1, len(LaneTotals._fields) + 1))
-    for totals in (first, first, LaneTotals(*(2 * each for each in first))):
+    first = {name: count for count, name in enumerate(TOTALS, 1)}
+    for totals in (first, first, {name: 2 * count for name, count in first.items()}):
         one.count(totals, "S", 0)
 
     statuses = {
-        "success": first.stored,
-        "bypassed": first.dead_letters,
-        "dropped": first.drops,
-        "ignored": first.ignored,
-        "rejected": first.rejected,
+        "success": first["stored"],
+        "bypassed": first["dead_letters"],
+        "dropped": first["drops"],
+        "ignored": first["ignored"],
+        "rejected": first["rejected"],
     }
     for status, count in statuses.items():
         assert total(one, "publish_outcomes_total", status=status) == 2 * count
-    assert total(one, "publish_duplicates_total") == 2 * first.duplicates
-    assert total(one, "publish_retries_total") == 2 * first.retries
+    assert total(one, "publish_duplicates_total") == 2 * first["duplicates"]
+    assert total(one, "publish_retries_total") == 2 * first["retries"]
     late = total(one, "publish_retries_beyond_duplicate_window_total")
-    assert late == 2 * first.late_retries
-    assert total(one, "producer_throttle_commands_invalid_total") == 2 * first.invalid
-    assert total(one, "publish_priority_unrecognised_total") == 2 * first.unrecognised
+    assert late == 2 * first["late_retries"]
+    assert total(one, "producer_throttle_commands_invalid_total") == 2 * first["invalid"]
+    assert total(one, "publish_priority_unrecognised_total") == 2 * first["unrecognised"]
 
 
 def test_totals_are_those_of_lanes():
@@ -56,10 +63,10 @@ def test_totals_are_those_of_lanes():
     What each lane has counted adds up, under the stream it has at that time.
     """
     one = Telemetry()
-    one.count(LaneTotals(stored=5), "S", 0)
-    one.count(LaneTotals(stored=7, drops=1), "T", 1)
-    one.count(LaneTotals(stored=9), "", 0)
-    one.count(LaneTotals(rejected=2))
+    one.count({"stored": 5}, "S", 0)
+    one.count({"stored": 7, "drops": 1}, "T", 1)
+    one.count({"stored": 9}, "", 0)
+    one.count({"rejected": 2})
     name = "publish_outcomes_total"
 
     assert [total(one, name, status="success", stream=each) for each in ("S", "T", "")] == [5, 7, 4]
@@ -86,7 +93,7 @@ def test_what_is_shed(are_kept):
     one.shed(rows, "MaxMemoryUsage", are_kept, way)
     stored = []
     for count in (0, 1, 3, 6):
-        one.count(LaneTotals(dead_letters=count), "", 1)
+        one.count({"dead_letters": count}, "", 1)
         stored.append(total(one, "publish_dead_letter_total"))
     dropped = total(one, "publish_dropped_total")
 
@@ -123,7 +130,7 @@ def test_reports_are_due_at_their_times():
     due = [reporter.due]
     said = []
     for now, final in ((0.0, False), (5.5, False), (6.0, True)):
-        one.count(LaneTotals(stored=round(now * 10)))
+        one.count({"stored": round(now * 10)})
         said.append(Report.decode(reporter.report(one.snapshot(), now, final)))
         due.append(reporter.due)
 
@@ -153,7 +160,7 @@ def test_a_watched_limit_is_the_limit():
     plain, seen = GradientLimit(1, 64, 4096), GradientLimit(1, 64, 4096)
     seen.dropped(-9.0)
     plain.dropped(-9.0)
-    watched = one.watched(seen, Way("async", "S"))
+    watched = WatchedLimit(seen, one, Way("async", "S"))
     for limit in (plain, watched):
         for tick in range(20):
             limit.acked(64, 0.01, limit.value, tick / 10)
@@ -172,7 +179,7 @@ TIMES, LIMITS = "producer_throttled_times", "publish_rate_limit_count"
 
 def refusal(err_code: int, subject: str, detail: str = "") -> Refusal:
     """The server's, until whenever."""
-    return Refusal(subject, err_code, 0.0, detail)
+    return Refusal(subject, Outcome(Kind.LIMITED, detail, err_code), 0.0)
 
 
 def test_pauses():

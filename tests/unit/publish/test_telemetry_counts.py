@@ -22,7 +22,7 @@ from pyspark_jetstream.publish.metrics import (
     Bounded,
     MetricsSnapshot,
 )
-from pyspark_jetstream.publish.telemetry import LaneTotals, Lately, Routes, Telemetry, Way
+from pyspark_jetstream.publish.telemetry import Routes, Telemetry, Way
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
@@ -88,7 +88,7 @@ def urgent(subjects, *priorities, targets=None):
 
 STATE = (
     [urgent(["a.x", "a.y"], CRITICAL, CRITICAL, targets=[0, 1]), messages(["a.y", "b", "b"])],
-    [Lately(Way("fast", "S"), 3), Lately(Way("async"), 4), Lately(Way("async"), 2)],
+    [(Way("fast", "S"), 3), (Way("async"), 4), (Way("async"), 2)],
     64,
     9,
     way,
@@ -154,7 +154,7 @@ def test_each_call_moves_its_series(call, name, series):
 
     assert found == {labels: (value,) for labels, value in series.items()}
     assert all(len(labels) == len(METRICS[name].labels) for labels in found)
-    assert counted(lambda t: t.count(LaneTotals())).values == {}
+    assert counted(lambda t: t.count({})).values == {}
 
 
 def test_gauges_that_are_over_are_zero():
@@ -314,9 +314,9 @@ def test_a_snapshot_does_not_change():
     What is counted later is in the next snapshot only.
     """
     telemetry = Telemetry()
-    telemetry.count(LaneTotals(stored=1))
+    telemetry.count({"stored": 1})
     before = telemetry.snapshot()
-    telemetry.count(LaneTotals(stored=2))
+    telemetry.count({"stored": 2})
 
     assert before.total("jetstream_publish_outcomes_total") == (1,)
     assert telemetry.snapshot().follows(before)
@@ -329,7 +329,7 @@ def test_what_ends_has_no_gauges():
     """
     found = counted(
         lambda t: t.state(*STATE),
-        lambda t: t.count(LaneTotals(stored=5)),
+        lambda t: t.count({"stored": 5}),
         lambda t: t.processed(0.1, 5, Way("async")),
     ).ended()
 
@@ -370,7 +370,7 @@ def test_metrics_of_other_versions():
     """
     A metric that is not known is left out, the others are there.
     """
-    said = counted(lambda t: t.count(LaneTotals(retries=2))).as_json()
+    said = counted(lambda t: t.count({"retries": 2})).as_json()
 
     assert MetricsSnapshot.of_json(said | {"jetstream_new_total": "?"}) == MetricsSnapshot.of_json(
         said

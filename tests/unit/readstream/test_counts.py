@@ -9,8 +9,20 @@ import pytest
 
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.operations.metrics import Reports
-from pyspark_jetstream.publish.metrics import EXPORTED, READ_METRICS, MetricsSnapshot, Report
-from pyspark_jetstream.readstream.counts import ReadCounts, RowCounts, behind_latest, query_label
+from pyspark_jetstream.publish.metrics import (
+    EXPORTED,
+    READ_METRICS,
+    UNKNOWN,
+    MetricsSnapshot,
+    Report,
+)
+from pyspark_jetstream.readstream.counts import (
+    MAX_STREAMS,
+    ReadCounts,
+    RowCounts,
+    behind_latest,
+    query_label,
+)
 
 from ...kits.seeds import SEED
 
@@ -116,6 +128,42 @@ def test_rows_that_are_left_out_are_counted_apart():
     assert said(counts, "rows_total") == {FIRST: (1,)}
     assert said(counts, "bytes_total") == {FIRST: (3,)}
     assert said(counts, "left_out_total") == {FIRST: (3,), SECOND: (1,)}
+
+
+def test_streams_that_come_and_go():
+    """
+    Of several streams each is partition 0 of its own; one that comes begins at 0, of one that goes
+    the counts stay and the lag does not. What consumers have is not there.
+    """
+    counts = ReadCounts("q", "r", Layout.of_streams(["A", "B"]))
+    counts.set_lag({0: 5, 1: 7})
+    counts.take(Layout.of_streams(["B", "C"]))
+    counts.set_lag({0: 3})
+
+    assert said(counts, "lag_messages") == {("q", "B", "0"): (3,)}
+    assert said(counts, "rows_total") == {("q", stream, "0"): (0,) for stream in "ABC"}
+    for short in ("claims_total", "pins_total", "unpins_total", "paused"):
+        assert said(counts, short) == {}
+
+
+def test_more_streams_than_are_told_apart():
+    """
+    A report has so many streams; those that come later are one, whose lag is their sum. The report
+    of the most fits into a message.
+    """
+    names = [f"a-tenant-with-a-name-{number}" for number in range(MAX_STREAMS + 3)]
+    counts = ReadCounts("q", "r", Layout.of_streams(names[:-1]))
+    counts.take(Layout.of_streams(names))
+    counts.set_lag(dict.fromkeys(range(len(names)), 4))
+    counts.set_under_way(dict.fromkeys(range(len(names)), 4))
+    rest = ("q", UNKNOWN, UNKNOWN)
+
+    for short, each, sum_ in (("lag_messages", 4, 12), ("rows_total", 0, 0)):
+        series = said(counts, short)
+        assert len(series) == MAX_STREAMS + 1
+        assert (series["q", names[0], "0"], series[rest]) == ((each,), (sum_,))
+    assert Report.decode(counts.report()).snapshot.size <= 5 * (MAX_STREAMS + 1) + 2
+    assert len(counts.report()) < 1 << 19
 
 
 def total_of(reports: Reports, now: float) -> MetricsSnapshot:

@@ -25,7 +25,8 @@ from pyspark_jetstream.readstream.standby import (
 A = Owner("a", "h1", 1, "_INBOX.a", True)
 B = Owner("b", "h2", 2, "_INBOX.b", True)
 STREAMS = {"S": "t0"}
-OWN = Offset((0, 0), (0, 0), STREAMS, "c", query="b")
+TWO = Layout.of_numbers(["S"] * 2)
+OWN = Offset((0, 0), (0, 0), STREAMS, "c", query="b", layout=TWO)
 
 
 def test_a_record_survives_its_bytes():
@@ -245,6 +246,52 @@ def test_streams_that_were_made_anew():
     assert begin(mine_new, True, theirs_old, new).streams == old  # the data loss is to be told
 
 
+def of(counts, bases=None, created=None, **changes) -> Offset:
+    """An offset of several streams: where it is in each, and where it began, as 0 elsewhere."""
+    streams = {name: (created or {}).get(name, "t0") for name in counts}
+    base = tuple((bases or {}).get(name, 0) for name in counts)
+    layout = Layout.of_streams(counts)
+    own = Offset(tuple(counts.values()), base, streams, "c", query="b", layout=layout)
+    return replace(own, **changes)
+
+
+@pytest.mark.parametrize(
+    ("own", "initial", "recorded", "expected"),
+    [
+        (of({"A": 3, "B": 9}), False, {"B": 7, "A": 5}, {"A": 5, "B": 9}),
+        (of({"A": 9}, {"A": 9}), True, {"A": 5, "B": 7}, {"A": 5, "B": 7}),
+        (of({"A": 3}), False, {"B": 7, "A": 5}, {"A": 5, "B": 7}),
+        (of({"A": 3, "B": 9}, {"B": 9}), False, {"A": 5}, {"A": 5}),
+        (of({"A": 3, "B": 9}, {"B": 9}), True, {"A": 5}, {"A": 5}),
+        (of({"B": 9, "A": 3}, {"B": 2}), False, {"A": 5}, {"B": 9, "A": 5}),
+        (of({"A": 3, "B": 2}, created={"B": "t1"}), False, {"A": 5, "B": 7}, {"A": 5, "B": 2}),
+        (of({"A": 3, "B": 2}, created={"B": "t1"}), True, {"A": 5, "B": 7}, {"A": 5, "B": 7}),
+    ],
+    ids=["each", "new", "came", "nobodys", "new-nobodys", "its-own", "anew", "new-anew"],
+)
+def test_where_it_goes_on_in_several_streams(own, initial, recorded, expected):
+    """
+    A query goes on in each stream where the other one committed, or further if it has read that
+    itself. A stream that only the record has is read from there on; one that neither has read is
+    left out, to join as one that came.
+    """
+    now = {"A": "t0", "B": own.streams.get("B", "t0")}
+    found = begin(own, initial, of(recorded, query="a"), now)
+
+    assert {stream: at for (stream,), at in found.by_place.items()} == expected
+    assert found.streams.keys() == expected.keys()
+    for stream in found.streams.keys() - own.streams.keys():
+        assert found.base[found.layout.streams.index(stream)] == recorded[stream]
+
+
+def test_several_streams_and_one():
+    """
+    A query with one stream and a query with several do not stand in for each other.
+    """
+    with pytest.raises(OffsetError, match="reads one stream, this one several"):
+        begin(of({"A": 1, "B": 1}), False, at(1, 1, query="a"), STREAMS)
+
+
 def test_another_layout_is_refused():
     """
     Queries with other partitions or streams do not stand in for each other.
@@ -255,7 +302,7 @@ def test_another_layout_is_refused():
         begin(OWN, False, at(1, 1, streams={"T": "t0"}), STREAMS)
 
 
-TWO, THREE = Layout.of_numbers(["S"] * 2), Layout.of_numbers(["T-0", "T-1", "T-2"])
+THREE = Layout.of_numbers(["T-0", "T-1", "T-2"])
 CREATED = dict.fromkeys(THREE.streams, "t0")
 OVER = Offset((4, 5, 6), (0, 0, 0), CREATED, "c", query="a", layout=THREE)
 

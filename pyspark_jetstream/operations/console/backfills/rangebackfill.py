@@ -42,7 +42,10 @@ def arguments(parser: Parser) -> None:
     """The program's arguments."""
     backfilling.arguments(parser)
     add = parser.add_setting
-    add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions")
+    add("--stream", metavar="NAME", help="the stream; NAME-{partition} with option partitions;"
+        " a comma list of several")  # fmt: skip
+    add("--stream-pattern", "streamPattern", metavar="PATTERN",
+        help="or every stream whose name matches, as it is when the backfill begins")  # fmt: skip
     add("--from", ("startingOffsets", "startingTimestamp"), dest="first", metavar="WHERE",
         help="a sequence, a time, or offsets (earliest)")  # fmt: skip
     add("--to", ("endingOffsets", "endingTimestamp"), dest="last", metavar="WHERE",
@@ -61,13 +64,16 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Runs the backfill, or what is left of it; 0: everything is where it should be."""
     parser = given.parser
-    parser.require(given, "stream", "output" if given.into is None else "manifest")
+    streams = "stream_pattern" if given.stream_pattern is not None else "stream"
+    parser.require(given, streams, "output" if given.into is None else "manifest")
     if given.into is not None and (given.output is not None or given.partition_by):
         parser.error("--into copies into a stream: it goes with --manifest, not with --output or"
                      " --partition-by")  # fmt: skip
     if given.into is None and (given.manifest is not None or given.writers > 1):
         parser.error("--manifest and --writers go with --into")
-    options = merged(given.option, {"stream": given.stream}, bounds(given.first, given.last))
+    named = {"stream": given.stream, "streamPattern": given.stream_pattern}
+    named = {name: value for name, value in named.items() if value is not None}
+    options = merged(given.option, named, bounds(given.first, given.last))
     if given.into is not None:
         options = merged(options, {"includeHeaders": "true"})
     source = RangeSource(options, given.chunk_messages)
@@ -79,7 +85,7 @@ def run(given: argparse.Namespace) -> int:
         parse_sink(writing)  # a mistake in it before Spark is started
         settings |= {"--into": given.into} | target_identity(given.target_option)
     place = given.output or given.manifest
-    with working(JOB, given.stream, place, settings) as (spark, journal, shown):
+    with working(JOB, named[next(iter(named))], place, settings) as (spark, journal, shown):
         target: ChunkTarget
         if given.into is None:
             target = ParquetTarget(spark, journal, partitioning, order="sequence")
