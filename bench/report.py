@@ -117,7 +117,7 @@ _SECTIONS: Final = {
         " read is no snapshot: nothing tells which messages were overwritten while it read."
         " The last table has one publisher at a time that awaits each PubAck, 500 a second."
         " Its times count from the moment at which a publish was due, so one late publish"
-        " makes those behind it late, too (*Beside publishers*).",
+        " also delays those behind it (*Beside publishers*).",
     ),
     "neighbours": (
         "Beside publishers",

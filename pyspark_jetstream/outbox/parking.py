@@ -58,7 +58,7 @@ class Aside(Protocol):
         """BOOL: which of these rows step aside; None for none."""
 
     def take(self, messages: Messages) -> Messages | None:
-        """What is stored of rows that step aside; None where nothing is."""
+        """The stored form of rows that step aside; None if none is stored."""
 
     def note_wire(self, is_empty: bool) -> bool:
         """Takes whether no row is on its way; whether others, which waited for that, step aside."""
@@ -146,7 +146,7 @@ class Parking:
         return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
 
     def take(self, messages: Messages) -> Messages:
-        """What the parking stream gets of these rows."""
+        """Messages for the parking stream, one for each of these rows."""
         if not len(messages):
             return messages
         self.known.update(messages.subjects)
@@ -191,7 +191,7 @@ class Parking:
         return subject in self._ready
 
     def _keeps(self, messages: Messages, code: int) -> bool:
-        """Whether it can be told later of a row that is parked whether it is stored."""
+        """Whether a later look can tell if a parked row is stored."""
         place = messages.targets[code].as_py()
         if place is None or len(messages.distinct[code].encode()) > _LONGEST:
             return False

@@ -53,14 +53,14 @@ class Arrivals:
         self._tokens = itertools.count(1)
         self._open: dict[str, tuple[int, float]] = {}  # token → partition, and until when
         self._is_warned = False
-        """Whether it would be heard that a consumer's leader has gone, and the pulls with it."""
+        """Whether the driver learns that a consumer's leader is gone, and its pulls with it."""
         self._doubtful: set[int] = set()
         """Partitions about whose consumer or stream something was heard."""
         self._came = False
         self._woken: tuple[int, ...] | None = None
-        """Where the driver stood when a pull ended its wait last."""
+        """The driver's sequences when a pull last ended its wait."""
         self._quiet: tuple[int, ...] | None = None
-        """Where the driver waits, as long as no pull has ended since."""
+        """The sequences at which the driver waits, until a pull ends."""
 
     # ── the listener ─────────────────────────────────────────────────────────────────────────
 
@@ -112,7 +112,7 @@ class Arrivals:
             return self._quiet is not None and list(self._quiet) == where
 
     def is_open(self, partition: int) -> bool:
-        """Whether a pull of ours is waiting there, as far as is known."""
+        """Whether a pull of ours waits at the server, as far as the driver knows."""
         with self._changed:
             return any(partition == other for other, _ in self._open.values())
 
@@ -182,7 +182,7 @@ class Arrivals:
 
 
 def expires_s(partitions: int) -> float:
-    """How long the pulls of a driver of so many partitions are open."""
+    """Time for which pulls stay open, by the driver's number of partitions."""
     return max(_EXPIRES_S, float(partitions))
 
 

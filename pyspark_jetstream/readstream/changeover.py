@@ -53,7 +53,7 @@ class Changeover:
         self._known = [wanted]
         """The options' layout, what replaces that, and so on, as this run began."""
         self._retry_at = 0.0
-        """When it is tried again to go over to what replaces the query's layout."""
+        """Time of the next attempt to change to the layout that replaces the query's."""
 
     def __repr__(self) -> str:
         return f"<Changeover to {self._wanted}, {self.change}>"
@@ -153,7 +153,7 @@ class Changeover:
         self.change = begin_change(self._js, offset, self._wanted)
 
     def upto(self, offset: Offset) -> tuple[int, ...]:
-        """How far the layout of an offset is read at the most."""
+        """The sequences up to which an offset's layout is read, at most."""
         assert self.change is not None and offset.layout is not None
         return self.change.upto(offset.layout, offset.sequences)
 

@@ -29,15 +29,15 @@ class Change:
     cut: Mapping[str, int]
     """By stream of either layout the last sequence up to the cut."""
     created: Mapping[str, str]
-    """When the streams were made that it goes over to, by name."""
+    """Creation times of the new layout's streams, by name."""
 
     def upto(self, of: Layout, sequences: Sequence[int]) -> tuple[int, ...]:
-        """How far the old layout is read; a partition may stand behind that already."""
+        """End of the old layout's read; a partition may stand behind it already."""
         return tuple(
             max(at, self.cut[partition.stream]) for partition, at in zip(of, sequences, strict=True)
         )
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """Where the query begins in the layout that it goes over to, by partition."""
+        """The query's start in the new layout, by partition."""
         return tuple(self.cut[partition.stream] for partition in self.to)

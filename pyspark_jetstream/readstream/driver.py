@@ -68,10 +68,10 @@ class Driver(ABC):
 
     def __init__(self, options: SourceOptions) -> None:
         self.report: dict[str, Any] = {}
-        """What the last batch was planned by, by partition."""
+        """The figures behind the last plan, by partition."""
         self._options = options
         self._reporting: Reporting | None = None
-        """Where `metricsSubject` is given, from the first batch on."""
+        """Set from the first batch on, if `metricsSubject` is given."""
         self._client = Client(options.connection, at_start=True)
         try:
             self._survey = Survey(self._client, options)
@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
         self.driver.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """What the last batch was planned by; the driver's `reported` says what that is."""
+        """The figures behind the last plan; the driver's `reported` describes them."""
         return self.driver.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

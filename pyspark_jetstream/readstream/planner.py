@@ -36,14 +36,14 @@ class Plan:
         return is_moved and self.modes[index] != "consumer"
 
     def span(self, partition: SubjectPartition) -> Span:
-        """Where the messages of a partition are."""
+        """The place of a partition's messages."""
         at = partition.index
         start, end = self.start.sequences[at], self.end.sequences[at]
         return Span(partition.stream, partition.filter, start, end)
 
 
 def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:
-    """How many of the streams' average messages are `size` bytes; one at least."""
+    """Number of average messages of the streams in `size` bytes; one at least."""
     messages = sum(info.messages for info in infos.values())
     average = sum(info.bytes for info in infos.values()) / max(1, messages)
     return max(1, int(size / max(1.0, average)))
@@ -86,7 +86,7 @@ class BatchPlanner:
         available: Sequence[int | None],
         infos: Mapping[str, StreamInfo],
     ) -> Offset:
-        """Where the next batch ends, given the limits of the options."""
+        """The end of the next batch within the limits of the options."""
         known = [
             count if count is not None else upto[p] - start.sequences[p]
             for p, count in enumerate(available)

@@ -56,7 +56,7 @@ _REFRESH: Final = 0.5
 
 
 class Written(NamedTuple):
-    """What became of a task's rows."""
+    """The outcome of a task's rows."""
 
     rows: int
     acked: int
@@ -77,14 +77,14 @@ class Written(NamedTuple):
 
     @property
     def adds_up(self) -> bool:
-        """Whether it is known of every row where it is."""
+        """Whether the place of every row is known."""
         elsewhere = self.dead_letters + self.dropped + self.parked
         return self.rows == self.acked + self.lost + self.stored + elsewhere
 
 
 @dataclass(slots=True)
 class TaskReport:
-    """What a task says beside its counts; it grows while the task writes."""
+    """Facts that a task reports beside its counts; they grow while the task writes."""
 
     telemetry: Telemetry = field(default_factory=Telemetry)
     seen: list[FoundStream] = field(default_factory=list)

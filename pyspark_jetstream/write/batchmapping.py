@@ -26,7 +26,7 @@ from ..mapping.subjectmapping import SubjectMapping
 
 @dataclass(frozen=True, slots=True)
 class BatchMapping:
-    """What decides where a row goes, beside its own subject and identity."""
+    """The inputs that decide a row's subject, beside its own subject and identity."""
 
     mapping: SubjectMapping | None
     key: str | None = None
@@ -65,5 +65,5 @@ class BatchMapping:
 
 
 def digest(note: bytes) -> str:
-    """What a task's record has of the note that it went by; "" for none."""
+    """The digest of a batch's note, for a task's record; "" for none."""
     return hashlib.sha256(note).hexdigest()[:16] if note else ""

@@ -119,7 +119,7 @@ def _await_name(js: JetStream, config: dict[str, Any]) -> None:
 
 
 def _overlapped(js: JetStream, wanted: Sequence[str]) -> str:
-    """Which streams have these subjects, and what to do; as far as the user may ask."""
+    """The streams with these subjects, and advice; as far as the user may ask."""
     try:
         taken = [(name, each) for each in wanted for name in js.stream_names(each)[:3]]
     except JetStreamError:

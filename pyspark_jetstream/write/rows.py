@@ -289,7 +289,7 @@ class MessageBuilder:
     # ── rows that can be no messages ─────────────────────────────────────────────────────────
 
     def _error(self, batch: pa.RecordBatch, numbers: pa.Array, faults: pa.Array) -> RowError:
-        """What is wrong with the first of these rows."""
+        """The fault of the first of these rows."""
         place = pc.index(pc.is_valid(faults), True).as_py()
         subject = self._own_subjects(batch.slice(place, 1))[0].as_py()
         row = f"row {numbers[place]} of partition {self._partition}"
@@ -402,7 +402,7 @@ class MessageBuilder:
     def _identities(
         self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
     ) -> pa.Array:
-        """What decides among weighted destinations: the key, else the id, else the position."""
+        """The value that picks a weighted destination: the key, else the id, else the position."""
         position = join(scalar(f"{self._partition}-"), digits(numbers))
         identity = position if ids is None else pc.coalesce(ids, position)
         if self._options.mapping_key is None:

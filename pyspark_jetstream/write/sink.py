@@ -80,7 +80,7 @@ one process, unless it is told to use none twice.
 
 @dataclass(frozen=True)
 class Published(WriterCommitMessage):
-    """What one task has written."""
+    """The result of one task's write."""
 
     partition: int
     write: str
@@ -88,7 +88,7 @@ class Published(WriterCommitMessage):
     written: Written | None
     """None when the ledger says that the batch was written before."""
     metrics: MetricsSnapshot = MetricsSnapshot({})
-    """What it has counted meanwhile."""
+    """The counts of the task."""
     streams: tuple[FoundStream, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
     run: str = ""
@@ -138,7 +138,7 @@ def stream_writer(
 
 
 def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, str]]:
-    """What of this write older servers have not: since when, and what."""
+    """Features of this write that older servers lack: version and feature."""
     if options.ledger:
         yield (2, 10), "exactlyOnce"
     if options.create is not None:
@@ -239,7 +239,7 @@ def _check(schema: StructType, options: SinkOptions) -> None:
 
 
 def _arrow_type(type: DataType) -> pa.DataType:
-    """What Spark hands values of this type over as; the zone of a TIMESTAMP is the session's."""
+    """The Arrow type in which Spark hands values over; the zone of a TIMESTAMP is the session's."""
     return pa.timestamp("us", "UTC") if isinstance(type, TimestampType) else to_arrow_type(type)
 
 

@@ -170,7 +170,7 @@ class Fence:
         return replace(self, settled=settled, clock=clock, time=now)
 
     def sorted(self, query: str, claims: Mapping[int, Iterable[Claim]]) -> Dealt:
-        """Whose the messages are that a query was dealt."""
+        """The owners of the messages that the server dealt to a query."""
         dealt = Dealt({}, {}, {})
         for partition, taken in claims.items():
             theirs = {s for name in self.open for s in self._held(name, query, partition)}
