@@ -75,6 +75,7 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "reset": lambda js: js.reset("S", "pinned", 2),
     "resets": lambda js: js.resets([("S", "pinned", 3)]),
     "delete_consumer": lambda js: js.delete_consumer("S", "c"),
+    "delete_consumers": lambda js: js.delete_consumers([("S", "c"), ("S", "none")]),
     "delete_stream": lambda js: js.delete_stream("S2"),
 }
 """Every request of `JetStream`, in an order in which a server can answer all of them."""

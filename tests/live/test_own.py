@@ -475,6 +475,7 @@ def test_where_the_server_refuses_the_pulls(config, by_direct_get):
     assert left == []
 
 
+@pytest.mark.usefixtures("small_pulls")
 def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     """
     Where the stream has as many consumers as it may, the rest is read in the other way, also in

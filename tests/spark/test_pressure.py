@@ -15,7 +15,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.metrics import Reports
-from pyspark_jetstream.publish.metrics import Report
+from pyspark_jetstream.publish.metrics import MetricsSnapshot, Report
 
 from ..kits.options import connection_of
 from ..kits.places import ROOT
@@ -205,7 +205,7 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
             found, dead = stored(js, "S"), stored(js, "DEAD")
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline:
-                total = heard.total(time.monotonic())
+                total = MetricsSnapshot.merged(heard.totals(time.monotonic()).values())
                 stored_now = total.total("jetstream_publish_outcomes_total", status="success")
                 if stored_now == (len(found),):
                     break
