@@ -59,7 +59,7 @@ from ..worker import is_another_attempt, query_name
 from .assumptions import Change, edit_of, resumed_by
 from .dataloss import lost
 from .layout import Slice
-from .owner import ANNOUNCED_WITHIN_S, STRANGER, Owner
+from .owner import ANNOUNCED_WITHIN_S, FILTER, STRANGER, Owner
 from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
 
 logger = get_logger(__name__)
@@ -141,7 +141,7 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
     if read.priority_timeout_s is not None:
         config["priority_timeout"] = round(read.priority_timeout_s * 1e9)
     if read.owner is not None:
-        config["metadata"] = read.owner.metadata
+        config["metadata"] = {**read.owner.metadata, FILTER: read.filter or ""}
     if read.retention == "limits":
         # Nothing is lost with it, so one whose query is gone may go, too.
         config["inactive_threshold"] = 86_400 * 10**9
@@ -161,16 +161,20 @@ def edited(read: ConsumerRead, change: Change) -> ConsumerEditedError:
     return edited_error(read, read.consumer, change, read.retention == "limits")
 
 
-def edited_error(read: Slice, consumer: str, change: Change, is_spare: bool) -> ConsumerEditedError:
-    """`edited` for any consumer; a spare one is made again, and nothing is lost with it."""
+def way_back(stream: str, consumer: str, is_spare: bool) -> str:
+    """The way out of an edit."""
     what = "set it back (`nats consumer edit`)"
     if is_spare:
-        what += (
-            f", or delete it (`nats consumer rm {read.stream} {consumer}`): the query makes"
+        return (
+            f"{what}, or delete it (`nats consumer rm {stream} {consumer}`): the query makes"
             " it anew, and nothing is lost"
         )
-    else:
-        what += ", and do not delete it: the stream keeps messages for it alone"
+    return f"{what}, and do not delete it: the stream keeps messages for it alone"
+
+
+def edited_error(read: Slice, consumer: str, change: Change, is_spare: bool) -> ConsumerEditedError:
+    """`edited` for any consumer; a spare one is made again, and nothing is lost with it."""
+    what = way_back(read.stream, consumer, is_spare)
     detail = f"{change.text}. Rows would be empty, missing or others'; {what}"
     return ConsumerEditedError(read.stream, read.partition or 0, detail)
 

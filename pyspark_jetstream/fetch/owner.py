@@ -21,6 +21,12 @@ UNJUDGED: Final = b"unjudged"
 
 _KEY: Final = "pyspark-jetstream."
 
+FILTER: Final = f"{_KEY}filter"
+"""
+The key in a consumer's metadata with the filter it was made with, "" for none: an edit of the
+filter leaves it as it is.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

@@ -29,9 +29,9 @@ from ...fetch.assumptions import (
     resumed_by,
     stream_changes,
 )
-from ...fetch.consumer import DESCRIPTION, ConsumerRead, consumer_config
+from ...fetch.consumer import DESCRIPTION, ConsumerRead, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
-from ...fetch.owner import NAMES, Owner
+from ...fetch.owner import FILTER, NAMES, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
@@ -393,11 +393,11 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
         return ()  # an attempt's, which ends with it
     is_shared = info.config.get("description") != DESCRIPTION  # and made otherwise
     (group, *_) = info.config.get("priority_groups") or ("",)
-    # Which filter it should have, only the query knows.
+    made_with = (info.config.get("metadata") or {}).get(FILTER)  # 0.1.0 noted none
     read = ConsumerRead(
         partition=0,
         stream=stream,
-        filter=info.config.get("filter_subject"),
+        filter=info.config.get("filter_subject") if made_with is None else made_with or None,
         start=0,
         end=0,
         expected=None,
@@ -407,10 +407,11 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
         group=group,
         retention=retention,
     )
+    set_back = way_back(stream, info.name, retention == "limits")
     return tuple(
         f"{change.text} ({resumed_by(stream, info.name)})"
         if change.of is Assumption.NOT_PAUSED
-        else change.text
+        else f"{change.text}; {set_back}"
         for change in consumer_changes(consumer_config(read), info)
         if not is_shared or change.of is Assumption.NOT_PAUSED
     )

@@ -11,6 +11,7 @@ import pytest
 from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
 from pyspark_jetstream.fetch.assumptions import Made
 from pyspark_jetstream.fetch.layout import SubjectPartition
+from pyspark_jetstream.fetch.owner import FILTER
 from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
@@ -313,12 +314,15 @@ OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid", "in
         ({"priority_policy": "overflow"}, "priority_policy 'overflow' where it was made with"),
         ({"description": "pyspark-jetstream, shared", "headers_only": True}, None),
         ({"metadata": {}, "headers_only": True}, None),
+        ({"metadata": OWNED | {FILTER: "S.x"}}, None),
+        ({"metadata": OWNED | {FILTER: "S.y"}}, "'S.x' where it was made with filter_subject 'S.y'"),
+        ({"metadata": OWNED | {FILTER: ""}}, "filter_subject 'S.x' where it was made with no filter"),
     ],
 )
 def test_a_consumer_that_was_edited(changes, problem) -> None:
     """
-    A query's own consumer that delivers otherwise than it was made to is a problem, whichever its
-    filter; that of others, and one that is shared, is none of ours.
+    A query's own consumer that delivers otherwise than it was made to is a problem; that of others,
+    and one that is shared, is none of ours. Which filter it was made with, its metadata say.
     """
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "none",
