@@ -95,7 +95,7 @@ class Published(WriterCommitMessage):
     """Of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""
-    fresh: int = 0
+    sequenced: int = 0
     """Rows that have a sequence of their own in these streams, as far as known."""
 
 
@@ -424,7 +424,7 @@ def _write(
         tuple(report.seen),
         (context.getLocalProperty(_RUN) if context is not None else None) or "",
         dict(report.left_out),
-        report.fresh,
+        report.sequenced,
     )
 
 
@@ -442,7 +442,7 @@ def _check_targets(
     ]
     if not seen:
         return []
-    rows = sum(message.fresh for message in messages if isinstance(message, Published))
+    rows = sum(message.sequenced for message in messages if isinstance(message, Published))
     with borrow(options.connection) as client:
         return check_targets(JetStream(client), seen, rows)
 

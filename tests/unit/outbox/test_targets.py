@@ -78,7 +78,7 @@ def test_the_answer_does_not_depend_on_how_many_streams_there_are():
     found = [targets.of(pa.array(subjects)).to_pylist() for _ in range(2)]
     other = targets.known(pa.array(["t8", "no", "s0.y", "s8.x"])).to_pylist()
     configs[8] |= {"subjects": ["u"], "duplicate_window": 10**9}
-    targets.again = lambda known: [*known[:8], Target.parse(configs[8])]
+    targets.as_they_are = lambda known: [*known[:8], Target.parse(configs[8])]
     targets.look_again()
 
     assert (before, *found) == (expected[:9], expected, expected)
