@@ -303,7 +303,7 @@ class Publisher:
 
     def _cause(self) -> Cause:
         """Why there is no room."""
-        if self.admission.is_parked_full:
+        if self.admission.is_held_full:
             return "throttle"
         return "frozen" if any(lane.is_frozen for lane in self.lanes.main) else "queue"
 

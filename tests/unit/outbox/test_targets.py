@@ -254,7 +254,7 @@ def test_rows_that_overtake_each_other_need_a_stream_that_keeps_all(config, faul
     Else a critical row that was stored would tell of those before it, which were not, that they
     were stored and replaced.
     """
-    rules = replace(sink_of(connection_of("nats://h")).rules, by_lane=order != "none")
+    rules = replace(sink_of(connection_of("nats://h")).rules, by_subject=order != "none")
     options = sink_of(connection_of("nats://h"), ledger=ledger, rules=rules)
     found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
 
