@@ -158,9 +158,9 @@ def under_pressure(values: Values) -> dict[str, Any]:
             Rules,
             sheddable=frozenset() if policy == "block" else values["shedPriorities"],
             queue_bytes=max(1, memory // 4),
-            parked_bytes=max(1, memory // 2),
+            held_bytes=max(1, memory // 2),
             overload_window_s=OVERLOAD_WINDOW_S,
-            by_lane=values["publishOrder"] != "none",
+            by_subject=values["publishOrder"] != "none",
         ),
         "priorities": values.fill(Priorities),
     }
