@@ -315,8 +315,14 @@ OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid", "in
         ({"description": "pyspark-jetstream, shared", "headers_only": True}, None),
         ({"metadata": {}, "headers_only": True}, None),
         ({"metadata": OWNED | {FILTER: "S.x"}}, None),
-        ({"metadata": OWNED | {FILTER: "S.y"}}, "'S.x' where it was made with filter_subject 'S.y'"),
-        ({"metadata": OWNED | {FILTER: ""}}, "filter_subject 'S.x' where it was made with no filter"),
+        (
+            {"metadata": OWNED | {FILTER: "S.y"}},
+            "made with filter_subject 'S.y'",
+        ),
+        (
+            {"metadata": OWNED | {FILTER: ""}},
+            "'S.x' where it was made with no filter",
+        ),
     ],
 )
 def test_a_consumer_that_was_edited(changes, problem) -> None:
