@@ -304,6 +304,7 @@ class Survey:
         consumers: Mapping[int, tuple[str, str]],
         of: Collection[str] | None = None,
         known: Mapping[str, StreamInfo] | None = None,
+        may_change: bool = True,
     ) -> ServerView:
         """
         The streams and, by partition, these (stream, consumer), in one round trip.
@@ -312,8 +313,9 @@ class Survey:
             of: the streams that are asked for; None for all.
             known: the others; they are asked for, too, where another server answers than did then,
                 or another run of it.
+            may_change: whether of several streams some come, and some go.
         """
-        if self._options.several is not None:
+        if self._options.several is not None and may_change:
             there = self._several(self._options.several)
             self._server = str(self._client.connection.info.get("server_id"))
             return ServerView(there, {}, time.monotonic())

@@ -170,7 +170,8 @@ class Driver(ABC):
     def _from_start(self) -> bool:
         """Whether the options skip nothing that a stream holds."""
         starting = self._options.starting
-        return starting.word == EARLIEST and not (starting.sequences or starting.moment)
+        named = starting.sequences or starting.streams
+        return starting.word == EARLIEST and not (named or starting.moment)
 
     def _check_start(self, info: StreamInfo) -> None:
         """

@@ -250,7 +250,7 @@ def source_options(values: Values) -> SourceOptions:
     read_mode = values["readMode"]
     if common["several"] is not None:
         _check_several(values, common["several"])
-        read_mode = "direct"
+        read_mode = "direct" if values["priorityPolicy"] not in POLICIES else read_mode
     is_direct = read_mode == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
     metrics_options(values)
@@ -296,12 +296,20 @@ def _check_several(values: Values, several: Several) -> None:
         OptionError: A consumer is asked for, or what knows one stream alone.
     """
     what = f"{several.option}={several}"
+    if values["priorityPolicy"] in POLICIES:
+        if several.pattern:
+            raise OptionError(
+                "priorityPolicy",
+                f"{what} does not go with {values['priorityPolicy']}: a stream that is shared does"
+                " not join or leave while a query runs; name the streams in option stream",
+            )
+        return
     if values["readMode"] == "consumer":
         raise OptionError(
             "readMode", f"{what} is read without consumers: leave it out, or make it direct"
         )
     for name, why in (
-        ("priorityPolicy", "is read without consumers, so there is none to share"),
+        ("priorityPolicy", "is read without consumers, so there is none to pin"),
         ("priorityGroup", "is read without consumers"),
         *((name, "is read without consumers") for name in _leased(values)),
     ):

@@ -107,7 +107,8 @@ def test_where_each_stream_begins():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"priorityPolicy": "overflow", "consumer": "c"}, "priorityPolicy': .* none to share"),
+        ({"priorityPolicy": "overflow", "consumer": "c"}, "priorityPolicy': .* does not go with"),
+        ({"priorityPolicy": "pinned_client", "consumer": "c"}, "priorityPolicy': .* none to pin"),
         ({"consumer": "c"}, "consumer': .* is read without consumers"),
         ({"standby": "true"}, "standby': needs option 'consumer'"),
         ({"standby": "true", "consumer": "c", "priorityGroup": "g"}, "priorityGroup': .* without"),
@@ -120,6 +121,19 @@ def test_what_needs_a_consumer_is_refused_by_its_own_name(options, told):
     """
     with pytest.raises(OptionError, match=told):
         parse_stream(PATTERN | options)
+
+
+def test_a_list_is_shared():
+    """
+    Queries may share a list of streams: by consumers, not by direct get alone.
+    """
+    shares = {"priorityPolicy": "overflow", "consumer": "c", "priorityGroup": "g"}
+    parsed = parse_stream(LIST | shares)
+
+    assert parsed.sharing is not None and parsed.read_mode == "auto"
+    assert parsed.several is not None and parsed.several.names == ("ORDERS", "RETURNS")
+    with pytest.raises(OptionError, match="readMode"):
+        parse_stream(LIST | shares | {"readMode": "direct"})
 
 
 def test_the_numbers_of_kafka_are_words():

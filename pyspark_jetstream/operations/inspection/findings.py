@@ -33,7 +33,7 @@ from ...fetch.consumer import DESCRIPTION, ConsumerRead, consumer_config, way_ba
 from ...fetch.layout import SubjectPartition
 from ...fetch.owner import FILTER, NAMES, Owner
 from ...readstream.offsets import Offset
-from ...readstream.shared.claims import ClaimedOffset, length
+from ...readstream.shared.claims import ClaimedOffset, length, shared_name
 from .leases import LeaseState
 from .parkings import ParkingState
 
@@ -501,7 +501,8 @@ def claim_state(
     by_count = claims.claims.get(index, {})
     ranges = [span for ranges in by_count.values() for span in ranges]
     state = server.streams.get(stream)
-    consumer = server.consumers.get((stream, f"{claims.consumer}-{index}"))
+    name = shared_name(claims.consumer, index, bool(claims.several))
+    consumer = server.consumers.get((stream, name))
     problems = []
     if state is None:
         problems.append("stream is gone")
@@ -511,10 +512,10 @@ def claim_state(
         gone = sum(max(0, min(high + 1, state.first_seq) - low) for low, high in ranges)
         if gone and not committed:
             problems.append(f"{gone:,} claimed messages left the stream")
-        if (stream, f"{claims.consumer}-{index}") not in server.consumers:
+        if (stream, name) not in server.consumers:
             problems.append(Assumption.CONSUMER_THERE.value)
     return ClaimState(
-        index=index,
+        index=index if not claims.several else 0,
         stream=stream,
         claimed=claims.count(index),
         first=min((low for low, _ in ranges), default=0),

@@ -336,25 +336,27 @@ class Inspector:
         """A shared consumer with the number of messages that nobody holds, if that is known."""
         base, _, number = consumer.name.rpartition("-")
         progress = consumer.progress
-        if (
-            consumer.pin.policy not in POLICIES
-            or not number.isdecimal()
-            or not progress.ack_pending
-        ):
-            return consumer
-        names = {consumer.stream} | {
-            f"{consumer.stream[: at.start()]}={consumer.stream[at.end() :]}"
-            for at in re.finditer(number, consumer.stream)
-        }
-        subjects = [f"$KV.{CLAIMS}.{name}.{base}" for name in sorted(names)]
-        try:
-            found = self._js.last_messages(f"KV_{CLAIMS}", subjects)
-            fences = [Fence.from_bytes(each.data) for each in found if each and each.data]
-        except (StreamNotFoundError, PermissionsError, OffsetError):
+        if consumer.pin.policy not in POLICIES or not progress.ack_pending:
             return consumer
         created = infos[consumer.stream].created
-        held = sum(fence.count(int(number), created) for fence in fences)
-        awaiting = max(0, progress.ack_pending - held) if fences else None
+        keys = [consumer.name]  # the record of queries that read several streams
+        if number.isdecimal():
+            of = {consumer.stream} | {
+                f"{consumer.stream[: at.start()]}={consumer.stream[at.end() :]}"
+                for at in re.finditer(number, consumer.stream)
+            }
+            keys += [f"{name}.{base}" for name in sorted(of)]
+        places = [([consumer.stream], 0), *[([], int(number)) for _ in keys[1:]]]
+        try:
+            found = self._js.last_messages(f"KV_{CLAIMS}", [f"$KV.{CLAIMS}.{key}" for key in keys])
+            held = [
+                Fence.from_bytes(each.data, names).count(partition, created)
+                for each, (names, partition) in zip(found, places, strict=True)
+                if each and each.data
+            ]
+        except (StreamNotFoundError, PermissionsError, OffsetError):
+            return consumer
+        awaiting = max(0, progress.ack_pending - sum(held)) if held else None
         return replace(consumer, progress=replace(progress, awaiting=awaiting))
 
     def _whose(
@@ -513,6 +515,8 @@ class Inspector:
         problems = []
         if isinstance(planned, Offset) and planned.layout is not None:
             return [(partition, True) for partition in planned.layout], []
+        if isinstance(planned, ClaimedOffset) and planned.several:
+            return [(partition, True) for partition in Layout.of_streams(planned.several)], []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:

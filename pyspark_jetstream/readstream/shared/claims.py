@@ -11,6 +11,7 @@ says nothing. A batch that runs again therefore has the same rows, whoever has c
 
 `claims` has, by partition and by number of deliveries, the sequences as ranges. `serial` counts
 batches: two that claim the same must not be equal text, or Spark would take the second for none.
+With `several` each stream is one partition, and `claims` goes by its name.
 
 No I/O, no clock.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from ...client.info import Mark
@@ -28,7 +29,7 @@ from ...fetch.planning import split_range
 from ..offsets import VERSION, check_written, marks_json, marks_of
 
 _KEYS: Final = frozenset(
-    "version policy consumer partitions streams serial claims query marks".split()
+    "version policy consumer partitions streams serial claims query marks several".split()
 )
 
 Ranges = tuple[tuple[int, int], ...]
@@ -91,6 +92,14 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     return {count: ranges_of(by_count[count]) for count in sorted(by_count)}
 
 
+def shared_name(prefix: str, partition: int, is_several: bool) -> str:
+    """
+    The name of a partition's consumer. Each of several streams has one of its own, and the place
+    of a stream in their list says nothing.
+    """
+    return prefix if is_several else f"{prefix}-{partition}"
+
+
 def length(ranges: Ranges) -> int:
     """Number of sequences in the ranges."""
     return sum(last - first + 1 for first, last in ranges)
@@ -142,6 +151,8 @@ class ClaimedOffset:
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """Each stream as it was when the batch was planned, by name; empty in such checkpoints."""
+    several: tuple[str, ...] = ()
+    """By partition its stream, where each stream is one by itself; empty otherwise."""
 
     def __repr__(self) -> str:
         counts = {p: self.count(p) for p in self.claims}
@@ -160,8 +171,14 @@ class ClaimedOffset:
             for sequence in range(first, last + 1)
         )
 
+    def over(self, several: tuple[str, ...]) -> ClaimedOffset:
+        """The offset of several streams with its claims at the places of this list."""
+        claims = {several.index(self.several[p]): each for p, each in self.claims.items()}
+        return replace(self, partitions=len(several), claims=claims, several=several)
+
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""
+        names = {p: self.several[p] if self.several else str(p) for p in self.claims}
         return {
             "version": VERSION,
             "policy": self.policy,
@@ -170,14 +187,15 @@ class ClaimedOffset:
             "streams": {name: self.streams[name] for name in sorted(self.streams)},
             "serial": self.serial,
             "claims": {
-                str(partition): {
+                names[partition]: {
                     str(count): ranges_text(self.claims[partition][count])
                     for count in sorted(self.claims[partition])
                 }
-                for partition in sorted(self.claims)
+                for partition in sorted(self.claims, key=lambda p: (self.several and names[p], p))
             },
             **({"query": self.query} if self.query else {}),
             **({"marks": marks_json(self.marks)} if self.marks else {}),
+            **({"several": True} if self.several else {}),
         }
 
     @classmethod
@@ -197,6 +215,7 @@ class ClaimedOffset:
             )
         check_written(value, _KEYS)
         try:
+            several = tuple(sorted(value["streams"])) if value.get("several") is True else ()
             return cls(
                 policy=str(value["policy"]),
                 consumer=str(value["consumer"]),
@@ -204,11 +223,14 @@ class ClaimedOffset:
                 streams={str(name): str(made) for name, made in value["streams"].items()},
                 serial=int(value["serial"]),
                 claims={
-                    int(partition): {int(count): _some(text) for count, text in claims.items()}
+                    several.index(partition) if several else int(partition): {
+                        int(count): _some(text) for count, text in claims.items()
+                    }
                     for partition, claims in value["claims"].items()
                 },
                 query=str(value.get("query", "")),
                 marks=marks_of(value),
+                several=several,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OffsetError(

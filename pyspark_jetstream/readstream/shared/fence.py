@@ -22,7 +22,8 @@ and acknowledges them.
                        "floors": [[31.0, 2]], "ranges": "10"}}}
 
 Sequences are of the stream that was made at the time beside them: of one made anew they say
-nothing.
+nothing. Queries of several streams have the stream's name for the number of a partition, so that
+their lists may differ.
 
 **Settled** is bounded. Below the server's ack floor all is settled, above it are ranges. What was
 settled longer ago than the server may take to deal a forgotten ack out again is left out; that time
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -167,6 +168,10 @@ class Fence:
         for partition, there in ack_floors.items():
             was = settled.get(partition) or Settled.begun(there, clock)
             settled[partition] = was.look(there, clock, keep_s)
+        for partition in settled.keys() - ack_floors.keys():  # of a stream that others read
+            each = settled[partition]
+            floors = tuple((at + step, floor) for at, floor in each.floors)
+            settled[partition] = replace(each, floors=floors)
         return replace(self, settled=settled, clock=clock, time=now)
 
     def sorted(self, query: str, claims: Mapping[int, Iterable[Claim]]) -> Dealt:
@@ -285,19 +290,31 @@ class Fence:
 
     # ── as it is stored ──────────────────────────────────────────────────────────────────────
 
-    def to_bytes(self) -> bytes:
-        """The record as it stands in the bucket; compressed where it is large."""
+    def to_bytes(self, names: Sequence[str] = ()) -> bytes:
+        """
+        The record as it stands in the bucket; compressed where it is large.
+
+        Args:
+            names: by partition what it is called there; without, by its number.
+        """
+        called = names.__getitem__ if names else str
         data = json.dumps({
             "version": _VERSION,
             "time": self.time,
             "clock": round(self.clock, 3),
             "open": {
-                name: {"serial": each.serial, "claims": _texts(each.claims)}
+                name: {
+                    "serial": each.serial,
+                    "claims": {
+                        called(p): [held.stream, ranges_text(held.ranges)]
+                        for p, held in each.claims.items()
+                    },
+                }
                 | ({"void": True} if each.void else {})
                 for name, each in self.open.items()
             },
             "settled": {
-                str(partition): {
+                called(partition): {
                     "stream": each.stream, "consumer": each.consumer, "floor": each.floor,
                     "floors": each.floors, "ranges": ranges_text(each.ranges),
                 }
@@ -307,11 +324,23 @@ class Fence:
         return data if len(data) <= _PLAIN_BYTES else zlib.compress(data)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Fence:
+    def from_bytes(cls, data: bytes, names: list[str] | None = None) -> Fence:
         """
+        Args:
+            names: by partition what it is called in the record; what it calls otherwise is added,
+                as a further partition. Without, it is called by its number.
+
         Raises:
             OffsetError: It is no such record, or one of a newer version.
         """
+
+        def place(called: str) -> int:
+            if not names:
+                return int(called)
+            if called not in names:
+                names.append(called)
+            return names.index(called)
+
         try:
             content = read_json(data if data[:1] == b"{" else unpacked(data))
             if content["version"] != _VERSION:
@@ -319,12 +348,17 @@ class Fence:
             return cls(
                 open={
                     str(name): Open(
-                        int(each["serial"]), _claims(each["claims"]), each.get("void") is True
+                        int(each["serial"]),
+                        {
+                            place(p): HeldClaims(str(stream), text_ranges(text))
+                            for p, (stream, text) in each["claims"].items()
+                        },
+                        each.get("void") is True,
                     )
                     for name, each in content["open"].items()
                 },
                 settled={
-                    int(partition): Settled(
+                    place(partition): Settled(
                         str(each["stream"]),
                         str(each["consumer"]),
                         int(each["floor"]),
@@ -344,13 +378,3 @@ class Fence:
 
 def _above(floor: int, ranges: Ranges) -> Ranges:
     return tuple((max(first, floor + 1), last) for first, last in ranges if last > floor)
-
-
-def _texts(claims: Mapping[int, HeldClaims]) -> dict[str, list[str]]:
-    return {str(p): [held.stream, ranges_text(held.ranges)] for p, held in claims.items()}
-
-
-def _claims(texts: Mapping[str, list[str]]) -> dict[int, HeldClaims]:
-    return {
-        int(p): HeldClaims(str(stream), text_ranges(text)) for p, (stream, text) in texts.items()
-    }

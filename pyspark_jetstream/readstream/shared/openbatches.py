@@ -1,10 +1,10 @@
 """
 The record of open batches as one query uses it: what the fence decides, done by compare-and-set.
 
-It is a key of the Key-Value bucket `SPARK_CLAIMS`, `<stream>.<consumer>` (`=` for `{partition}`).
-Beside it each query says that it is there, `<stream>.<consumer>.alive.<query>`, from the thread
-that keeps its claims alive: one that has not said so for `abandonAfter`, by the server's clock,
-loses its open batch to whoever is dealt a message of it.
+It is a key of the Key-Value bucket `SPARK_CLAIMS`, `<stream>.<consumer>` (`=` for `{partition}`),
+or `<consumer>` where queries read several streams. Beside it each query says that it is there,
+`<key>.alive.<query>`, from the thread that keeps its claims alive: one that has not said so for
+`abandonAfter`, by the server's clock, loses its open batch to whoever is dealt a message of it.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class OpenBatches:
         streams: Sequence[str],
         ack_wait_s: float,
         abandon_s: float,
+        is_several: bool = False,
     ) -> None:
         """
         Args:
@@ -99,12 +100,16 @@ class OpenBatches:
             streams: by partition the stream that it is of.
             ack_wait_s: time after which the server deals out again what a query was dealt.
             abandon_s: time after which others take what a query has noted (`abandonAfter`).
+            is_several: whether the record names the streams: others may read more of them, or
+                fewer.
         """
         self.query = query
         self.alive = Alive(key, query, abandon_s)
         self._bucket = _bucket(client)
         self._key = key
         self._streams = tuple(streams)
+        self._names = list(streams) if is_several else []
+        """By partition what the record calls it, those of others behind; empty for numbers."""
         self._keep_s = _KEEP_ACK_WAITS * ack_wait_s + _KEEP_S
         self._abandon_s = abandon_s
         self._fence = Fence()
@@ -244,7 +249,7 @@ class OpenBatches:
         self._looked_at = time.monotonic()
         before, self._sequence = self._sequence, message.sequence if message is not None else 0
         if message is not None and message.data and message.sequence >= before:
-            self._fence = Fence.from_bytes(message.data)
+            self._fence = Fence.from_bytes(message.data, self._names)
         elif self._fence.open:
             logger.warning(
                 "consumer=%s: the record of open batches was %s (bucket=%s). This query writes it"
@@ -263,7 +268,7 @@ class OpenBatches:
         largest = self._bucket.js.client.connection.max_payload - _ROOM
         for _ in range(_TRIES):
             fence = change(self._fence)
-            data = fence.to_bytes()
+            data = fence.to_bytes(self._names)
             if len(data) > largest:
                 raise JetStreamError(
                     f"bucket {BUCKET}, key '{self._key}': the open batches of its queries make"

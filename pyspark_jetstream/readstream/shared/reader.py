@@ -48,7 +48,7 @@ from ..options import Sharing
 from .acks import IN_PROGRESS, ack
 from .claimant import Claimant
 from .claimedread import ClaimedRead
-from .claims import ClaimedOffset, SharedConsumer, gathered, pieces
+from .claims import ClaimedOffset, SharedConsumer, gathered, pieces, shared_name
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
 from .openbatches import OpenBatches, entered
@@ -118,6 +118,9 @@ class ClaimDriver(Driver):
     def _enter(self) -> None:
         options, sharing = self._options, self._sharing
         infos = self._survey.streams()
+        for name in options.several.names if options.several is not None else ():
+            if name not in infos:  # also with failOnDataLoss=false
+                JetStream(self._client).stream_info(name)  # raises that there is none
         self._check_streams(infos)
         self._survey.check_coverage(infos)
         self.claimant = Claimant(
@@ -126,7 +129,7 @@ class ClaimDriver(Driver):
                 SharedConsumer(
                     p.index,
                     p.stream,
-                    f"{options.consumer}-{p.index}",
+                    shared_name(str(options.consumer), p.index, self._layout.is_several),
                     p.filter,
                     replicated=int(infos[p.stream].config.get("num_replicas") or 1) > 1,
                 )
@@ -205,6 +208,7 @@ class ClaimDriver(Driver):
             claims=claims,
             query=self._query,
             marks=self._streams.mark(),
+            several=self._several,
         )
         self._planned = _Planned(dict(start), end, time.monotonic())
         self._note(end, look)
@@ -213,8 +217,7 @@ class ClaimDriver(Driver):
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         if start == end:  # the first batch of a query that had nothing to claim
             return []
-        upto = ClaimedOffset.from_json(end)
-        self._fits(upto)
+        upto = self._fitting(ClaimedOffset.from_json(end))
         self._begin_reports(str(self._options.consumer))
         replayed = self._planned is None or self._planned.end != upto
         is_lost = replayed and self._replay(start, upto)
@@ -262,7 +265,7 @@ class ClaimDriver(Driver):
                 # somebody had before, who may be back and acknowledge it.
                 others_from = 1 if replayed else 2
             whole = ClaimedRead(
-                partition=index,
+                partition=self._layout.within(index)[1],
                 stream=partition.stream,
                 filter=partition.filter,
                 claims=upto.claims[index],
@@ -324,6 +327,8 @@ class ClaimDriver(Driver):
                     f" {created}",
                 )
         for consumer in self.claimant.missing():
+            if consumer.stream not in offset.streams:
+                continue  # it has joined the list
             self._lost(
                 consumer.stream,
                 consumer.partition,
@@ -338,10 +343,13 @@ class ClaimDriver(Driver):
         options, sharing = self._options, self._sharing
         if sharing.claims_ledger == "false":
             return None
-        key = f"{options.stream.replace('{partition}', '=')}.{options.consumer}"
+        stream, is_several = options.stream.replace("{partition}", "="), bool(self._several)
+        key = str(options.consumer) if is_several else f"{stream}.{options.consumer}"
         streams = [partition.stream for partition in self._layout]
         ack_wait_s, abandon_s = self.claimant.ack_wait_s, sharing.abandon_after_s
-        batches = OpenBatches(self._client, key, self._query, streams, ack_wait_s, abandon_s)
+        batches = OpenBatches(
+            self._client, key, self._query, streams, ack_wait_s, abandon_s, is_several
+        )
         return entered(batches, sharing.claims_ledger == "true")
 
     def _starts(self) -> dict[int, int | None]:
@@ -419,11 +427,20 @@ class ClaimDriver(Driver):
         """The offset that `start` stands for; None at the beginning."""
         if is_initial(start):
             return None
-        offset = ClaimedOffset.from_json(start)
-        self._fits(offset)
-        return offset
+        return self._fitting(ClaimedOffset.from_json(start))
 
-    def _fits(self, offset: ClaimedOffset) -> None:
+    @property
+    def _several(self) -> tuple[str, ...]:
+        """By partition its stream, where the query has several."""
+        return self._layout.streams if self._layout.is_several else ()
+
+    def _fitting(self, offset: ClaimedOffset) -> ClaimedOffset:
+        """
+        The offset with its claims at the places of this run's partitions.
+
+        Raises:
+            OffsetError: It is one of other partitions, or of another consumer.
+        """
         options, layout = self._options, self._layout
         if offset.consumer != options.consumer or offset.policy != self._sharing.policy:
             raise OffsetError(
@@ -431,11 +448,30 @@ class ClaimDriver(Driver):
                 f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
                 " use those, or a new checkpointLocation"
             )
+        if offset.several and self._several:
+            gone = sorted(offset.streams.keys() - set(self._several))
+            if gone:
+                raise OffsetError(
+                    f"the checkpoint has claims of stream {', '.join(gone)}, which this query does"
+                    f" not read: stream={','.join(self._several)}. Name it again; other streams may"
+                    " join the list. To read without it, run the query with all of them and"
+                    " trigger(availableNow=True), then start with a new checkpointLocation: what is"
+                    " acknowledged does not come again"
+                )
+            return offset.over(self._several)
+        if offset.several or self._several:
+            was, has = ("several streams", "one") if offset.several else ("one stream", "several")
+            raise OffsetError(
+                f"the checkpoint has claims of {was}, and this query has {has}, whose consumers"
+                " are others. Give it the option stream that it had, or a new"
+                " checkpointLocation"
+            )
         check_layout(
             offset.partitions, offset.streams, layout.streams, len(layout),
             "drain the old layout with the old options and trigger(availableNow=True), then start"
             " with a new checkpointLocation",
         )  # fmt: skip
+        return offset
 
 
 def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:

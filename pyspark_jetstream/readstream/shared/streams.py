@@ -74,8 +74,8 @@ class SharedStreams:
     def look(self) -> ServerView:
         """The streams and the consumers as they are now, in one round trip."""
         asked_s = time.monotonic()
-        of = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}
-        look = self._survey.look(of)
+        consumers = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}
+        look = self._survey.look(consumers, may_change=False)
         self._take_in(look.streams)
         infos = {index: info for index, info in look.consumers.items() if info is not None}
         self._claimant.note_clock(infos.values(), asked_s)
@@ -83,7 +83,7 @@ class SharedStreams:
         return look
 
     def look_at_streams(self) -> None:
-        self._take_in(self._survey.streams())
+        self._take_in(self._survey.look({}, may_change=False).streams)
 
     def _take_in(self, streams: Mapping[str, StreamInfo]) -> None:
         """
@@ -120,7 +120,7 @@ class SharedStreams:
         return self._survey.changed(self.marks, self.infos)
 
     def _look_on(self) -> None:
-        self.infos = self._survey.streams()
+        self.infos = self._survey.look({}, may_change=False).streams
 
     def _check_consumers(self, infos: Mapping[int, ConsumerInfo]) -> None:
         """

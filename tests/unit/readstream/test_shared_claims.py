@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,26 @@ def test_an_offset_survives_the_checkpoint():
     assert OFFSET.count(1) == 7
     assert OFFSET.count(0) == 0
     assert OFFSET.sequences(1) == [5, 6, 7, 8, 9, 10, 11]
+
+
+def test_claims_of_several_streams_go_by_their_names():
+    """
+    The text names streams, in one order, and says nothing of places: another list has its own.
+    """
+    offset = replace(OFFSET, several=("B", "A"))
+    text = json.dumps(offset.to_json())
+    read = ClaimedOffset.from_json(json.loads(text))
+
+    assert '"claims": {"A": {"1": "5-9,11", "2": "10"}}' in text
+    assert read.over(("B", "A")) == offset
+    assert json.dumps(read.to_json()) == text
+    assert read.over(("C", "B", "A")).sequences(2) == offset.sequences(1)
+    both = replace(offset, claims={0: {1: ((1, 1),)}, **OFFSET.claims})
+    other = replace(both, several=("A", "B"), claims={1: both.claims[0], 0: both.claims[1]})
+    assert json.dumps(other.to_json()) == json.dumps(both.to_json())
+    for claims in ({"C": {"1": "5"}}, {"0": {"1": "5"}}):
+        with pytest.raises(OffsetError, match="no offset of a shared consumer"):
+            ClaimedOffset.from_json(offset.to_json() | {"claims": claims})
 
 
 @pytest.mark.parametrize(

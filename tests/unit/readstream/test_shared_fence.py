@@ -389,6 +389,38 @@ def test_a_record_reads_as_it_was_written():
     assert fence.emptied("b").is_lost("b", 4) and not fence.settles("a", 0)
 
 
+def test_a_record_may_name_its_partitions():
+    """
+    Queries whose lists differ have one record: each finds its streams by their names, and leaves
+    what it does not read as it was.
+    """
+    ours, theirs = ["A", "B"], ["C", "B"]
+    fence = Fence().after(5.0, {0: AckFloor("a", "c", 3), 1: AckFloor("b", "c", 4)}, KEEP_S)
+    fence = fence.opened("one", 0, {0: [Claim(5, 1)], 1: [Claim(6, 1)]})
+    read = Fence.from_bytes(fence.to_bytes(ours), theirs)
+
+    assert theirs == ["C", "B", "A"]
+    assert read.owners("two", {1: {6}}) == {"one"} and not read.owners("two", {0: {5, 6}})
+    read = read.opened("two", 0, {1: [Claim(7, 1)]})
+    back = Fence.from_bytes(read.to_bytes(theirs), ours)
+    assert back.open["one"] == fence.open["one"] and back.settled == fence.settled
+    assert back.sorted("one", {1: [Claim(7, 1)]}).theirs == {1: [7]}
+
+
+def test_time_in_which_others_plan_does_not_count():
+    """
+    What was settled of a stream stays known while only queries plan that do not read it.
+    """
+    fence = Fence().after(1000.0, {0: AckFloor("s", "c", 0)}, KEEP_S)
+    fence = fence.after(1001.0, {0: AckFloor("s", "c", 9)}, KEEP_S)
+    for second in range(200):
+        fence = fence.after(1002.0 + second, {1: AckFloor("t", "c", 0)}, KEEP_S)
+    fence = fence.after(1202.0, {0: AckFloor("s", "c", 9)}, KEEP_S)
+
+    assert fence.clock == 202.0
+    assert 9 in fence.settled[0]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"x", b"{}", b'{"version": 2}', b"[]",
