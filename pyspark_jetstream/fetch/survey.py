@@ -158,20 +158,20 @@ class Survey:
             if self._options.several is not None:
                 self._layout = self._first_layout(self._options.several)
             elif "{partition}" in self._options.stream:
-                first = self._info_of(stream_names(self._options.stream, 1)[0])
+                first = self.info_of(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
                 self._check_next(len(layout))
                 self._cover_again = time.monotonic() + self._cover_every_s
                 self._layout = layout
             else:
-                info = self._info_of(self._options.stream)
+                info = self.info_of(self._options.stream)
                 layout = resolve_layout(self._options, {info.name: info.config})
                 self._check_filter(info)
                 self._layout = layout
             self._own = self._layout
         return self._layout
 
-    def _info_of(self, name: str) -> StreamInfo:
+    def info_of(self, name: str) -> StreamInfo:
         """
         The stream that an option names.
 
@@ -198,7 +198,7 @@ class Survey:
         infos = self._several(several)
         for name in several.names:
             if name not in infos and self._options.fail_on_data_loss:
-                self._info_of(name)  # raises that there is none
+                self.info_of(name)  # raises that there is none
         if not infos:
             raise OptionError(several.option, f"there is no stream of such a name: '{several}'")
         return Layout.of_streams(infos)

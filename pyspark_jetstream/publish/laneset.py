@@ -340,7 +340,8 @@ class LaneSet:
         watched = WatchedLimit(limit, self._telemetry, way)
         deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
         own = watched, window.max_in_flight_bytes, deadlines, self.outlook
-        terms = LaneTerms(*own, window.strict_order, rejects)
+        falls_back = self._options.publish_mode == "auto"
+        terms = LaneTerms(*own, window.strict_order, rejects, falls_back)
         lane = _LANES[way.mode](f"{self._inbox}.{len(self.all)}", terms)
         self.all.append(lane)
         self._watched[lane] = watched

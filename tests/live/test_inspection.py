@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -256,6 +258,32 @@ def test_another_client_at_a_query(
     assert "another client is pinned" in beside.problems()[0]
     assert (after.consumers[0].owner.runs, len(after.problems())) == (False, 1)
     assert "its query does not answer, and pulls wait (1)" in after.problems()[0]
+    js.unpin(name, "q-0", "spark")
+    publish([(f"{name}.a", b"m")] * 20)
+    (note,) = look("q", stream=name).notes
+    assert re.search(r"^query .* does not run, and \d+ messages wait for it", note)
+    assert alone.notes == ()
+
+
+def test_the_reply_subject_of_a_pull_leads_to_its_client(
+    nats_server: DevServer, new_stream: NewStream, js: JetStream
+) -> None:
+    """
+    Who listens for pulls sees their reply subjects, and the server tells who has subscribed to one
+    (docs/runbook.md).
+    """
+    name = new_stream()
+    durable(js, name, "q-0")
+    with closing(Client(connection_to(nats_server))) as operator:
+        operator.connection.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{name}.q-0")
+        operator.connection.ping(60.0)
+        pull(js, name, "q-0")
+        frame = operator.connection.next_frame(time.monotonic() + 60)
+    number = js.client.connection.info["client_id"]
+    with urllib.request.urlopen(f"{nats_server.monitor_url}/connz?subs=1&cid={number}") as answer:
+        (connection,) = json.load(answer)["connections"]
+
+    assert frame is not None and frame.reply.decode() in connection["subscriptions_list"]
 
 
 @pytest.mark.parametrize("may", [True, False])
@@ -512,8 +540,8 @@ def test_what_is_missing(look: Look, new_stream: NewStream) -> None:
         subject_transform={"src": "INT.*", "dest": "INT.{{partition(2,1)}}.{{wildcard(1)}}"},
     )
 
-    with pytest.raises(StreamNotFoundError):
-        look(stream="NOWHERE")
+    with pytest.raises(StreamNotFoundError, match=f"did you mean '{name}'"):
+        look(stream=name.lower())
     with pytest.raises(OptionError, match="makes 2 partitions, not 3"):
         look(stream=name, partitions=3, partitionSubject="INT.{partition}.*")
 

@@ -16,12 +16,14 @@ from pyspark_jetstream.errors import (
     RecordError,
 )
 from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
+from ..kits.checkpoints import write_checkpoint
 from .test_standby import apart, query, until_it_reads
 
 __all__ = ["apart", "query"]
@@ -103,10 +105,11 @@ def test_available_now_does_not_wait(js, new_stream, publish, query):
     assert second.at == at
 
 
-def test_who_waits_says_so(js, new_stream, publish, query, nats_server):
+def test_who_waits_says_so(js, new_stream, publish, query, nats_server, tmp_path):
     """
     A query that waits says so beside the record, and an inspection shows who reads, until when, and
-    who waits; once the lease has changed hands, the other way round.
+    who waits; once the lease has changed hands, the other way round. What the other one has read is
+    not missed at the checkpoint of the one that waits.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
@@ -116,11 +119,16 @@ def test_who_waits_says_so(js, new_stream, publish, query, nats_server):
     second.batch()
     inspector = Inspector(js.client, parse_stream({"servers": nats_server.url, "stream": stream}))
     (before,) = inspector.look().leases
+    path = write_checkpoint(tmp_path, [[second.at | {"sequences": [0]}]])
+    js.purge(stream, None, 4)
+    waits = Inspector(js.client, checkpoint=LocalDirectory(path)).look()
     first.stop()
     publish([(f"{stream}.x", b"x")])
     until_it_reads(second)
     (after,) = inspector.look().leases
 
+    assert waits.problems() == []
+    assert "another query of the pair has read on" in waits.notes[0]
     assert (before.stream, before.consumer, before.term) == (stream, "hot", 1)
     assert (before.holder, before.name) == (first.at["query"], "one")
     assert 0 < before.left_s <= 6

@@ -12,7 +12,12 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.errors import DuplicateIdError, LedgerError, TargetChangedError
+from pyspark_jetstream.errors import (
+    DuplicateIdError,
+    LedgerError,
+    PublishRejectedError,
+    TargetChangedError,
+)
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write.attempt import Task, TaskAttempt, TaskReport
 from pyspark_jetstream.write.exactlyonce import changes, ledger
@@ -280,6 +285,35 @@ def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream, mode
     run(js, nats_server, name, edited, publish_mode=mode)
 
     assert js.stream_info(name).messages == COUNT + 10
+
+
+def unbatched(js, name, config):
+    """As each `nats stream edit` of natscli 0.3.0 does."""
+    js.call(f"STREAM.UPDATE.{name}", config | {"allow_batched": False})
+
+
+@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
+def test_a_stream_that_takes_no_batches_any_more(js, nats_server, new_stream, caplog, ledger):
+    """
+    By `auto` the rows go on one by one, each once, and a warning says so once.
+    """
+    name = new_stream(allow_batched=True)
+    run(js, nats_server, name, unbatched, ledger, publish_mode="auto")
+
+    stored = js.messages_of([(name, {"seq": seq}) for seq in range(11, COUNT + 11)])
+    assert [int(each.data) for each in stored] == list(range(COUNT))
+    assert js.stream_info(name).last_seq == COUNT + 10
+    assert caplog.text.count("its stream takes no fast batches any more") == 1
+
+
+def test_a_stream_that_takes_no_batches_ends_a_write_by_them(js, nats_server, new_stream):
+    """
+    Who asks for batches gets them, or an error.
+    """
+    name = new_stream(allow_batched=True)
+
+    with pytest.raises(PublishRejectedError, match="set allow_batched on the stream"):
+        run(js, nats_server, name, unbatched, publish_mode="fast")
 
 
 def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_stream):

@@ -288,7 +288,7 @@ def stream_state(info: StreamInfo) -> StreamState:
     replicas = cluster.get("replicas") or []
     problems = [f"replica {r.get('name')} is offline" for r in replicas if r.get("offline")]
     if config.get("discard") == "new" and _is_full(info):
-        problems.append("is full, and refuses what is published (discard new)")
+        problems.append(f"is full, and refuses what is published (discard new); {_room(info)}")
     return StreamState(
         name=info.name,
         created=info.created,
@@ -311,6 +311,19 @@ def _is_full(info: StreamInfo) -> bool:
     held, most = info.messages, int(info.config.get("max_msgs") or 0)
     size, room = info.bytes, int(info.config.get("max_bytes") or 0)
     return 0 < most <= held or (room > 0 and size + size / max(1, held) > room)
+
+
+def _room(info: StreamInfo) -> str:
+    """The limits of a stream that is full, and what raises them."""
+    given, flags = [], ""
+    for key, flag, of in (("max_msgs", "msgs", "messages"), ("max_bytes", "bytes", "bytes")):
+        if (limit := int(info.config.get(key) or 0)) > 0:
+            given.append(f"{limit:,} {of}")
+            flags += f" --max-{flag}=…"
+    how = f"raise it (`nats stream edit {info.name}{flags}`)"
+    if info.config.get("allow_batched"):
+        how = "raise it from Python, as `nats stream edit` would take allow_batched away"
+    return f"its limit is {' and '.join(given)}: make room, or {how}"
 
 
 def _limits(info: StreamInfo) -> LimitState:
@@ -415,6 +428,22 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
         for change in consumer_changes(consumer_config(read), info)
         if not is_shared or change.of is Assumption.NOT_PAUSED
     )
+
+
+def unread(consumers: Sequence[ConsumerState], leases: Sequence[LeaseState]) -> list[str]:
+    """A line for each query that does not run while messages wait for it."""
+    holds = {lease.consumer for lease in leases if lease.left_s is not None and lease.left_s >= 0}
+    waiting: dict[OwnerState, int] = {}
+    for each in consumers:
+        if each.owner.runs is False and each.name.rpartition("-")[0] not in holds:
+            waiting[each.owner] = waiting.get(each.owner, 0) + each.progress.lag
+    return [
+        f"query {owner.name or owner.query} does not run, and {lag:,} messages wait for it. If"
+        f" nobody stopped it, look at the end of its log on host {owner.host}, and start it again"
+        " over its checkpoint"
+        for owner, lag in waiting.items()
+        if lag
+    ]
 
 
 # ── what the checkpoint says ─────────────────────────────────────────────────────────────────

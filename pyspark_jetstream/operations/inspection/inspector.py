@@ -77,8 +77,9 @@ from .findings import (
     read_up_to,
     since,
     stream_state,
+    unread,
 )
-from .leases import LeaseState, lease_states, wanted_keys
+from .leases import LeaseState, lease_states, recorded, wanted_keys
 from .parkings import ParkingState, gone, most_rows, parking_state
 
 _TRIES: Final = 3
@@ -134,6 +135,8 @@ class Inspector:
         self._everything = options is None and checkpoint is None
         self._before: tuple[float, Inspection] | None = None
         """When the last look was, and what it found: by that rates are counted."""
+        self._recorded: dict[str, Offset] = {}
+        """Where the queries of a pair have read to, by the prefix of their consumers."""
         self._hidden: tuple[str, ...] = ()
         """Why leases cannot be looked at: what is forbidden is not asked again and again."""
         self._unasked: set[str] = set()
@@ -171,6 +174,14 @@ class Inspector:
                 break  # else its first batch was planned meanwhile
         infos = self._infos(names, of_options)
         leases, notes = self._leases(every, self._prefixes(sources))
+        pairs = [self._of_pair(source) for source in sources]
+        notes += tuple(
+            f"source {was.name}: another query of the pair has read on. The lease says up to where,"
+            " and all is judged by that, not by this checkpoint"
+            for was, now in zip(sources, pairs, strict=True)
+            if was is not now
+        )
+        sources = pairs
         layout = self._layout(infos)
         streams = {name: stream_state(info) for name, info in infos.items()}
         server = ServerState(infos, answered, self._outgrown(sources, infos))
@@ -194,7 +205,7 @@ class Inspector:
             ),
             leases=leases,
             parkings=self._parkings(records, checkpoint, streams),
-            notes=(*notes, *_changes(sources)),
+            notes=(*notes, *_changes(sources), *unread(consumers, leases)),
         )
         before, self._before = self._before, (time.monotonic(), inspection)
         if before is None:
@@ -268,7 +279,8 @@ class Inspector:
         infos = {}
         for name in names:
             try:
-                infos[name] = self._js.stream_info(name)
+                ask = self._survey.info_of if name in needed else self._js.stream_info
+                infos[name] = ask(name)
             except StreamNotFoundError:
                 if name in needed:
                     raise
@@ -436,6 +448,7 @@ class Inspector:
                 return (), ()
             messages = self._js.last_messages(bucket, [f"{prefix}{key}" for key in keys])
             there = {key: each for key, each in zip(keys, messages, strict=True) if each}
+            self._recorded = recorded(there)
             found = lease_states(there, self._js.stream_info(bucket).now)
             return tuple(s for s in found if not s.streams or {*s.streams} & {*streams}), ()
         except StreamNotFoundError:
@@ -443,6 +456,17 @@ class Inspector:
         except PermissionsError as error:
             self._hidden = (f"leases of standbys are not shown: {error}",)
             return (), self._hidden
+
+    def _of_pair(self, source: _Source) -> _Source:
+        """The source where its lease stands, if that is beyond this checkpoint."""
+        planned, lease = source.planned, self._recorded.get(source.consumer)
+        if not isinstance(planned, Offset) or lease is None:
+            return source
+        is_alike = (lease.streams, lease.layout) == (planned.streams, planned.layout)
+        ends = zip(lease.sequences, planned.sequences, strict=False)
+        if not is_alike or all(theirs <= ours for theirs, ours in ends):
+            return source
+        return replace(source, committed=lease, planned=lease)
 
     def _partitions(
         self, layout: Layout | None, infos: Mapping[str, StreamInfo]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,6 +17,7 @@ from typing import Final
 from ...client.info import StoredMessage, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
+from ...readstream.offsets import Offset
 from ...readstream.standby import SEVERAL, LeaseRecord, Waiting
 
 _KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
@@ -92,6 +94,18 @@ def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[
         _lease(*place, held.get(place), waits.get(place, []), now)
         for place in sorted({*held, *waits})
     )
+
+
+def recorded(messages: Mapping[str, StoredMessage]) -> dict[str, Offset]:
+    """Where the holders of the leases have read to, by the prefix of their consumers."""
+    found = {}
+    for key, message in messages.items():
+        if ".waits." not in key and message.data:
+            with suppress(OffsetError):  # `lease_states` says so
+                offset = LeaseRecord.from_bytes(message.data).offset
+                if offset is not None:
+                    found[offset.consumer] = offset
+    return found
 
 
 def _is_of(token: str, streams: Sequence[str]) -> bool:

@@ -179,6 +179,8 @@ class FastBatch:
         self.acked = 0
         self._unsure_since: float | None = None
         """None before the end."""
+        self.is_disabled = False
+        """Whether the stream takes no batches."""
         self.pushed_back = False
         """Whether the server pushed back; who looks at it says it is told."""
         flow = max(1, min(MAX_FLOW, terms.limit.value // OUTSTANDING))
@@ -370,9 +372,10 @@ class FastBatch:
                 self._check(answer.outcome, self.acked + 1 if pinged else sequence)
                 if not pinged:
                     self._refused = min(self._refused, sequence)
-                if sequence == 1 and not pinged:
-                    # Never begun, or ended before its second row.
-                    may_be = not answer.outcome.has_no_room or self.sent > 1
+                if self.is_disabled or (sequence == 1 and not pinged):
+                    # Never begun, or ended before its second row; or it ended with `allow_batched`.
+                    is_of_stream = answer.outcome.has_no_room or self.is_disabled
+                    may_be = not is_of_stream or self.sent > 1
                     self._end(_SINCE_SENT if may_be else math.inf)
                 elif pinged or not self._doubted:
                     # Which rows before this one are stored? A ping will tell.
@@ -401,6 +404,9 @@ class FastBatch:
 
     def _check(self, outcome: Outcome, sequence: int) -> None:
         if outcome.kind is not Kind.REJECTED:
+            return
+        if outcome.err_code == _DISABLED and self._terms.falls_back:
+            self.is_disabled = True
             return
         if self._terms.rejects and outcome.err_code not in (0, _DISABLED):
             return  # it is one of those the batch leaves undecided

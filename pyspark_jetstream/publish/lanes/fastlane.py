@@ -43,7 +43,9 @@ caused it (measured on nats-server 2.15.1):
   `msgs` of 500, others at 1, doubling with each ack.
 - A new leader sends an ack of where it stands, lower than the last one if duplicates were acked;
   rows lost on the way show as a gap. With nothing lost the batch goes on.
-- A stream without `allow_batched` refuses the first row with 10205.
+- A stream without `allow_batched` refuses each row and ping with 10205. Under `auto` a batch ends
+  with that: the stream was edited amid the write, and `nats stream edit` of natscli 0.3.0 does not
+  know the field, so it takes it away.
 - A row that fails only when it is stored (`Nats-Expected-Last-Msg-Id`; a limit of the account that
   another stream reached at this moment) gets an error PubAck, and the batch goes on and counts it
   (by source: processJetStreamMsgWithBatch). So a row that was refused once is not stored, whatever
@@ -65,11 +67,14 @@ from typing import Final
 
 from ...outbox.limits import Kind
 from ...outbox.messages import Messages
+from ...sanitize import get_logger
 from .answers import Says, is_ordinal, understand
 from .detour import BatchLane, unfit
 from .fastbatch import OUTSTANDING, FastBatch
 from .frames import Frames
 from .lane import BROKEN
+
+logger = get_logger(__name__)
 
 _FAR_S: Final = 0.004
 """A round trip from which on more than two acks are outstanding."""
@@ -100,6 +105,8 @@ class FastLane(BatchLane[FastBatch]):
 
     _stretch = 0
     """Rows that go one by one, at least, when the next batch fails."""
+    _said = False
+    """Whether it was said that the stream takes no batches."""
 
     def _next(self) -> tuple[Messages, FastBatch | None]:
         rows = self._backlog.head(1 << 31, _BATCH_BYTES)
@@ -203,6 +210,13 @@ class FastLane(BatchLane[FastBatch]):
             self.tally.push_backs[batch.subject] = now
         if not batch.has_ended:
             return
+        if batch.is_disabled and not self._said:
+            self._said = True
+            logger.warning(
+                "publish to %s: its stream takes no fast batches any more (allow_batched was set to"
+                " false amid the write). The rows go one by one, until it takes batches again",
+                batch.subject,
+            )
         self._batch = None
         undecided = batch.sent - batch.acked
         if batch.acked == batch.size:

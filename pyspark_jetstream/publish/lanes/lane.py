@@ -126,6 +126,8 @@ class LaneTerms(NamedTuple):
     """
     rejects: bool = False
     """Whether a message that the server will never store leaves the lane, or ends the task."""
+    falls_back: bool = False
+    """Whether rows go one by one where the stream takes no batches (any more), or the task ends."""
 
 
 class Lane(Protocol):

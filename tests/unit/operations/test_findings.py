@@ -260,6 +260,24 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("batched", "how"),
+    [
+        (False, "(`nats stream edit S --max-msgs=…`)"),
+        (True, "from Python, as `nats stream edit` would take allow_batched away"),
+    ],
+)
+def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None:
+    """
+    The problem has the limit and what raises it.
+    """
+    config = {"discard": "new", "max_msgs": 1090, "allow_batched": batched}
+    info = replace(STREAM, name="S", messages=1090, config=config)
+    (problem,) = stream_state(info).problems
+
+    assert problem.endswith(f"its limit is 1,090 messages: make room, or raise it {how}")
+
+
+@pytest.mark.parametrize(
     ("runs", "is_stranger", "waiting", "problem"),
     [
         (True, False, 3, None),
@@ -315,14 +333,8 @@ OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid", "in
         ({"description": "pyspark-jetstream, shared", "headers_only": True}, None),
         ({"metadata": {}, "headers_only": True}, None),
         ({"metadata": OWNED | {FILTER: "S.x"}}, None),
-        (
-            {"metadata": OWNED | {FILTER: "S.y"}},
-            "made with filter_subject 'S.y'",
-        ),
-        (
-            {"metadata": OWNED | {FILTER: ""}},
-            "'S.x' where it was made with no filter",
-        ),
+        ({"metadata": OWNED | {FILTER: "S.y"}}, "'S.x' where it was made with filter_subject 'S.y"),
+        ({"metadata": OWNED | {FILTER: ""}}, "'S.x' where it was made with no filter_subject"),
     ],
 )
 def test_a_consumer_that_was_edited(changes, problem) -> None:

@@ -7,9 +7,21 @@ import math
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from ...kits.fast import lane, one_by_one, steps
-from ...kits.lanes import ModelServer, error, exchange, hear, messages, reply, sent
+from ...kits.lanes import (
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    error,
+    exchange,
+    hear,
+    messages,
+    reply,
+    sent,
+    terms,
+)
 
 
 def test_rows_that_wait_behind_the_detour_are_sent_first():
@@ -132,6 +144,27 @@ def test_a_row_the_stream_refuses_is_named(err_code, row):
     assert raised.value.err_code == err_code
     assert len(server.stored) == row
     assert "one" not in steps(server.heard)
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_stream_that_takes_no_batches_any_more(row):
+    """
+    Where rows may go by other ways, a batch ends with the first word of that, and nothing more is
+    asked of it: the rows go one by one, each once.
+    """
+    one = FastLane(PREFIX, terms(FixedLimit(4096), falls_back=True))
+    server = ModelServer()
+    one.offer(messages(["s"] * 5))
+    rows = sent(one)
+    if row:
+        hear(one, server.publish(rows[0]))
+        rows += sent(one)
+        hear(one, server.publish(rows[1]))
+    hear(one, server.refused(rows[row], 400, 10205))
+
+    assert steps(exchange(one, server))[0] == "one"
+    assert sorted(set(server.data)) == [b"%d" % each for each in range(5)]
+    assert one.tally.acked == 5
 
 
 def test_a_row_refused_before_the_batch_looked_at_it_is_named():
