@@ -194,11 +194,11 @@ def _help(names: Iterable[str], program: str) -> list[str]:
     return [
         f"usage: {program} COMMAND ...",
         "",
-        "What an operator runs beside queries of Spark on NATS JetStream.",
+        "Commands for operators of Spark's queries on NATS JetStream.",
         "",
         *lines,
         "",
-        f"{program} COMMAND --help says more of one.",
+        f"{program} COMMAND --help explains a command.",
         f"{program} --version says which version this is.",
         f"{program} completion bash (or zsh) prints a script",
         "that completes commands and flags.",

@@ -1,18 +1,17 @@
 """
 Pauses all consumers of a query for a time: the query waits.
+`resume`: Ends a pause before its time: the query goes on.
 
     pyspark-jetstream pause --checkpoint /checkpoints/alerts --for 10m
     pyspark-jetstream pause --stream FLIGHTS --consumer spark-6544945683 --for 1h
     pyspark-jetstream resume --checkpoint /checkpoints/alerts
 
-`resume`: Ends a pause before its time: the query goes on.
-
 --consumer names one consumer, or a query's consumers by the prefix of their names. A checkpoint
-names the consumers of its query. While the pause lasts, the query waits and logs its end. It reads
-nothing in another way, and goes on by itself. The query looks for a pause once a second, before a
-batch. Tasks that read without the consumer at that time finish first. With readMode=direct there is
-no consumer. On a `limits` stream the server forgets a consumer, and its pause, if no client asks
-for it for a day. A later pause replaces an earlier one.
+names the consumers of its query. While the pause lasts, the query waits, logs when the pause ends,
+and reads nothing in another way. After the pause the query goes on by itself. It looks for a pause
+once a second, before a batch. Tasks that read without the consumer at that time finish first. With
+readMode=direct there is no consumer. On a `limits` stream the server forgets a consumer, and its
+pause, if no client asks for it for a day. A later pause replaces an earlier one.
 
 Exit status 0: all are paused, or all go on; 1: failed, one line says why; 2: wrong arguments;
 3: a consumer to resume was not paused, the output says which.

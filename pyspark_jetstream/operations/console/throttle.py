@@ -18,7 +18,7 @@ acknowledge, it is asked to pause its whole connection. If it does not acknowled
 listed. A pause is not enforced, so the messages that were stored meanwhile are counted.
 `producers` shows the writers and the pauses: why, by whom and until when.
 `quota` gives each writer its share of the limit, and shows how much of it the writer publishes. A
-producer that keeps no rate is paused, a second at a time, while there is too much.
+producer that knows no rates is paused for a second at a time, while the limit is exceeded.
 `parked` counts the rows that wait in a parking stream (option throttleParkStream), by query and
 subject. With --drain it sends the rows whose pause is over, also those of queries that do not run,
 and counts the rest.
@@ -83,7 +83,7 @@ def arguments(parser: Parser) -> None:
         one.set_defaults(act=act, config=None)
         return one
 
-    one = command("producers", producers, "Shows who publishes, who can be paused, and what is.")
+    one = command("producers", producers, "Shows who publishes, who can be paused, and the pauses.")
     _wait(one, 3.0)
     _common(one)
     one = command("pause", pause, "Pauses subjects for some time.")
@@ -101,7 +101,7 @@ def arguments(parser: Parser) -> None:
     one.add_argument("--reason", choices=Reason.__members__, metavar="REASON",
         help="the reason of the pause; without it both quota reasons are lifted")  # fmt: skip
     _common(one)
-    one = command("quota", quota, "Holds what is published to a rate, until Ctrl-C.")
+    one = command("quota", quota, "Limits the rate of what is published, until Ctrl-C.")
     add = one.add_argument
     add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
         help="rate of a topic: 'orders.>=1000/s', 'orders.>=1MiB/s', 'orders.>=1000/s and 1MiB/s',"
@@ -138,7 +138,7 @@ def _common(parser: Parser) -> None:
 
 
 def producers(given: argparse.Namespace) -> int:
-    """Shows who publishes, who can be paused, and what is paused."""
+    """Shows who publishes, who can be paused, and the pauses."""
     pauses = _pauses(given)
     with connected(given) as client, living(lambda: _found(pauses)):
         Controller(client, pauses, stopped=Stop()).discover(given.wait, patient=True)

@@ -8,9 +8,10 @@ Publishes dead letters again as rows, on their original subjects. If it is kille
         --manifest hdfs:///replays/3 \\
         --servers nats://n1:4222 --credentials-file /etc/nats/spark.creds
 
-A replay takes the dead letters between two sequences whose subjects belong to the stream --into.
-The sequences are found once. If a run is killed, the same command goes on with it. Each row is sent
-with the id that it had. Rows that the target has stored since the replay began are left out.
+A replay takes the dead letters between two sequences, if the stream --into takes the rows' own
+subjects. The sequences are found once. If a run is killed, the same command goes on with it. Each
+row is sent with the id that it had. Rows that the target has stored since the replay began are left
+out.
 With --delete the replayed dead letters are removed, by sequence, when every row has its PubAck. You
 can also give --delete in one more run when all rows are stored. Without it they stay, and the next
 replay begins with the --since that is printed at the end.
@@ -18,7 +19,7 @@ replay begins with the --since that is printed at the end.
 While the server still pushes back, the replay waits, as every write does. If a subject is paused,
 or refused for a limit, the replay fails after publishTimeout; then run it again. Rows keep the
 order of their dead letters, but come after rows that were published on their subject meanwhile. If
-another attempt of its task has stored a row before the target's duplicate window, the row is stored
+another attempt of the task stored a row longer ago than the target's duplicate window, it is stored
 twice. Nats-Expected-* headers are restored, and the target may refuse them.
 
 On a cluster: spark-submit --master spark://host:7077 jobs/replay_dead_letters.py, with the same
