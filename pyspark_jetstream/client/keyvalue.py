@@ -21,6 +21,9 @@ from .jetstream import DEFAULT_PREFIX, JetStream
 
 logger = get_logger(__name__)
 
+ROOM: Final = 1024
+"""Bytes for the headers of a record."""
+
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 """err_codes of JSStreamWrongLastSequenceErrF and its constant form."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 from ..client.connection import Client
 from ..client.info import StoredMessage
 from ..client.jetstream import JetStream
-from ..client.keyvalue import Bucket
+from ..client.keyvalue import ROOM, Bucket
 from ..client.options import ConnectionOptions
 from ..errors import (
     JetStreamError,
@@ -96,8 +96,8 @@ class Lease:
         self._lock = threading.RLock()
         """Held for every use of the connection, and for every change of what follows."""
         self._view = LeaseView(owner, lease_s)
-        self._doubt: RecordError | None = None
-        """Why the record is not believed, as of the last look."""
+        self._doubt: RecordError | OptionError | None = None
+        """Why the record is not believed, or cannot be stored, as of the last look."""
         self._stopped = threading.Event()
         self._changed = threading.Event()
         """Set when a waiting caller should look: this query reads now, or never again."""
@@ -138,6 +138,7 @@ class Lease:
         Raises:
             QueryFencedError: It did, and another one took its place.
             RecordError: Somebody else has stored the record.
+            OptionError: The record has more streams than a message has room for.
         """
         self._changed.wait(timeout_s)
         with self._lock:
@@ -217,7 +218,7 @@ class Lease:
                     elif view.is_renewal_due(time.monotonic()):
                         self._renew()
                     self._doubt = None
-            except RecordError as error:
+            except (RecordError, OptionError) as error:
                 logger.warning("standby: the query fails when it asks who reads: %s", error)
                 self._doubt = error
             except OffsetError as error:
@@ -238,7 +239,7 @@ class Lease:
             self._notice.renew(now, view.renew_s)
         if wanted is None:
             return
-        stored = self._bucket.replace(self._key, wanted.to_bytes(), sequence)
+        stored = self._store(wanted, sequence)
         if stored is None:
             return  # another one was faster
         view.hold(wanted, stored, now)
@@ -256,14 +257,7 @@ class Lease:
         for _ in range(_TRIES):
             assert view.record is not None
             record, now = view.record.renewed(offset, released), time.monotonic()
-            data, most = record.to_bytes(), self._client.connection.max_payload
-            if len(data) > most:
-                raise OptionError(
-                    "standby",
-                    f"the lease has the positions of all streams, which are {len(data)} bytes, and"
-                    f" the server's max_payload is {most}: read fewer streams, or raise it",
-                )
-            sequence = self._bucket.replace(self._key, data, view.sequence)
+            sequence = self._store(record, view.sequence)
             if sequence is not None:
                 view.hold(record, sequence, now)
                 return
@@ -277,6 +271,22 @@ class Lease:
             "standby: consumer=%s: %s, so this query ends with QueryFencedError",
             self._consumer, view.fenced,
         )  # fmt: skip
+
+    def _store(self, record: LeaseRecord, sequence: int) -> int | None:
+        """
+        Stores the record as `Bucket.replace` does.
+
+        Raises:
+            OptionError: It is larger than a message may be; the server would cut the connection.
+        """
+        data, most = record.to_bytes(), self._client.connection.max_payload
+        if len(data) > most - ROOM:
+            raise OptionError(
+                "standby",
+                f"the lease has the positions of all streams, which are {len(data)} bytes, and"
+                f" the server's max_payload is {most}: read fewer streams, or raise it",
+            )
+        return self._bucket.replace(self._key, data, sequence)
 
     def _check_fenced(self) -> None:
         if self._view.fenced is not None:

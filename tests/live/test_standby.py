@@ -10,6 +10,8 @@ from contextlib import closing
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import (
@@ -25,6 +27,7 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.readstream.offsets import Offset
+from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.tasks import WarmUp
 
 from ..conftest import connection_to
@@ -210,6 +213,36 @@ def test_more_streams_than_a_lease_has_room_for(nats_server):
         assert lease.wait(60)
         with pytest.raises(OptionError, match="the server's max_payload is 1048576"):
             lease.note(offset)
+
+
+def test_a_lease_has_room_for_its_headers_and_for_who_takes_it(nats_server):
+    """
+    A lease that with its headers is larger than a message may be is such an error, too, and so is
+    one that a query with a longer name than the last reader's takes over.
+    """
+    connection = parse_connection({"servers": nats_server.url})
+    layout = Layout.of_streams(["s"])
+
+    def record(owner: Owner, room: int) -> LeaseRecord:
+        """Of a reader that has ended; it leaves so much room in a message."""
+        empty = LeaseRecord(owner, 6.0, 1, 1, Offset((0,), (0,), {"s": ""}, "c", layout=layout))
+        size = (1 << 20) - room - len(empty.to_bytes())
+        offset = Offset((0,), (0,), {"s": "t" * size}, "c", layout=layout)
+        return LeaseRecord(owner, 6.0, 1, 1, offset, released=True)
+
+    reads, waits = (Owner("q", host, 1, "_INBOX.q", True) for host in ("h", "h" * 200))
+    with closing(Lease(connection, "=", reads, "full", 6.0)) as lease:
+        assert lease.wait(60)
+        with pytest.raises(OptionError, match="the server's max_payload is 1048576"):
+            lease.note(record(reads, 20).offset)
+    with closing(Client(connection)) as client:
+        bucket = Bucket(JetStream(client), BUCKET, "")
+        assert bucket.replace("=.long", record(reads, 150).to_bytes(), 0)
+    with pytest.raises(OptionError, match="the server's max_payload is 1048576"):
+        with closing(Lease(connection, "=", waits, "long", 6.0)) as lease:
+            deadline = time.monotonic() + 60
+            while not lease.wait(1.0):
+                assert time.monotonic() < deadline
 
 
 def test_one_that_waits_has_its_workers_started(js, new_stream, publish, query):

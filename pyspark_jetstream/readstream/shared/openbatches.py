@@ -17,7 +17,7 @@ from typing import Final
 from ...client.connection import Client
 from ...client.info import parse_time
 from ...client.jetstream import JetStream
-from ...client.keyvalue import Bucket
+from ...client.keyvalue import ROOM, Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
@@ -46,9 +46,6 @@ ack deals the message out again within one, once it is back.
 
 _LOOK_S: Final = 1.0
 """Between two looks at the record that nothing but the progress depends on."""
-
-_ROOM: Final = 1024
-"""Bytes for the headers of a record."""
 
 
 def _bucket(client: Client) -> Bucket:
@@ -265,7 +262,7 @@ class OpenBatches:
         Raises:
             JetStreamError: They always are, or the record would be too large.
         """
-        largest = self._bucket.js.client.connection.max_payload - _ROOM
+        largest = self._bucket.js.client.connection.max_payload - ROOM
         for _ in range(_TRIES):
             fence = change(self._fence)
             data = fence.to_bytes(self._names)

@@ -46,7 +46,7 @@ from typing import Final
 
 from ...client.info import StoredMessage, StreamInfo, parse_time
 from ...client.jetstream import JetStream
-from ...client.keyvalue import Bucket
+from ...client.keyvalue import ROOM, Bucket
 from ...client.patience import Patience
 from ...errors import (
     ApiError,
@@ -92,9 +92,6 @@ _TASK: Final = re.compile(r"[0-9]{1,10}")
 
 _CLOCKS: Final = timedelta(minutes=2)
 """Upper bound of the difference between the clocks of a stream's servers."""
-
-_ROOM: Final = 1024
-"""Bytes for the headers of a record."""
 
 
 class Ledger:
@@ -193,7 +190,7 @@ class Ledger:
         Raises:
             LedgerError: The note is too large for the server, or others keep changing it.
         """
-        maximum = self._js.client.connection.max_payload - _ROOM
+        maximum = self._js.client.connection.max_payload - ROOM
         if len(note) > maximum:
             raise LedgerError(
                 str(name),
@@ -494,7 +491,7 @@ class Ledger:
         """The record of a commit, with as many notes as a message has room for."""
         while True:
             data = json.dumps({**committed.content(), **counts}).encode()
-            if len(data) <= self._js.client.connection.max_payload - _ROOM or not committed.streams:
+            if len(data) <= self._js.client.connection.max_payload - ROOM or not committed.streams:
                 return data
             committed = committed.shortened()
 
