@@ -15,7 +15,7 @@ from .client.options import ConnectionOptions
 from .errors import DataLossError, JetStreamError, ReadError, StreamNotFoundError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
-from .fetch.dataloss import lost
+from .fetch.dataloss import report_loss
 from .fetch.decoding.markers import without_markers
 from .fetch.decoding.rows import RowBuilder, kept
 from .fetch.directget import DirectRead, read_direct
@@ -118,7 +118,7 @@ class ManyReads:
             except StreamNotFoundError:
                 what = f"the stream was deleted before it was read up to sequence {read.end}"
                 error = DataLossError(read.stream, read.partition or 0, what)
-                lost(error, read.fail_on_data_loss)
+                report_loss(error, read.fail_on_data_loss)
 
 
 @dataclass(frozen=True, slots=True)

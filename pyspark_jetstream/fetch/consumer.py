@@ -57,7 +57,7 @@ from ..errors import (
 from ..sanitize import get_logger
 from ..worker import is_another_attempt, query_name
 from .assumptions import Change, edit_of, resumed_by
-from .dataloss import lost
+from .dataloss import report_loss
 from .layout import Slice
 from .owner import ANNOUNCED_WITHIN_S, FILTER, STRANGER, Owner
 from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
@@ -116,8 +116,17 @@ class ConsumerRead(Slice):
     """The pin that an attempt of this run had last, "" where none is known."""
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        return read_consumer(client, self)
+        """
+        The messages of the range, in order, each exactly once.
+
+        Raises:
+            ConsumerFencedError: Another attempt took over.
+            ForeignClientError: Another client did, or was pinned as long as `requestTimeout`.
+            ReadTimeoutError: No message came within `requestTimeout`, although some should.
+            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+            ReadError: The server refuses the pulls.
+        """
+        return Attempt(client, self, Pinned(client, self)).batches()
 
 
 def consumer_config(read: ConsumerRead) -> dict[str, Any]:
@@ -177,20 +186,6 @@ def edited_error(read: Slice, consumer: str, change: Change, is_spare: bool) -> 
     what = way_back(read.stream, consumer, is_spare)
     detail = f"{change.text}. Rows would be empty, missing or others'; {what}"
     return ConsumerEditedError(read.stream, read.partition or 0, detail)
-
-
-def read_consumer(client: Client, read: ConsumerRead) -> Iterator[pa.RecordBatch]:
-    """
-    The messages of the range, in order, each exactly once.
-
-    Raises:
-        ConsumerFencedError: Another attempt took over.
-        ForeignClientError: Another client did, or was pinned as long as `requestTimeout`.
-        ReadTimeoutError: No message came within `requestTimeout`, although some should.
-        DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
-        ReadError: The server refuses the pulls.
-    """
-    return Attempt(client, read, Pinned(client, read)).batches()
 
 
 class Pinned:
@@ -377,7 +372,7 @@ class Pinned:
                 f" came after sequence {last}; with failOnDataLoss=false the query makes a new"
                 " one and goes on with what is left"
             )
-            lost(DataLossError(read.stream, read.partition, what), read.fail_on_data_loss)
+            report_loss(DataLossError(read.stream, read.partition, what), read.fail_on_data_loss)
         return self._js.create_consumer(read.stream, consumer_config(read))
 
     # ── being pinned ─────────────────────────────────────────────────────────────────────────

@@ -38,7 +38,7 @@ _COUNTS: Final = 64
 """Pairs of answers for a second count: with one replica of three behind, most are right."""
 
 
-def lost(loss: DataLossError, fail_on_data_loss: bool) -> None:
+def report_loss(loss: DataLossError, fail_on_data_loss: bool) -> None:
     """Raises `loss`, or logs it where the query is to go on with what is there."""
     if fail_on_data_loss:
         raise loss
@@ -92,7 +92,9 @@ class History:
             what = (
                 f"{change.text}. That was while it was read: some rows are of before, some of now"
             )
-            lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
+            report_loss(
+                DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss
+            )
 
 
 def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) -> None:
@@ -119,7 +121,7 @@ def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) ->
             " restored, or its server lost what it had stored; with failOnDataLoss=false the query"
             " goes on without them"
         )
-        lost(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
+        report_loss(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
         return
     # What only leaves a stream when our consumer settles it has no other reason to be gone.
     if info.retention == "limits" and not (info.keeps_history and info.first_seq > read.start + 1):
@@ -147,7 +149,7 @@ def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) ->
         f" stream before they were read; it now begins at {info.first_seq}: raise its limits or"
         " read more often; with failOnDataLoss=false the query goes on without them"
     )
-    lost(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
+    report_loss(DataLossError(read.stream, partition, what), read.fail_on_data_loss)
 
 
 def is_read(js: JetStream, read: Slice, last: int) -> bool:

@@ -43,7 +43,7 @@ from ..errors import (
 from ..sanitize import get_logger
 from ..worker import core_time
 from .assumptions import removed_unread, stream_changes
-from .dataloss import GO_ON, History, check_loss, is_read, lost
+from .dataloss import GO_ON, History, check_loss, is_read, report_loss
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
 from .layout import Slice
@@ -270,7 +270,9 @@ class _RangeReader:
         change = stream_changes(info, known) or removed_unread(info, read.start)
         if change is not None:
             what = f"{change.text}. {GO_ON}" if read.fail_on_data_loss else change.text
-            lost(DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss)
+            report_loss(
+                DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss
+            )
         self._unseen = False
         return info.created == read.mark.created
 

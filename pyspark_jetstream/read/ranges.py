@@ -22,7 +22,7 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
-from ..fetch.dataloss import History, lost
+from ..fetch.dataloss import History, report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, check_direct, total
 from ..tasks import OwnRead, RangeRead, ReadTask, asked_for, direct_tasks, read_task, trimmed
@@ -114,7 +114,7 @@ class JetStreamRangeReader(NarrowedReader):
                 what = f"the read begins at sequence {start + 1}, the stream at {info.first_seq}"
                 if fails:
                     what += "; begin there, or set failOnDataLoss=false"
-                lost(DataLossError(info.name, partition.index, what), fails)
+                report_loss(DataLossError(info.name, partition.index, what), fails)
                 start = first
             yield start
 

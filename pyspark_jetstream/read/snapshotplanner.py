@@ -30,7 +30,7 @@ from ..client.jetstream import JetStream
 from ..errors import OptionError, SnapshotLossError
 from ..fetch.assumptions import takes_all
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
-from ..fetch.dataloss import lost
+from ..fetch.dataloss import report_loss
 from ..fetch.decoding.markers import Headers, purges
 from ..fetch.decoding.rows import StoredBuilder, user_headers
 from ..fetch.directcalls import DirectCalls
@@ -134,7 +134,7 @@ class Snapshots:
             if loss is None:
                 break
             if attempt == _TRIES or not loss.passing:
-                lost(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
+                report_loss(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
                 break
             before = after
         return Snapshot(self._stream, after.mark, index.pin, index.seen.last)

@@ -19,7 +19,7 @@ from ..client.info import Mark
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
-from ..fetch.dataloss import History, lost
+from ..fetch.dataloss import History, report_loss
 from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import DirectRead, read_direct
@@ -133,4 +133,4 @@ def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:
         f"{gone.num_rows} of {planned} messages of the snapshot as of sequence {read.up_to} left"
         f" the stream before they were read: {why}",
     )
-    lost(error, read.fail_on_data_loss)
+    report_loss(error, read.fail_on_data_loss)

@@ -23,7 +23,7 @@ from ..client.info import StreamInfo
 from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import Assumption, Change
-from ..fetch.dataloss import GO_ON, lost
+from ..fetch.dataloss import GO_ON, report_loss
 from ..fetch.decoding.keys import keyed
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
@@ -189,7 +189,8 @@ class Driver(ABC):
         """Messages are gone, or will come again (`failOnDataLoss`)."""
         fails = self._options.fail_on_data_loss
         partition = self._layout.within(partition)[1]
-        lost(DataLossError(stream, partition, f"{what}. {self.remedy}" if fails else what), fails)
+        detail = f"{what}. {self.remedy}" if fails else what
+        report_loss(DataLossError(stream, partition, detail), fails)
 
 
 D = TypeVar("D", bound=Driver)

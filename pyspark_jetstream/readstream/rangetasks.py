@@ -131,7 +131,7 @@ class RangeTasks:
             return self._direct_read(index, plan, unseen)
         partition = self._layout.partitions[index]
         info = self._watched.infos[partition.stream]
-        pinned = self._durables.read(
+        pinned = self._durables.read_of(
             partition, plan.start, info, plan.end.sequences[index], plan.counts[index]
         )
         if plan.modes[index] == "consumer":

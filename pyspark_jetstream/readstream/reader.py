@@ -268,23 +268,23 @@ class RangeDriver(Driver):
         return any(stream not in self._infos for stream in self._layout.streams)
 
     def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
-        if self._rests(start):
+        stay = self._stay(start)
+        if stay is not None:
             time.sleep(_IDLE_WAIT_S)
-            assert self._stayed is not None
-            return self._stayed[1]
+            return stay
         initial = is_initial(start)
-        offset = self._offset(start) if initial else Offset.from_json(start)
-        followed = self._turn.followed(offset)
+        checkpoint = self._offset(start) if initial else Offset.from_json(start)
+        followed = self._turn.followed(checkpoint)
         if followed is not None:
             return followed.to_json()
         if not initial:
-            self._take(offset)
-            self._durables.expect(offset)
+            self._take(checkpoint)
+            self._durables.expect(checkpoint)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._offset(start)
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
-        resumed = () if initial else offset.resumed
+        resumed = () if initial else checkpoint.resumed
         begin = self._turn.begin(replace(own, resumed=resumed), initial, created)
         if begin is None:
             self._note(own, [None] * len(self._layout), None)
@@ -300,21 +300,21 @@ class RangeDriver(Driver):
         checked = self._watched.checked(begin)
         if self._changeover.change is not None and checked.streams != begin.streams:
             self._changeover.meet(begin)  # raises: the cut is none of the new stream's
-        first = self._turn.start(start, own, checked)
+        batch_start = self._turn.start(start, own, checked)
         if not initial:
-            self._prepare(first.offset)
+            self._prepare(batch_start.offset)
         if self._end.is_frozen:
-            self._await_resumed(first.offset)
+            self._await_resumed(batch_start.offset)
         # The first batch of a query is one also without rows: nothing is waited for.
         waits = not self._end.is_frozen and not initial
-        plan = self._next(first, waits, unlimited)
+        plan = self._next(batch_start, waits, unlimited)
         if plan is not None:
             self._stayed = None
             return plan.end.to_json()
-        if self._changeover.change is not None and not self._is_left(first.offset):
-            return self._changeover.switched(first.offset).to_json()
-        self._stayed = start, first.stay
-        return first.stay
+        if self._changeover.change is not None and not self._is_left(batch_start.offset):
+            return self._changeover.switched(batch_start.offset).to_json()
+        self._stayed = start, batch_start.stay
+        return batch_start.stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
@@ -322,11 +322,11 @@ class RangeDriver(Driver):
         self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
-        logged = self._first(start, end, upto), upto
+        logged = self._begins(start, end, upto), upto
         if self._layout.is_several:
             self._watched.look()
             upto = self._watched.still_there(upto)
-        offset = logged[0] if upto == logged[1] else self._first(start, end, upto)
+        offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
         without_rows = self._turn.warm_ups(self._tasks.usual(logged[1])) if start != end else []
@@ -370,12 +370,12 @@ class RangeDriver(Driver):
             if offset.layout != self._layout:
                 return
             modes = next((p.modes for p in self._plans if p.end == offset), ())
-            without = {
+            around = {
                 i
                 for i, mode in enumerate(modes)
                 if i not in offset.idle and (offset.split or mode != "consumer")
             }
-            self._durables.settle(offset, self._infos, without, self._is_deep)
+            self._durables.settle(offset, self._infos, around, self._is_deep)
         except JetStreamError as error:
             logger.warning(
                 "the batch is committed, and its messages are not acknowledged yet. The next"
@@ -383,14 +383,16 @@ class RangeDriver(Driver):
                 error,
             )
 
-    def _rests(self, start: Mapping[str, Any]) -> bool:
+    def _stay(self, start: Mapping[str, Any]) -> dict[str, Any] | None:
         """
-        Whether nothing was there just now: several streams are listed with all others of the
-        account, and their offsets are long, so they are not looked at as often as Spark asks.
+        The answer of a moment ago, if nothing was there behind `start`; None where that is asked
+        anew. Several streams are listed with all others of the account, and their offsets are long,
+        so they are not looked at as often as Spark asks.
         """
         if self._stayed is None or not self._layout.is_several:
-            return False
-        return not self._watched.is_older(_LOOK_EVERY_S) and self._stayed[0] == start
+            return None
+        is_known = not self._watched.is_older(_LOOK_EVERY_S) and self._stayed[0] == start
+        return self._stayed[1] if is_known else None
 
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
@@ -409,7 +411,7 @@ class RangeDriver(Driver):
         plans = self._plans[-1:]
         return {p.index for plan in plans for p in self._layout if plan.is_around(p.index)}
 
-    def _next(self, first: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
+    def _next(self, start: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
         """
         The next batch; None where there is none yet.
 
@@ -417,7 +419,7 @@ class RangeDriver(Driver):
             waits: where nothing is there a moment is waited for it.
             unlimited: the limits of the options do not count (`trigger(once=True)`).
         """
-        offset = first.offset
+        offset = start.offset
         upto = self._upto(offset)
         if upto == offset.sequences and waits and self._layout.is_several:
             time.sleep(_IDLE_WAIT_S)  # a new look may show others, which are no part of this plan
@@ -441,7 +443,7 @@ class RangeDriver(Driver):
         if not unlimited:
             end = self._planner.end(offset, upto, available, self._infos)
         self._waiting_since = None
-        plan = self._plan(first, end, available if end.sequences == upto else None)
+        plan = self._plan(start, end, available if end.sequences == upto else None)
         is_far = self._client.connection.round_trip_s >= FAR_S
         may_skip = is_far and self._turn.may_skip_looks
         self._is_deep = may_skip and self._planner.is_deep(plan, available, self._infos)
@@ -463,12 +465,12 @@ class RangeDriver(Driver):
             self.commit(self._plans[-1].end.to_json())
             self._plans.pop()
 
-    def _plan(self, first: BatchStart, end: Offset, counts: Sequence[int | None] | None) -> Plan:
-        """The batch from `first` to `end`, whose end notes all that a replay has to know."""
-        plan = self._planner.plan(first.offset, end, self._infos, counts)
+    def _plan(self, start: BatchStart, end: Offset, counts: Sequence[int | None] | None) -> Plan:
+        """The batch from `start` to `end`, whose end notes all that a replay has to know."""
+        plan = self._planner.plan(start.offset, end, self._infos, counts)
         noted = replace(
             plan.end,
-            resumed=first.resumed,
+            resumed=start.resumed,
             marks=self._survey.marks(self._infos),
             consumers=dict(self._durables.made),
             change=self._changeover.change,
@@ -583,7 +585,7 @@ class RangeDriver(Driver):
         offset = offset.laid_out(self._layout, at, created)
         return offset, own.laid_out(self._layout, offset.by_place, offset.streams)
 
-    def _first(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
+    def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
         """Where the batch between two offsets begins, by these alone."""
         offset = begins(start, upto)
         if offset.streams != upto.streams:
@@ -717,7 +719,7 @@ class RangeDriver(Driver):
 
         self._count(count)
         reads = [
-            self._durables.read(p, end, infos[p.stream])
+            self._durables.read_of(p, end, infos[p.stream])
             for p in self._layout
             if self.report.get(str(p.index), {}).get("read") == "consumer"
         ]

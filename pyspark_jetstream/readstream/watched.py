@@ -330,7 +330,7 @@ class WatchedStreams:
             offset, self.infos, self.seen.consumers
         ).items():
             partition = self._layout.partitions[index]
-            read = self._durables.read(partition, offset, self.infos[partition.stream])
+            read = self._durables.read_of(partition, offset, self.infos[partition.stream])
             for change in changes:
                 if change.of is Assumption.CONSUMER_AS_MADE:
                     raise edited(read, change)

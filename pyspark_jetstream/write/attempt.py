@@ -181,8 +181,8 @@ class TaskAttempt:
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
-        self._asking = threading.Lock()
-        """Who makes rows and who publishes them both ask the ledger, over one connection."""
+        self._requests = threading.Lock()
+        """Held for requests: who makes rows and who publishes them ask over one connection."""
 
     def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
@@ -306,7 +306,7 @@ class TaskAttempt:
         """All messages; the ledger knows where they go."""
         yield first
         for batch in batches:
-            with self._asking:
+            with self._requests:
                 messages = built(self._builder, self._signals, batch)
                 if len(messages):
                     self._admit(messages)
@@ -316,7 +316,7 @@ class TaskAttempt:
         """Stops this attempt when another one has taken the task over."""
         if time.monotonic() - self._looked_at < _FENCE * self._window_s():
             return
-        if not self._asking.acquire(blocking=False):
+        if not self._requests.acquire(blocking=False):
             return  # now somebody else asks; this is called all the time
         self._looked_at = time.monotonic()
         try:
@@ -328,7 +328,7 @@ class TaskAttempt:
             # The publishes have their own deadline, and the last look is still to come.
             logger.info("no look into the ledger task=%s reason=%s", self._task.name, error)
         finally:
-            self._asking.release()
+            self._requests.release()
 
     # ── targets ──────────────────────────────────────────────────────────────────────────────
 
@@ -353,7 +353,7 @@ class TaskAttempt:
     def _as_they_are(self, known: list[Target]) -> list[Target | None]:
         """Streams that rows go to, now, all asked at once; None for one that does not say."""
         names = [target.name for target in known]
-        with self._asking:
+        with self._requests:
             try:
                 infos = JetStream(self._streams.hasty).stream_infos_there(names)
             except JetStreamError as error:
@@ -409,7 +409,7 @@ class TaskAttempt:
     def _unseen(self, recovery: Recovery, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
         fresh, row_targets = pa.array([True] * len(messages)), messages.row_targets
-        with self._asking:
+        with self._requests:
             recovery.refresh(self._earlier, _REFRESH * self._window_s())
         for place in places_of(messages).to_pylist():
             own = pc.equal(row_targets, int32(place))
@@ -436,7 +436,7 @@ class TaskAttempt:
         for place in places_of(messages).to_pylist():
             own, target = messages.where(pc.equal(row_targets, int32(place))), self._targets[place]
             if self._recovery is not None:  # or has the attempt before stored it just now?
-                with self._asking:
+                with self._requests:
                     self._recovery.refresh(self._earlier, 0.0)
                 own = own.where(self._recovery.missing(own, target))
             if len(own):

@@ -83,7 +83,7 @@ class Published(WriterCommitMessage):
     """The result of one task's write."""
 
     partition: int
-    write: str
+    write_id: str
     """The query's id, or that of a `df.write`."""
     written: Written | None
     """None when the ledger says that the batch was written before."""
@@ -396,21 +396,21 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
 
 
 def _write(
-    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write: str, batch: int, ids: Ids
+    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write_id: str, batch: int, ids: Ids
 ) -> Published:
     log_for(options.connection.log_level, options.metrics.query_name)
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
-        return Published(partition, write, Written(0, 0, 0, 0, 0, 0))
+        return Published(partition, write_id, Written(0, 0, 0, 0, 0, 0))
     report = TaskReport(Telemetry(options.priorities.routes))
     with borrow(options.connection) as client:
         written = write_task(
             client,
             options,
             chain((first,), iterator),
-            TaskName(write, batch, partition),
+            TaskName(write_id, batch, partition),
             ids if options.message_ids else None,
             context.taskAttemptId() if context is not None else 0,
             report,
@@ -418,7 +418,7 @@ def _write(
     settle()
     return Published(
         partition,
-        write,
+        write_id,
         written,
         report.telemetry.snapshot(),
         tuple(report.seen),
@@ -467,13 +467,13 @@ def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
     for task in tasks:
         total.update(task.left_out)
     for name, rows in sorted(total.items()):
-        key = (tasks[0].write, tasks[0].run, name)
+        key = (tasks[0].write_id, tasks[0].run, name)
         if once and key in _WARNED:
             continue
         _WARNED.update({key} if once else ())
         logger.warning(
             "write=%s: the header %s of %d rows was not sent: %s",
-            tasks[0].write, name, rows, left_out_because(name),
+            tasks[0].write_id, name, rows, left_out_because(name),
         )  # fmt: skip
 
 
@@ -500,7 +500,7 @@ def _query_and_batch() -> tuple[str, int]:
 
 def _query_of(messages: list[WriterCommitMessage | None]) -> str | None:
     """The query's id, as its tasks say; None where none does."""
-    return next((each.write for each in messages if isinstance(each, Published)), None)
+    return next((each.write_id for each in messages if isinstance(each, Published)), None)
 
 
 def _left(messages: list[WriterCommitMessage | None]) -> int:

@@ -68,12 +68,7 @@ def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
 
 
 class Streams:
-    """
-    Looks up which stream takes a subject, where the write depends on it.
-
-    While publishes are under way, requests go over a second connection: on the first one PubAcks
-    arrive.
-    """
+    """Looks up which stream takes a subject, where the write depends on it."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self.publishing = False

@@ -22,7 +22,7 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.values import Secret
 
@@ -158,7 +158,7 @@ def test_a_domain_is_a_prefix():
         js.create_consumer("S", consumer_config(read))
         direct = DirectRead(0, "S", None, 0, 1, 1, False, True)
 
-        for batches in (read_consumer(client, read), read_direct(client, direct)):
+        for batches in (read.batches(client), read_direct(client, direct)):
             assert [row["data"] for batch in batches for row in batch.to_pylist()] == [b"1"]
         with pytest.raises(StreamNotFoundError, match="stream 'T' not found"):
             js.stream_info("T")

@@ -10,7 +10,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ApiError
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
 from ..kits.clients import options
@@ -55,7 +55,7 @@ def start(js, client, name: str, way: str):
         include_headers=False, fail_on_data_loss=True, consumer=f"{name}-c", group="g",
     )  # fmt: skip
     js.create_consumer(name, consumer_config(read))
-    return read_consumer(client, read)
+    return read.batches(client)
 
 
 def numbers(batches) -> list[int]:

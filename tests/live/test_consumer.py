@@ -23,7 +23,7 @@ from pyspark_jetstream.errors import (
     JetStreamError,
     ReadTimeoutError,
 )
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
@@ -57,7 +57,7 @@ def reading(js, stream, end, start=0, **changes) -> ConsumerRead:
 
 
 def rows(client, read) -> list[dict]:
-    return [row for batch in read_consumer(client, read) for row in batch.to_pylist()]
+    return [row for batch in read.batches(client) for row in batch.to_pylist()]
 
 
 def sequences(batches) -> list[int]:
@@ -205,7 +205,7 @@ def test_messages_beyond_the_range_stay_out(js, new_stream):
     """
     stream = new_stream()
     fill(js, stream, 15_000)
-    batches = read_consumer(js.client, reading(js, stream, 15_000, expected=15_000))
+    batches = reading(js, stream, 15_000, expected=15_000).batches(js.client)
     found = sequences([next(batches)])
     other = Client(js.client.options)
     fill(JetStream(other), stream, 2000)
@@ -232,7 +232,7 @@ def test_two_attempts_never_share_a_range(nats_server, js, deep):
             client = Client(options(nats_server))
             time.sleep(delays[index])
             try:
-                results[index] = sequences(read_consumer(client, read))
+                results[index] = sequences(read.batches(client))
             except ConsumerFencedError as error:
                 results[index] = error
             finally:
@@ -247,7 +247,7 @@ def test_two_attempts_never_share_a_range(nats_server, js, deep):
         if not exact:
             nobody += 1
             assert nobody <= 2, f"{seed=} {delays=} {results}"
-            exact = [sequences(read_consumer(js.client, read))]
+            exact = [sequences(read.batches(js.client))]
 
         assert all(found == list(range(1, 50_001)) for found in exact), f"{seed=} {delays=}"
 
@@ -259,9 +259,9 @@ def test_an_attempt_that_stopped_half_way_is_superseded(nats_server, js, deep):
     """
     read = reading(js, deep, 50_000)
     hanging = Client(options(nats_server))
-    batches = read_consumer(hanging, read)
+    batches = read.batches(hanging)
     next(batches)
-    found = sequences(read_consumer(js.client, read))
+    found = sequences(read.batches(js.client))
 
     assert found == list(range(1, 50_001))
     with pytest.raises(ConsumerFencedError, match="another attempt took consumer"):
@@ -276,7 +276,7 @@ def test_an_attempt_goes_on_after_an_administrator_unpinned_it(js, deep):
     read = reading(js, deep, 50_000)
     admin = JetStream(Client(js.client.options))
     found = []
-    for batch in read_consumer(js.client, read):
+    for batch in read.batches(js.client):
         found += sequences([batch])
         admin.unpin(deep, read.consumer, read.group)
     admin.client.close()
@@ -289,7 +289,7 @@ def test_a_reader_suspended_beyond_the_pin_timeout_goes_on(js, deep):
     A reader whose pin timed out while Spark did not ask for rows continues exactly.
     """
     read = reading(js, deep, 50_000, priority_timeout_s=1.0)
-    batches = read_consumer(js.client, read)
+    batches = read.batches(js.client)
     found = sequences([next(batches)])
     time.sleep(2.5)
 
@@ -302,7 +302,7 @@ def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, filter
     On a limits stream a deleted consumer is made again and the range stays exact.
     """
     read = reading(js, deep, 50_000, expected=50_000, filter=f"{deep}.a" if filtered else None)
-    batches = read_consumer(js.client, read)
+    batches = read.batches(js.client)
     found = sequences([next(batches)])
     admin = JetStream(Client(js.client.options))
     admin.delete_consumer(deep, read.consumer)
@@ -320,7 +320,7 @@ def test_a_consumer_deleted_under_an_interest_stream_is_data_loss(js, new_stream
     stream = new_stream(retention="interest")
     read = reading(js, stream, 50_000, retention="interest", fail_on_data_loss=fail)
     fill(js, stream, 50_000)
-    batches = read_consumer(js.client, read)
+    batches = read.batches(js.client)
     found = sequences([next(batches)])
     admin = JetStream(Client(js.client.options))
     admin.delete_consumer(stream, read.consumer)
@@ -342,7 +342,7 @@ def test_a_restarted_server_does_not_show(own_server):
     js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
     fill(js, "S", 50_000)
     client = Client(options(server))
-    batches = read_consumer(client, reading(js, "S", 50_000, expected=50_000))
+    batches = reading(js, "S", 50_000, expected=50_000).batches(client)
     found = sequences([next(batches)])
     server.restart()
     found += sequences(batches)
@@ -360,7 +360,7 @@ def test_a_server_that_is_gone_for_good_ends_in_a_typed_error(own_server, how):
     js.create_stream({"name": "S", "subjects": ["S.>"]})
     fill(js, "S", 50_000)
     client = Client(options(server, request_timeout_s=5.0, connect_timeout_s=3.0))
-    batches = read_consumer(client, reading(js, "S", 50_000))
+    batches = reading(js, "S", 50_000).batches(client)
     next(batches)
     getattr(server, how)()
 
@@ -397,7 +397,7 @@ def test_a_purge_under_way_is_noticed(js, deep):
     """
     Messages purged while the range is read are data loss, not silence.
     """
-    batches = read_consumer(js.client, reading(js, deep, 50_000, expected=50_000))
+    batches = reading(js, deep, 50_000, expected=50_000).batches(js.client)
     next(batches)
     admin = JetStream(Client(js.client.options))
     admin.purge(deep, None, 50_000)
@@ -468,14 +468,14 @@ def test_an_interrupted_read_of_an_interest_stream_acknowledges_nothing(nats_ser
         read = reading(js, stream, 30_000, retention="interest", expected=30_000)
         fill(js, stream, 30_000)
         client = Client(options(nats_server))
-        attempt = read_consumer(client, read)
+        attempt = read.batches(client)
         found = sequences([next(attempt)])
         js.reset(stream, read.consumer, 1)  # as another attempt would
         client.connection.close()
         found += sequences(attempt)
         client.close()
         left = js.stream_info(stream).messages
-        again = sequences(read_consumer(js.client, read))
+        again = sequences(read.batches(js.client))
     finally:
         js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
 

@@ -13,7 +13,6 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ApiError
-from pyspark_jetstream.fetch.consumer import read_consumer
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
@@ -75,7 +74,7 @@ def test_a_read_goes_on(server, js, caplog, mode):
     A read in the middle of its range has the rest of its rows once JetStream is back.
     """
     if mode == "consumer":
-        batches = read_consumer(js.client, reading(js, "S", MESSAGES))
+        batches = reading(js, "S", MESSAGES).batches(js.client)
     else:
         batches = read_direct(js.client, direct_reading("S", 0, MESSAGES))
     first = sequences([next(batches)])

@@ -16,7 +16,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
 from pyspark_jetstream.fetch import consumer
-from pyspark_jetstream.fetch.consumer import ConsumerRead, Pinned, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, Pinned, consumer_config
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.readstream.pinned.ownership import Pins
 from pyspark_jetstream.values import Secret
@@ -189,10 +189,10 @@ def test_an_attempt_takes_over_from_a_dead_one_at_once(js, nats_server, new_stre
     )  # fmt: skip
     js.create_consumer(stream, consumer_config(read))
     dying = Client(connection_of(nats_server.url))
-    batches = read_consumer(dying, read)
+    batches = read.batches(dying)
     some = numbers([next(batches)])
     dying.connection.close()
-    found = numbers(read_consumer(js.client, read))
+    found = numbers(read.batches(js.client))
 
     assert 0 < len(some) < 30_000
     assert found == list(range(1, 30_001))
@@ -570,7 +570,7 @@ def test_a_client_that_keeps_the_pin_is_named_in_the_task(
     client = Client(connection_of(nats_server.url, request_timeout_s=1.0))
     try:
         with pytest.raises(ForeignClientError) as caught:
-            numbers(read_consumer(client, read))
+            numbers(read.batches(client))
     finally:
         client.close()
 

@@ -17,7 +17,7 @@ from pyspark_jetstream.errors import (
     DataLossError,
     OptionError,
 )
-from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
+from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claims import Claim, gathered
 
 from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, query
@@ -159,7 +159,7 @@ def test_scattered_claims(js, new_stream, publish, by, own):
         include_headers=False,
         fail_on_data_loss=True,
     )
-    rows = [row for batch in read_claimed(js.client, read) for row in batch.to_pylist()]
+    rows = [row for batch in read.batches(js.client) for row in batch.to_pylist()]
 
     assert [(row["sequence"], row["deliveries"]) for row in rows] == sorted(deliveries.items())
     assert {row["partition"] for row in rows} == {3}

@@ -11,7 +11,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.call import DirectCall
-from pyspark_jetstream.fetch.consumer import read_consumer
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.pace import appetite_of
@@ -47,7 +46,7 @@ def cut_off(server) -> int:
 
 
 def consumed(client) -> list[int]:
-    return sequences(read_consumer(client, reading(JetStream(client), "S", MESSAGES)))
+    return sequences(reading(JetStream(client), "S", MESSAGES).batches(client))
 
 
 def got(client) -> list[int]:

@@ -16,12 +16,12 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import lines_of, stored_before
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.operations.usage import Usage
-from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead, read_claimed
+from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.answers import answer
@@ -105,7 +105,7 @@ def consumed(js, stream, end, filter=None, headers=True) -> list[dict]:
     )  # fmt: skip
     js.create_consumer(stream, consumer_config(read))
     try:
-        return [row for each in read_consumer(js.client, read) for row in each.to_pylist()]
+        return [row for each in read.batches(js.client) for row in each.to_pylist()]
     finally:
         js.delete_consumer(stream, "reader")
 
@@ -222,7 +222,7 @@ def test_claimed_and_shared_reads(js, strange, query):
     claims = {1: [(2, 5), (9, 9)], 2: [(20, len(rows))]}
     read = ClaimedRead(0, stream, None, claims, include_headers=True, fail_on_data_loss=True)
     mine = [row for row in rows if 2 <= row["sequence"] <= 5 or row["sequence"] == 9]
-    assert of(read_claimed(js.client, read)) == mine + rows[19:]
+    assert of(read.batches(js.client)) == mine + rows[19:]
 
     # A header block of one byte makes nats-server 2.15.1 panic when a consumer delivers headers
     # only (consumer.go, convertToHeadersOnly), as the claims of shared consumers do.

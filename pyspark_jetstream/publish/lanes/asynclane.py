@@ -1,11 +1,7 @@
 """
-A lane: the publishes of one task that share a way to be acknowledged.
+The lane of plain publishes: a PubAck for each message, on `<prefix>.<ordinal>`.
 
-Rule 1: all lanes look alike, so that one loop (`publisher`) drives any mix of them.
-Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
-
-`AsyncLane` (here) awaits a PubAck for each message; `fastlane` and `atomiclane` have the others.
-Replies to a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
+Rule 1: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
 """
 
 from __future__ import annotations

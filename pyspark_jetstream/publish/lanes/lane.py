@@ -1,4 +1,9 @@
-"""The lane as an interface: a connection's way to publish the rows of one stream, or of all."""
+"""
+The lane as an interface: a connection's way to publish the rows of one stream, or of all.
+
+All lanes look alike, so that one loop (`publisher`) drives any mix of them. Replies to a lane
+arrive on `<prefix>.<token>`; the lane chooses its tokens.
+"""
 
 from __future__ import annotations
 

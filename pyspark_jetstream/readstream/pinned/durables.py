@@ -124,7 +124,7 @@ class Durables:
         paused = self._pauses.get(partition)
         return self._neighbours.report(partition) | ({"pausedUntil": paused} if paused else {})
 
-    def read(
+    def read_of(
         self,
         partition: SubjectPartition,
         offset: Offset,
@@ -180,7 +180,7 @@ class Durables:
         """
         if self._prepared:
             return False
-        reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
+        reads = [self.read_of(p, start, infos[p.stream]) for p in self._layout]
         self._neighbours.listen(reads)
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
         for read, info in zip(reads, consumers, strict=True):
@@ -294,7 +294,7 @@ class Durables:
         changes = {}
         for index, info in seen.items():
             partition = self._layout.partitions[index]
-            read = self.read(partition, start, infos[partition.stream])
+            read = self.read_of(partition, start, infos[partition.stream])
             made = self.made.get(index) if read.retention == "interest" else None
             changes[index] = list(consumer_changes(consumer_config(read), info, made))
             self._note_pause(read, changes[index], info)
@@ -350,7 +350,7 @@ class Durables:
             seen = {index: info for index, info in seen.items() if index not in around}
         is_renamed = self._neighbours.is_renamed()
         reads = [
-            self.read(p, start, infos[p.stream])
+            self.read_of(p, start, infos[p.stream])
             for p in self._layout
             if is_renamed or p.index in seen or p.index in due
         ]
@@ -387,7 +387,7 @@ class Durables:
         """Asks to be told when one of these partitions has a message behind `start`."""
         watch = self._neighbours.watch
         if self._prepared and watch is not None:
-            reads = [self.read(p, start, infos[p.stream]) for p in self._layout]
+            reads = [self.read_of(p, start, infos[p.stream]) for p in self._layout]
             try:
                 self._pull(reads, start.sequences, watch, partitions)
             except JetStreamError as error:
@@ -412,23 +412,23 @@ class Durables:
     # ── settling ─────────────────────────────────────────────────────────────────────────────
 
     def settle(
-        self, end: Offset, infos: Mapping[str, StreamInfo], without: set[int], amid: bool = False
+        self, end: Offset, infos: Mapping[str, StreamInfo], around: set[int], is_deep: bool = False
     ) -> None:
         """
         Settles what is at or before `end`. Of a stream that was made anew since, or taken back,
         nothing is settled: it holds other messages under these sequences.
 
         Args:
-            without: partitions that were read without their consumers.
-            amid: whether the batch lies amid a backlog. Consumers of `limits` streams are moved
+            around: partitions that were read without their consumers.
+            is_deep: whether the batch lies amid a backlog. Consumers of `limits` streams are moved
                 along at the next look then: only the lag that the server shows depends on it.
         """
         same = [p for p in self._layout if _is_of(end, p.index, infos[p.stream])]
-        reads = [self.read(p, end, infos[p.stream]) for p in same]
-        without = without | self._behind
-        self._behind = {r.partition for r in reads if amid and r.retention == "limits"} & without
-        without = without - self._behind
-        resets = [r for r in reads if r.retention == "interest" or r.partition in without]
+        reads = [self.read_of(p, end, infos[p.stream]) for p in same]
+        due = around | self._behind
+        self._behind = {r.partition for r in reads if is_deep and r.retention == "limits"} & due
+        due -= self._behind
+        resets = [r for r in reads if r.retention == "interest" or r.partition in due]
         # A reset of a consumer that is gone is not answered at all.
         consumers = self._js.consumer_infos([(r.stream, r.consumer) for r in resets])
         there = {r.partition for r, info in zip(resets, consumers, strict=True) if info is not None}

@@ -60,10 +60,6 @@ class ClaimedRead:
     def __repr__(self) -> str:
         return f"<ClaimedRead {self.expected} of {self.stream}>"
 
-    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        return read_claimed(client, self)
-
     @property
     def expected(self) -> int:
         """Number of its messages."""
@@ -93,43 +89,42 @@ class ClaimedRead:
             return 0
         return sum(length(ranges) for count, ranges in self.claims.items() if count >= minimum)
 
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """
+        The messages claimed, ascending by sequence, with their number of deliveries as last column.
 
-def read_claimed(client: Client, read: ClaimedRead) -> Iterator[pa.RecordBatch]:
-    """
-    The messages claimed, ascending by sequence, with their number of deliveries as last column.
-
-    Raises:
-        ReadTimeoutError: No progress within `requestTimeout`.
-        DataLossError: A claimed message has left the stream (`failOnDataLoss`).
-        ReadError: Direct get is off, or the server refuses the request.
-    """
-    sequences, deliveries = _columns(read.claims)
-    rows, excused = 0, read.excusable
-    gathered: list[pa.RecordBatch] = []
-    for batch in _batches(client, read, sequences):
-        if len(read.claims) == 1:
-            counts = deliveries[: batch.num_rows]
-        else:
-            counts = deliveries.take(pc.index_in(batch.column("sequence"), sequences))
-        rows += batch.num_rows
-        if read.others_from is not None:
-            excused -= pc.sum(pc.greater_equal(counts, read.others_from)).as_py()
-        gathered.append(batch.append_column(pa.field("deliveries", pa.int32()), counts))
-        if (
-            sum(part.num_rows for part in gathered) >= MAX_BATCH_ROWS
-            or sum(part.nbytes for part in gathered) >= MAX_BATCH_BYTES
-        ):
+        Raises:
+            ReadTimeoutError: No progress within `requestTimeout`.
+            DataLossError: A claimed message has left the stream (`failOnDataLoss`).
+            ReadError: Direct get is off, or the server refuses the request.
+        """
+        sequences, deliveries = _columns(self.claims)
+        rows, missing = 0, self.excusable  # of those that may be missing, until they come
+        gathered: list[pa.RecordBatch] = []
+        for batch in _batches(client, self, sequences):
+            if len(self.claims) == 1:
+                counts = deliveries[: batch.num_rows]
+            else:
+                counts = deliveries.take(pc.index_in(batch.column("sequence"), sequences))
+            rows += batch.num_rows
+            if self.others_from is not None:
+                missing -= pc.sum(pc.greater_equal(counts, self.others_from)).as_py()
+            gathered.append(batch.append_column(pa.field("deliveries", pa.int32()), counts))
+            if (
+                sum(part.num_rows for part in gathered) >= MAX_BATCH_ROWS
+                or sum(part.nbytes for part in gathered) >= MAX_BATCH_BYTES
+            ):
+                yield _together(gathered)
+                gathered = []
+        if gathered:
             yield _together(gathered)
-            gathered = []
-    if gathered:
-        yield _together(gathered)
-    if excused:
-        logger.info(
-            "stream=%s partition=%d: %d of %d claims were acknowledged meanwhile, by whoever had"
-            " them before or got them after the ack wait",
-            read.stream, read.partition, excused, read.expected,
-        )  # fmt: skip
-    check_loss(JetStream(client), read.span, rows + excused)
+        if missing:
+            logger.info(
+                "stream=%s partition=%d: %d of %d claims were acknowledged meanwhile, by whoever"
+                " had them before or got them after the ack wait",
+                self.stream, self.partition, missing, self.expected,
+            )  # fmt: skip
+        check_loss(JetStream(client), self.span, rows + missing)
 
 
 def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import ConsumerFencedError
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 
 from ...kits.messages import INBOX, PIN, SID, Message
 from ...kits.options import connection_of
@@ -100,7 +100,7 @@ def test_messages_under_another_pin_are_nobodys_rows(at):
     frames[at - 1 :] = [under(other, each) for each in frames[at - 1 :]]
     rows: list[int] = []
     with pytest.raises(ConsumerFencedError, match=f"under pin id '{other}', ours is '{PIN}'"):
-        for batch in read_consumer(Server(frames), reading(9)):
+        for batch in reading(9).batches(Server(frames)):
             rows += batch.column("sequence").to_pylist()
 
     assert rows == list(range(1, at))[: len(rows)]
@@ -113,7 +113,7 @@ def test_a_message_without_a_pin_is_nobodys_row():
     """
     frames = [under(" " * len(PIN), Message(1).delivered(1, 8))]
     with pytest.raises(ConsumerFencedError, match="under pin id ''"):
-        list(read_consumer(Server(frames), reading(9)))
+        list(reading(9).batches(Server(frames)))
 
 
 def test_messages_under_one_pin_are_the_rows():
@@ -123,7 +123,7 @@ def test_messages_under_one_pin_are_the_rows():
     frames = [Message(i).delivered(i, 9 - i) for i in range(1, 10)]
     rows = [
         seq
-        for batch in read_consumer(Server(frames), reading(9))
+        for batch in reading(9).batches(Server(frames))
         for seq in batch.column("sequence").to_pylist()
     ]
 
@@ -140,7 +140,7 @@ def test_who_takes_over_waits_once_for_the_pin_and_where_the_consumer_stands(wai
     """
     server = Server([Message(i).delivered(i, 9 - i) for i in range(1, 10)], waiting)
 
-    assert sum(batch.num_rows for batch in read_consumer(server, reading(9))) == 9
+    assert sum(batch.num_rows for batch in reading(9).batches(server)) == 9
     assert server.asked == asked
 
 
@@ -165,7 +165,7 @@ def test_one_that_stood_still_reads_what_has_come(monkeypatch):
     server = Slow([Message(i).delivered(i, 9 - i) for i in range(1, 10)])
     rows = [
         sequence
-        for batch in read_consumer(server, reading(9))
+        for batch in reading(9).batches(server)
         for sequence in batch.column("sequence").to_pylist()
     ]
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from pyspark_jetstream.errors import DataLossError, SnapshotLossError
-from pyspark_jetstream.fetch.dataloss import lost
+from pyspark_jetstream.fetch.dataloss import report_loss
 
 LOSSES = (
     DataLossError("S", 3, "messages 1 to 9 left the stream"),
@@ -23,7 +23,7 @@ def test_a_loss_ends_the_query(loss):
     With failOnDataLoss=true the error is raised as it is.
     """
     with pytest.raises(type(loss)) as caught:
-        lost(loss, True)
+        report_loss(loss, True)
 
     assert caught.value is loss
 
@@ -34,7 +34,7 @@ def test_a_loss_is_logged(loss, caplog):
     With failOnDataLoss=false the log says what the error would have.
     """
     with caplog.at_level(logging.WARNING):
-        lost(loss, False)
+        report_loss(loss, False)
 
     (record,) = caplog.records
     assert record.levelname == "WARNING"

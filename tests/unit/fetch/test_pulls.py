@@ -14,7 +14,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import ConsumerFencedError, NotConnectedError, ReadError
 from pyspark_jetstream.fetch import pulls
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config, read_consumer
+from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
 from pyspark_jetstream.fetch.own import ConsumerRefusedError, Own, OwnAttempt
 from pyspark_jetstream.fetch.pace import Courtesy
@@ -390,7 +390,7 @@ def test_a_pinned_consumers_range_is_exact(seed, fault, retention, monkeypatch):
     server.round_trip_s = rng.choice([0.0, 0.1])  # from far away several pulls wait
     read = reading(end, retention)
     server.config = consumer_config(read)
-    found = sequences(read_consumer(server, read))
+    found = sequences(read.batches(server))
     first = [pull for pull in server.asked if "id" not in pull]
 
     assert found == between(server.messages, 0, end)
@@ -412,7 +412,7 @@ def test_an_attempt_whose_turn_is_over_has_no_row_of_another(seed, fault, monkey
     end, found = server.messages[-1].sequence, []
     whole = between(server.messages, 0, end)
     try:
-        for batch in read_consumer(server, reading(end)):
+        for batch in reading(end).batches(server):
             found += sequences([batch])
     except ConsumerFencedError:
         assert fault in server.came and not fault.startswith("423")
@@ -429,4 +429,4 @@ def test_a_pinned_consumer_that_refuses_pulls_is_an_error():
     rng = random.Random(1)
     server = Server(stored(rng, 10), rng, ("409 Exceeded MaxRequestBatch of 1",), 1.0, pinned=True)
     with pytest.raises(ReadError, match="refuses pulls: 409 Exceeded .*; take its limits off"):
-        sequences(read_consumer(server, reading(10)))
+        sequences(reading(10).batches(server))
