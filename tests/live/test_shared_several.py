@@ -94,7 +94,7 @@ def test_a_query_that_is_away_keeps_its_batch(js, three, publish, query, when):
     list in another order and another stream in it, and has its messages once.
     """
     a, b, c = three
-    one, two = (query(stream=f"{b},{a}", **WAITS) for _ in range(2))
+    one, two = (query(stream=of, **WAITS) for of in (f"{b},{a}", f"{a},{b}"))
     assert one.claim() is None and two.claim() is None
     publish(numbered(a, 25) + numbered(b, 25) + numbered(c, 5))
     one.step()
@@ -125,7 +125,7 @@ def test_a_query_that_is_away_for_too_long(js, three, publish, query):
     one = query(stream=f"{a},{b}", **options)
     one.plan()
     one.die()
-    two = query(stream=f"{c},{b}", **options)
+    two = query(stream=f"{b},{c}", **options)
     eventually(lambda: two.drain() or len(two.rows) == 6)
     one.restart()
     tasks = one.tasks()
