@@ -367,8 +367,8 @@ class RangeDriver(Driver):
             return  # it is the consumer of the query that took this one's place
         try:
             offset = self._read_by(end)
-            if offset.layout != self._layout:
-                return
+            if offset.layout != self._layout or not self._infos:
+                return  # nothing was looked at yet in these partitions: the next commit covers it
             modes = next((p.modes for p in self._plans if p.end == offset), ())
             around = {
                 i
