@@ -53,15 +53,15 @@ READ_OPTIONS: Final = table(
         "fail",
         "Action for a message whose subject is not UTF-8."),
     Option("minPartitions", "min_partitions", value_of.positive, "",
-        "Least number of tasks. A backlog or a direct read is cut by sequence into at least this"
+        "Smallest number of tasks. A backlog or a direct read is cut by sequence into at least this"
         " many."),
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
-        "Most messages of a task. A backlog or a direct read is cut by sequence so that no task"
-        " has more."),
+        "Largest number of messages in a task. A backlog or a direct read is cut by sequence so"
+        " that no task has more."),
     Option("maxPublishDelay", "", value_of.duration, "",
-        "Time that a publish into the stream may wait for what this read has asked for. Each task"
-        " asks for less where answers take longer, so a shorter time makes the read slower. Without"
-        " this option tasks aim at `40ms`, but not where others cause the delay."),
+        "Time that a publish into the stream may wait because of this read. If answers take longer,"
+        " each task asks for fewer messages at a time, so a shorter time makes the read slower."
+        " Without this option tasks aim at `40ms`, unless others cause the delay."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

@@ -8,18 +8,18 @@ the wire of how many.
 Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a block goes as it
 came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
 
-**Lanes.** All rows of one destination subject are a *lane*, first in, first out, always. A lane is
-free, or *parked*: paused by the throttle, or waiting for its rate (`held`). Rows of a limited lane
-go to the queue a few at a time, as the rate lets, and from there on as all rows.
+**Subjects.** All rows of one destination subject go first in, first out, always. A subject is free,
+or *held*: paused by the throttle, or waiting for its rate (`held`). Rows of a limited subject go to
+the queue a few at a time, as the rate lets, and from there on as all rows.
 
-**Order** (overload.md §7). Three queues, chained, of one capacity. A lane stands in the queue of
-its most urgent row: a critical row drags the older rows of its own lane forward, and overtakes all
-other lanes. Behind its last critical row the lane is what its remaining rows are. Within a queue
-lanes take turns. If all that waits may go at once, it goes as it came (A8). Strict priority starves
-nobody: a micro-batch does not end before its last row is stored (A16).
+**Order** (overload.md §7). Three queues, chained, of one capacity. A subject stands in the queue of
+its most urgent row: a critical row drags the older rows of its own subject forward, and overtakes
+all others. Behind its last critical row the subject is what its remaining rows are. Within a queue
+subjects take turns. If all that waits may go at once, it goes as it came (A8). Strict priority
+starves nobody: a micro-batch does not end before its last row is stored (A16).
 
 **Capacity** (A9, A11, B18). Rows that wait for room have `queueSize` and a quarter of
-`bufferMemory`; parked ones have half of it, so that one paused subject does not fill the queue for
+`bufferMemory`; held ones have half of it, so that one paused subject does not fill the queue for
 all. What is full makes `wants_rows` false, so Spark's iterator waits. A block may exceed a
 capacity, the next is not asked for.
 
@@ -27,7 +27,7 @@ capacity, the next is not asked for.
 push-back a full queue is a healthy batch: Spark's rows are there before anybody wants them. Under
 overload, if the policy is not `block`, rows of the streams that push back make room: of the least
 urgent sheddable priority, the newest first, by their own priority, never an inherited one (A13,
-A14); critical rows never (I2). The others keep their order (A24). `overload` has all of it. Parked
+A14); critical rows never (I2). The others keep their order (A24). `overload` has all of it. Held
 rows neither count nor are they shed for it. What waits for a stream that stays full is given up
 some time before `publishTimeout` would fail the task (`give_up`), if it may be shed.
 
@@ -103,7 +103,7 @@ class Rules:
     queue_size: int | str
     """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
     queue_bytes: int
-    parked_bytes: int
+    held_bytes: int
     """Upper bound of the bytes of rows whose subjects are paused."""
     sheddable: frozenset[Priority]
     """Priorities that may be shed; none is `overloadPolicy=block`."""
@@ -120,8 +120,8 @@ class Rules:
     A row whose subject an operator pauses fails after it. With 0 such a row has
     `publish_timeout_s`, and fails at once if the pause is longer.
     """
-    by_lane: bool
-    """Whether rows of a lane keep their order; if not, each goes by its own priority."""
+    by_subject: bool
+    """Whether rows of a subject keep their order; if not, each goes by its own priority."""
 
     @property
     def fail_fast(self) -> bool:
@@ -156,8 +156,8 @@ class Admission:
         self._rules = rules
         self._throttle = throttle
         self._aside = aside
-        self._queue = RowQueue(rules.by_lane)
-        self._held = Held(rules.by_lane, throttle)
+        self._queue = RowQueue(rules.by_subject)
+        self._held = Held(rules.by_subject, throttle)
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
         self._checked_at = -math.inf
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
@@ -167,16 +167,16 @@ class Admission:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {priority.label}" for priority, count in self.counts().items())
-        return f"<Admission {counts}; {len(self._held)} parked; {self.shed} shed>"
+        return f"<Admission {counts}; {len(self._held)} held; {self.shed} shed>"
 
     @property
-    def is_parked_full(self) -> bool:
-        """Whether parked rows are what keeps others from coming."""
-        return self._held.nbytes >= self._rules.parked_bytes
+    def is_held_full(self) -> bool:
+        """Whether held rows are what keeps others from coming."""
+        return self._held.nbytes >= self._rules.held_bytes
 
     @property
     def waiting(self) -> int:
-        """Number of rows in the queue, parked rows included."""
+        """Number of rows in the queue, held rows included."""
         return len(self._queue) + len(self._held)
 
     def counts(self) -> dict[Priority, int]:
@@ -208,7 +208,7 @@ class Admission:
 
     def wants_rows(self, now: float, load: Load) -> bool:
         """Whether the next block may come; if not, Spark's iterator waits."""
-        if self.is_parked_full:
+        if self.is_held_full:
             return False
         if not self._is_full(load):
             return True
@@ -236,7 +236,7 @@ class Admission:
     def give_back(self, messages: Messages, now: float) -> None:
         """
         Takes rows back, in any order: such as were not sent, or were and have to wait because their
-        subject is paused. They go before all later ones of their lanes.
+        subject is paused. They go before all later ones of their subjects.
         """
         messages = messages.take(pc.sort_indices(messages.rows))
         self.refund(messages, now)

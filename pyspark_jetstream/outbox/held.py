@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from .messages import STORED_LESS
-from .order import oldest_of_lanes
+from .order import oldest_by_subject
 from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
 from .throttling.throttle import Throttle
@@ -40,15 +40,15 @@ class Late(NamedTuple):
 class Held:
     """
     Args:
-        by_lane: as in `RowQueue`.
+        by_subject: as in `RowQueue`.
         throttle: is told for which rates rows wait.
     """
 
-    def __init__(self, by_lane: bool, throttle: Throttle) -> None:
-        self._by_lane = by_lane
+    def __init__(self, by_subject: bool, throttle: Throttle) -> None:
+        self._by_subject = by_subject
         self._throttle = throttle
-        self._paused = RowQueue(by_lane)
-        self._lanes: list[Late] = []
+        self._paused = RowQueue(by_subject)
+        self._late: list[Late] = []
         self._since = math.inf  # of the first of the paused rows
         self._limited: dict[tuple[KeptRate, ...], RowQueue] = {}
 
@@ -98,19 +98,19 @@ class Held:
         """Takes rows of paused subjects."""
         if len(block.messages):
             self._paused.append(block)
-            oldest = oldest_of_lanes(block.messages, block.since)
-            self._lanes += [Late(*lane) for lane in oldest]
+            oldest = oldest_by_subject(block.messages, block.since)
+            self._late += [Late(*each) for each in oldest]
             self._since = min(self._since, pc.min(block.since).as_py())
 
     def limit(self, paces: tuple[KeptRate, ...], block: Block) -> None:
         """Takes rows that keep these rates, behind the others that do."""
         if len(block.messages):
-            self._limited.setdefault(paces, RowQueue(self._by_lane)).append(block)
+            self._limited.setdefault(paces, RowQueue(self._by_subject)).append(block)
 
     def clear(self) -> list[Block]:
         """Lets go of all rows; here they are."""
         blocks = [block for queue in self._queues() for block in queue.clear()]
-        self._lanes.clear()
+        self._late.clear()
         self._since = math.inf
         self._limited.clear()
         return blocks
@@ -146,7 +146,7 @@ class Held:
 
     def lately(self, now: float) -> Iterator[Late]:
         """Waiting times: of each paused subject, and of the rows under each rate."""
-        yield from self._lanes
+        yield from self._late
         for paces, queue in self._limited.items():
             due = _due(paces, queue, now)
             yield Late(queue.first_subject, queue.oldest(), None, _moved(paces), due)

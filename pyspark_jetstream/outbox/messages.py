@@ -74,6 +74,11 @@ class Messages:
         return view(self.indices)
 
     @property
+    def row_targets(self) -> pa.Array:
+        """INT32: the stream of each row, by its place in `Targets`; null for none."""
+        return self.targets.take(self.indices)
+
+    @property
     def subjects(self) -> list[str]:
         """The distinct subjects of these messages; `distinct` may have some of others, too."""
         return [self.distinct[code] for code in pc.unique(self.indices).to_pylist()]
@@ -109,7 +114,7 @@ class Messages:
             return parts[0]
         subject = pa.concat_arrays([part.subject for part in parts])
         encoded = subject.dictionary_encode()
-        row_targets = pa.concat_arrays([part.targets.take(part.indices) for part in parts])
+        row_targets = pa.concat_arrays([part.row_targets for part in parts])
         codes = numbers(len(encoded.dictionary))
         return Messages(
             subject=subject,

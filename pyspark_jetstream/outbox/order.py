@@ -1,5 +1,5 @@
 """
-The order of waiting rows (overload.md §7): lanes by their most urgent row, in turns.
+The order of waiting rows (overload.md §7): subjects by their most urgent row, in turns.
 
 Rule 1: a few kernels over the rows, no loop.
 """
@@ -20,25 +20,25 @@ PLACE_BITS: Final = 24
 """Bits of a row's place in the sort key; more rows than this are not sorted at one time."""
 
 
-def in_order(messages: Messages, places: pa.Array, by_lane: bool) -> pa.Array:
+def in_order(messages: Messages, places: pa.Array, by_subject: bool) -> pa.Array:
     """
     The places in the order in which their rows go.
 
     Args:
         places: INT64, of those that wait, in the order of arrival.
-        by_lane: whether rows of a lane keep their order; if not, each goes by its own priority.
+        by_subject: whether rows of a subject keep their order; if not, each goes by its priority.
     """
     if messages.priorities is None:
         return places
-    lanes = messages.indices.take(places)
+    subjects = messages.indices.take(places)
     own = messages.priorities.take(places)
     here = all_places(len(places))
-    if not by_lane:
+    if not by_subject:
         keys = pc.add(pc.shift_left(own.cast(pa.int64()), PLACE_BITS), here)
         return places.take(pc.sort_indices(keys))
-    classes = _classes(lanes, own)
-    # Of each lane and class one row a turn; of those of a turn, the first that came.
-    turns = ranks(pc.add(pc.multiply(lanes.cast(pa.int64()), 3), classes))
+    classes = _classes(subjects, own)
+    # Of each subject and class one row a turn; of those of a turn, the first that came.
+    turns = ranks(pc.add(pc.multiply(subjects.cast(pa.int64()), 3), classes))
     keys = pc.add(
         pc.shift_left(classes.cast(pa.int64()), 2 * PLACE_BITS),
         pc.shift_left(turns.cast(pa.int64()), PLACE_BITS),
@@ -46,27 +46,27 @@ def in_order(messages: Messages, places: pa.Array, by_lane: bool) -> pa.Array:
     return places.take(pc.sort_indices(pc.add(keys, here)))
 
 
-def oldest_of_lanes(messages: Messages, since: pa.Array) -> list[tuple[str, float, float | None]]:
-    """For each lane of the rows: its subject, arrival and first sending of its oldest row."""
+def oldest_by_subject(messages: Messages, since: pa.Array) -> list[tuple[str, float, float | None]]:
+    """Each subject of the rows, with arrival and first sending of its oldest row."""
     sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
-    table = pa.table({"lane": messages.indices, "since": since, "sent": sent})
-    oldest = table.group_by("lane", use_threads=False).aggregate(
+    table = pa.table({"subject": messages.indices, "since": since, "sent": sent})
+    oldest = table.group_by("subject", use_threads=False).aggregate(
         [("since", "min"), ("sent", "min")]
     )
     return [
-        (messages.distinct[lane["lane"]], lane["since_min"], lane["sent_min"])
-        for lane in oldest.to_pylist()
+        (messages.distinct[each["subject"]], each["since_min"], each["sent_min"])
+        for each in oldest.to_pylist()
     ]
 
 
-def _classes(lanes: pa.Array, priorities: pa.Array) -> pa.Array:
-    """INT8: of each row, the most urgent priority of its lane from it on (§7.1 to §7.3)."""
-    here = all_places(len(lanes))
-    classes = pa.repeat(Priority.NON_CRITICAL.code, len(lanes))
+def _classes(subjects: pa.Array, priorities: pa.Array) -> pa.Array:
+    """INT8: of each row, the most urgent priority of its subject from it on (§7.1 to §7.3)."""
+    here = all_places(len(subjects))
+    classes = pa.repeat(Priority.NON_CRITICAL.code, len(subjects))
     for priority in (Priority.NORMAL, Priority.CRITICAL):
         urgent = pc.less_equal(priorities, priority.code)
-        last = of_groups(lanes.filter(urgent), here.filter(urgent), "max")
-        last_urgent = last(lanes)
+        last = of_groups(subjects.filter(urgent), here.filter(urgent), "max")
+        last_urgent = last(subjects)
         dragged = pc.fill_null(pc.less_equal(here, last_urgent), False)
         classes = pc.if_else(dragged, priority.code, classes)
     return classes

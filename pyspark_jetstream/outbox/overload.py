@@ -83,7 +83,7 @@ class Overload:
         if messages.sent is None:
             return places.slice(0, 0)
         is_late = pc.fill_null(pc.less_equal(messages.sent.take(places), sent_by), False)
-        streams = messages.targets.take(messages.indices).take(places)
+        streams = messages.row_targets.take(places)
         return places.filter(pc.is_in(streams, streams.filter(is_late)))
 
     def to_go(

@@ -68,13 +68,13 @@ class RowQueue:
     Rows that wait.
 
     Args:
-        by_lane: whether rows of a subject keep their order; if not, each goes by its own priority.
+        by_subject: whether rows of a subject keep their order; if not, each goes by its priority.
     """
 
-    def __init__(self, by_lane: bool) -> None:
+    def __init__(self, by_subject: bool) -> None:
         self.nbytes = 0
         self._rows = 0
-        self._by_lane = by_lane
+        self._by_subject = by_subject
         self._blocks: deque[Block] = deque()
         self._next: pa.Array | None = None
         """
@@ -201,7 +201,7 @@ class RowQueue:
         places = all_places(len(messages))
         if messages.priorities is None or len(places) <= maximum:
             return places
-        return in_order(messages, places, self._by_lane)
+        return in_order(messages, places, self._by_subject)
 
     def _compact(self) -> None:
         """Lets go of rows that are taken, and of the order of sending: something changes."""

@@ -183,7 +183,7 @@ class Targets:
 
     def __init__(self, find: Callable[[list[str]], list[Target | None]] | None = None) -> None:
         self.streams: list[Target] = []
-        self.again: Callable[[list[Target]], list[Target | None]] = lambda known: (
+        self.as_they_are: Callable[[list[Target]], list[Target | None]] = lambda known: (
             [None] * len(known)
         )
         """Gives streams as they are now; None for one of which nobody can say it."""
@@ -212,7 +212,7 @@ class Targets:
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        renewed = self.again(self.streams)
+        renewed = self.as_they_are(self.streams)
         unseen = [
             known.name for known, now in zip(self.streams, renewed, strict=True) if now is None
         ]

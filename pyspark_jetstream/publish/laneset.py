@@ -219,8 +219,8 @@ class LaneSet:
             self._is_far = self._seems_far
         if messages.unsure is not None:
             self._checks.is_due |= pc.any(pc.is_finite(messages.unsure)).as_py()
-        codes = messages.targets.take(messages.indices)
-        places = pc.unique(codes)
+        row_targets = messages.row_targets
+        places = pc.unique(row_targets)
         lanes: dict[Lane, int] = {}
         numbers = []
         for place in places.to_pylist():
@@ -232,7 +232,7 @@ class LaneSet:
             yield lane, messages
             return
         # Sorted once, the rows of each are a run; a filter for each would look at all rows.
-        each = pa.array(numbers, pa.int32()).take(pc.index_in(codes, places))
+        each = pa.array(numbers, pa.int32()).take(pc.index_in(row_targets, places))
         counts = {run["values"]: run["counts"] for run in pc.value_counts(each).to_pylist()}
         ordered, start = messages.take(pc.array_sort_indices(each)), 0
         for lane, number in lanes.items():

@@ -114,11 +114,11 @@ _OWN: Final = table(
     Option("createStream", "", value_of.boolean, "false",
         "Create the target stream if it is missing. A stream that is there is never changed."),
     Option("maxInFlight", "max_in_flight", value_of.positive, "4096",
-        "Most publishes of a task that have no PubAck yet. Round trips and refusals may set a"
-        " smaller window. Without this option the window is twice as large if a round trip takes"
-        " 10 ms or more."),
+        "Largest number of publishes of a task that have no PubAck yet. Round trips and refusals"
+        " may set a smaller window. Without this option the window is twice as large if a round"
+        " trip takes 10 ms or more."),
     Option("bufferMemory", "", value_of.size, "128MiB",
-        "Most bytes of rows that a task holds. A quarter is on the wire, a quarter is in the"
+        "Largest size of all rows that a task holds. A quarter is on the wire, a quarter is in the"
         " queue, and half is for rows of paused subjects."),
     Option("ackTimeout", "ack_timeout_s", value_of.duration, "5s",
         "If no PubAck came within this time, the message is sent again."),

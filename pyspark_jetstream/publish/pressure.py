@@ -77,14 +77,14 @@ PRESSURE_OPTIONS: Final = table(
         " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"
         " `exactlyOnce`."),
     Option("throttleParkBytes", "park_bytes", value_of.size, "1GiB",
-        "Most bytes of the parking stream. When it is full, rows of paused subjects wait in their"
+        "Largest size of the parking stream. When it is full, rows of paused subjects wait in their"
         " task."),
     Option("throttleReroute", "reroutes_weights", value_of.boolean, "false",
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
         "The order that rows keep."),
     Option("queueSize", "queue_size", _queue_size, "auto",
-        "Most rows that wait for the window: a number or a word."),
+        "Largest number of rows that wait for the window: a number or a word."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
         "If a row waits in the queue for longer, it is shed, or its task fails. Without this"
         " option rows wait.",
@@ -158,9 +158,9 @@ def under_pressure(values: Values) -> dict[str, Any]:
             Rules,
             sheddable=frozenset() if policy == "block" else values["shedPriorities"],
             queue_bytes=max(1, memory // 4),
-            parked_bytes=max(1, memory // 2),
+            held_bytes=max(1, memory // 2),
             overload_window_s=OVERLOAD_WINDOW_S,
-            by_lane=values["publishOrder"] != "none",
+            by_subject=values["publishOrder"] != "none",
         ),
         "priorities": values.fill(Priorities),
     }

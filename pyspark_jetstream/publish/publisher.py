@@ -118,7 +118,7 @@ class Publisher:
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
-        self._left_out = 0  # rows that an earlier attempt has stored
+        self._stored_before = 0  # rows that an earlier attempt has stored, or parked
         self._unreleased: list[Leaving] = []
         """Shed rows that the caller has not released."""
         self._goes_on = False  # whether rows have left the queue for this turn
@@ -163,7 +163,7 @@ class Publisher:
         offered = self.admission.offered + shed.unfit
         stored_in = earliest(lane.tally.stored_in for lane in self.lanes.main)
         parked = self.lanes.parked.tally.acked if self.lanes.parked is not None else 0
-        if offered != acked + self._left_out + shed.stored + shed.dropped + parked:
+        if offered != acked + self._stored_before + shed.stored + shed.dropped + parked:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         self.close()
         dead = shed.stored, shed.dropped
@@ -236,7 +236,7 @@ class Publisher:
         """
         rows, reason = leaving
         unstored = rows if fresh is None else rows.where(fresh)
-        self._left_out += len(rows) - len(unstored)
+        self._stored_before += len(rows) - len(unstored)
         if reason is not None:
             self.shedding.shed(unstored, reason)
             return
@@ -269,7 +269,7 @@ class Publisher:
             self.admission.refund(parted, now)
             letters = aside.take(parted)
             if letters is None:
-                self._left_out += len(parted)
+                self._stored_before += len(parted)
             else:
                 self.lanes.park(letters)
         paused = throttle.paused(pa.array(rows.distinct, pa.string()), now)
@@ -303,7 +303,7 @@ class Publisher:
 
     def _cause(self) -> Cause:
         """Why there is no room."""
-        if self.admission.is_parked_full:
+        if self.admission.is_held_full:
             return "throttle"
         return "frozen" if any(lane.is_frozen for lane in self.lanes.main) else "queue"
 

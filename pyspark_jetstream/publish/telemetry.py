@@ -426,7 +426,7 @@ class Routes:
         """
         table = pa.table(
             {
-                "place": messages.targets.take(messages.indices),
+                "place": messages.row_targets,
                 "route": self.of(messages.distinct).take(messages.indices),
                 "priority": priorities_of(messages),
                 "row": all_places(len(messages)),

@@ -344,7 +344,7 @@ class Alone:
         return True
 
     def is_past(self, upto: Offset) -> bool:
-        """Whether all up to here is committed by another query, and may have left the stream."""
+        """Whether all up to here is committed by another query: there is none."""
         return False
 
     def warm_ups(self, tasks: int) -> list[ReadTask]:
@@ -489,12 +489,17 @@ class Standby:
         return True
 
     def is_past(self, upto: Offset) -> bool:
-        """Whether all up to here is committed by another query, and may have left the stream."""
+        """
+        Whether all up to here is committed by another query: its rows are handed on, and may have
+        left the stream. A query's own note says nothing: its checkpoint may have been taken back.
+        """
         recorded = self._lease.recorded if self._lease is not None else None
-        if recorded is None:
+        if recorded is None or recorded.query == upto.query:
             return False
         if self._options.several is None and recorded.layout not in (None, upto.layout):
             return True  # whoever went over to other partitions has read these
+        if any(recorded.streams.get(name) != made for name, made in upto.streams.items()):
+            return False  # positions of another stream
         theirs = recorded.by_place
         return all(theirs.get(place, -1) >= mine for place, mine in upto.by_place.items())
 

@@ -63,7 +63,7 @@ SHARING_OPTIONS: Final = table(
         " Without this option it does so at once.",
         absent=0.0),
     Option("maxAckPending", "max_ack_pending", value_of.positive, "500000",
-        "Most claims that all readers of a shared consumer hold together."),
+        "Largest number of claims that all readers of a shared consumer hold together."),
     Option("maxDeliver", "max_deliver", value_of.positive, "",
         "If a message is claimed more often than this, it goes to `deadLetterSubject` and is"
         " terminated."),
@@ -96,10 +96,10 @@ _OWN: Final = table(
     Option("readMode", "read_mode", value_of.choice("auto", "consumer", "direct"), "auto",
         "The way in which messages are read."),
     Option("maxRecordsPerTrigger", "max_records", value_of.positive, "",
-        "Most messages of a batch."),
+        "Largest number of messages in a batch."),
     Option("maxBytesPerTrigger", "max_bytes", value_of.size, "",
-        "Approximate most bytes of a batch. They are computed from the average message of the"
-        " stream."),
+        "Largest number of bytes in a batch, approximately: it is computed from the average message"
+        " of the stream."),
     Option("minRecordsPerTrigger", "min_records", value_of.positive, "",
         "A batch begins only when this many messages wait, or after `maxTriggerDelay`."),
     Option("maxTriggerDelay", "max_trigger_delay_s", value_of.duration, "15m",

@@ -349,6 +349,12 @@ class RangeDriver(Driver):
             self._durables.look(offset, self._watched.seen, self._around)
         if plan is None:
             plan = self._replanned(offset, upto, is_past)
+        if is_past:
+            logger.warning(
+                "standby: the batch that this query had begun is run without rows, because another"
+                " query has committed all of them"
+            )
+            return self._turn.warm_ups(len(self._tasks.of(plan, self._is_deep, logged)))
         self._await_parts(plan)
         self._count_batch(plan)
         return self._tasks.of(plan, self._is_deep, logged)

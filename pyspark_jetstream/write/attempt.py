@@ -91,7 +91,7 @@ class TaskReport:
     """The target streams as they were found, for the commit."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Names of headers that did not go out, and of how many rows."""
-    fresh: int = 0
+    sequenced: int = 0
     """Rows that have a sequence of their own behind the ends of these streams, as far as known."""
 
 
@@ -173,7 +173,7 @@ class TaskAttempt:
         self._builder = builder
         self._streams = streams
         self._targets = streams.targets
-        self._targets.again = self._as_they_are
+        self._targets.as_they_are = self._as_they_are
         self._mapping = mapping
         self._signals = signals
         self._reached: dict[str, Target] = {}
@@ -206,46 +206,24 @@ class TaskAttempt:
         self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
         self._streams.parking = parking(self._streams, task.options, record)
+        self._streams.publishing = True
         if record.again:
             self._recover(record, moves)
-        self._streams.publishing = True
         counts = self._publish(self._rows(first, batches))
         self._streams.publishing = False
-        stored, stored_in = 0, counts.stored_in
-        if self._recovery is not None:
-            self._recovery.check_end(self._builder.rows)
-            stored = self._recovery.stored
-            stored_in = earliest((stored_in, self._recovery.stored_in))
-        total = written(self._builder, stored, counts)
-        self._check_reached(counts.stored_in)
-        Ledger(JetStream(task.client)).check(record)
-        found = [seen for seen in self._streams.seen.values() if seen.name in self._reached]
-        report = self._report
-        report.seen = [
-            seen.since(record.streams.get(seen.name, seen.before)).holding(
-                stored_in.get(seen.name, 0)
-            )
-            for seen in found
-        ]
-        report.seen += [
-            seen.since(record.streams[seen.name]) for seen in self._elsewhere(stored_in)
-        ]
-        if task.counts_duplicates(self._builder, is_first=not record.forgotten):
-            report.fresh = fresh_rows(total, counts, {seen.name for seen in report.seen})
-        report.seen += self._streams.holding_dead(counts.dead_in)
-        return total
+        return self._account(record, counts)
 
     def _publish(self, rows: Iterable[Messages]) -> Counts:
         """The loop of a write that has a ledger: it looks there between two turns."""
         task, options = self._task, self._task.options
-        recovers = self._recovery is not None
+        recovery = self._recovery
         context = WriteContext(
             options,
             self._targets,
             task.origin,
             self._report.telemetry,
             self._signals,
-            is_checked=recovers,
+            is_checked=recovery is not None,
             aside=self._streams.parking,
         )
         with (
@@ -256,13 +234,41 @@ class TaskAttempt:
                 self._look()
                 for leaving in publisher.leaving():
                     with asking(f"whether {len(leaving.rows)} rows are stored already"):
-                        fresh = self._unseen(leaving.rows) if recovers else None
+                        fresh = self._unseen(recovery, leaving.rows) if recovery else None
                     publisher.release(leaving, fresh)
                 repeated = publisher.turn()
                 if repeated is not None:
                     with asking(f"who has stored {len(repeated)} rows"):
                         self._check_repeated(repeated)
         return publisher.counts()
+
+    def _account(self, record: TaskRecord, counts: Counts) -> Written:
+        """
+        The outcome of the rows, which are all stored; the report gets the rest.
+
+        Raises:
+            TargetChangedError: See `_check_reached`.
+            WriterFencedError: Another attempt has taken the task over.
+        """
+        task, report, noted = self._task, self._report, record.streams
+        stored, stored_in = 0, counts.stored_in
+        if self._recovery is not None:
+            self._recovery.check_end(self._builder.rows)
+            stored = self._recovery.stored
+            stored_in = earliest((stored_in, self._recovery.stored_in))
+        total = written(self._builder, stored, counts)
+        self._check_reached(counts.stored_in)
+        Ledger(JetStream(task.client)).check(record)
+        report.seen = [
+            seen.since(noted.get(seen.name, seen.before)).holding(stored_in.get(seen.name, 0))
+            for seen in self._streams.seen.values()
+            if seen.name in self._reached
+        ]
+        report.seen += [seen.since(noted[seen.name]) for seen in self._elsewhere(stored_in)]
+        if task.counts_duplicates(self._builder, is_first=not record.forgotten):
+            report.sequenced = sequenced_rows(total, counts, {seen.name for seen in report.seen})
+        report.seen += self._streams.holding_dead(counts.dead_in)
+        return total
 
     def _check_reached(self, stored_in: Iterable[str]) -> None:
         """
@@ -385,7 +391,6 @@ class TaskAttempt:
     # ── what is stored already ───────────────────────────────────────────────────────────────
 
     def _recover(self, record: TaskRecord, moves: bool) -> None:
-        self._streams.publishing = True
         js = JetStream(self._streams.client)
         for name in record.streams:
             if name == self._task.options.rules.park_stream:
@@ -401,17 +406,13 @@ class TaskAttempt:
         name, prefix = str(self._task.name), self._task.id_prefix
         self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
 
-    def _unseen(self, messages: Messages) -> pa.Array:
+    def _unseen(self, recovery: Recovery, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
-        fresh = pa.array([True] * len(messages))
-        recovery = self._recovery
-        if recovery is None:
-            return fresh
+        fresh, row_targets = pa.array([True] * len(messages)), messages.row_targets
         with self._asking:
             recovery.refresh(self._earlier, _REFRESH * self._window_s())
-        codes = messages.targets.take(messages.indices)
         for place in places_of(messages).to_pylist():
-            own = pc.equal(codes, int32(place))
+            own = pc.equal(row_targets, int32(place))
             unseen = recovery.fresh(messages.where(own), self._targets[place])
             fresh = pc.replace_with_mask(fresh, own, unseen)
         return fresh
@@ -431,9 +432,9 @@ class TaskAttempt:
             return  # an operator wants it written again, by the same ids
         made = pc.fill_null(pc.starts_with(messages.ids, f"{prefix}-"), False)
         messages = messages.where(made)
-        codes = messages.targets.take(messages.indices)
+        row_targets = messages.row_targets
         for place in places_of(messages).to_pylist():
-            own, target = messages.where(pc.equal(codes, int32(place))), self._targets[place]
+            own, target = messages.where(pc.equal(row_targets, int32(place))), self._targets[place]
             if self._recovery is not None:  # or has the attempt before stored it just now?
                 with self._asking:
                     self._recovery.refresh(self._earlier, 0.0)
@@ -449,10 +450,10 @@ class TaskAttempt:
 
 def places_of(messages: Messages) -> pa.Array:
     """The distinct target streams of the messages; rows that can be no messages have none."""
-    return pc.unique(messages.targets.take(messages.indices)).drop_null()
+    return pc.unique(messages.row_targets).drop_null()
 
 
-def fresh_rows(total: Written, counts: Counts, seen: Container[str]) -> int:
+def sequenced_rows(total: Written, counts: Counts, seen: Container[str]) -> int:
     """Rows that have a sequence of their own in these streams; 0 where some may be elsewhere."""
     if not all(name in seen for name in counts.stored_in):
         return 0

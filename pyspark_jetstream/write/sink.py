@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -95,7 +95,7 @@ class Published(WriterCommitMessage):
     """Of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""
-    fresh: int = 0
+    sequenced: int = 0
     """Rows that have a sequence of their own in these streams, as far as known."""
 
 
@@ -135,6 +135,132 @@ def stream_writer(
     writer = JetStreamStreamWriter(options, schema)
     _prepare(options, schema)
     return writer
+
+
+class JetStreamBatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        _check(schema, options)
+        self.options = options
+        self.write_id = os.urandom(8).hex()
+        """Made once on the driver: every attempt of a task makes the same ids of it."""
+
+    def __repr__(self) -> str:
+        return f"<JetStreamBatchWriter {self.write_id}>"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publishes the rows of one task; returns when each has its PubAck."""
+        return _write(self.options, iterator, self.write_id, 0, Ids(self.write_id))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Checks the counts, and the streams, in which the rows are already."""
+        self._log_for()
+        total = _sum(messages, self.options)
+        _check_targets(self.options, messages)
+        if total is not None:
+            _log(f"write={self.write_id}", messages, total)
+        _warn(messages, once=False)
+        self._forget()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Says what stays: nothing that a stream has stored can be taken back."""
+        self._log_for()
+        logger.warning(
+            "write=%s was aborted by Spark, whose error says why. %d rows of it stay in their"
+            " streams. If the write is run again, they are stored twice",
+            self.write_id, _left(messages),
+        )  # fmt: skip
+        self._forget()
+
+    def _log_for(self) -> None:
+        name = self.options.metrics.query_name
+        log_for(self.options.connection.log_level, name or self.write_id)
+
+    def _forget(self) -> None:
+        """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
+        try:
+            if self.options.ledger:
+                with _ledger(self.options) as ledger:
+                    ledger.forget(self.write_id, 0)
+        except JetStreamError as error:
+            logger.warning(
+                "write=%s: all rows are stored, and its records stay in the ledger until somebody"
+                " deletes them, because they could not be: %s", self.write_id, error,
+            )  # fmt: skip
+
+
+class JetStreamStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch; every attempt, after a restart as well, makes the same ids."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        _check(schema, options)
+        self.options = options
+
+    def __repr__(self) -> str:
+        return "<JetStreamStreamWriter>"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publishes the rows of one task; returns when each has its PubAck."""
+        query, batch = _query_and_batch()
+        return _write(self.options, iterator, query, batch, of_query(query, batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Checks the counts and the streams, and marks the batch as written."""
+        query = _query_of(messages)
+        self._log_for(query, batchId)
+        total = _sum(messages, self.options)
+        targets = _check_targets(self.options, messages)
+        if total is None:
+            logger.info("batch=%d was written before a restart, as the ledger says", batchId)
+        else:
+            _log(f"batch={batchId}", messages, total)
+        _warn(messages, once=True)
+        if not self.options.ledger or query is None:
+            return
+        with _ledger(self.options) as ledger:
+            if total is None:
+                ledger.forget(query, batchId)
+            else:
+                counts, rules = total._asdict(), self.options.rules
+                park = rules.park_stream or ""
+                if park:  # for whoever inspects it
+                    counts |= {PARK_BYTES: rules.park_bytes}
+                ledger.commit(query, batchId, len(messages), counts, targets, park)
+        self._drain(query)
+
+    def _drain(self, query: str) -> None:
+        """
+        Sends parked rows that may go now; the others are sent as soon as they may.
+
+        Raises:
+            PublishError: One will never be stored.
+        """
+        try:
+            is_left = drain(self.options, query) > 0
+        except JetStreamError as error:
+            if not (error.retryable or isinstance(error, WriterFencedError)):
+                raise
+            logger.warning(
+                "query=%s: parked rows could not be sent. They stay parked, and that is tried again"
+                " until the stream has them: %s", query, error,
+            )  # fmt: skip
+            is_left = True
+        if is_left:
+            keep_draining(self.options, query)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Says what stays: the batch runs again with the same ids."""
+        self._log_for(_query_of(messages), batchId)
+        logger.warning(
+            "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
+            " their streams. It runs again, with the same ids, when the query is started again",
+            batchId, _left(messages),
+        )  # fmt: skip
+
+    def _log_for(self, query: str | None, batch: int) -> None:
+        name = self.options.metrics.query_name
+        log_for(self.options.connection.log_level, name or query, batch)
 
 
 def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, str]]:
@@ -298,7 +424,7 @@ def _write(
         tuple(report.seen),
         (context.getLocalProperty(_RUN) if context is not None else None) or "",
         dict(report.left_out),
-        report.fresh,
+        report.sequenced,
     )
 
 
@@ -316,7 +442,7 @@ def _check_targets(
     ]
     if not seen:
         return []
-    rows = sum(message.fresh for message in messages if isinstance(message, Published))
+    rows = sum(message.sequenced for message in messages if isinstance(message, Published))
     with borrow(options.connection) as client:
         return check_targets(JetStream(client), seen, rows)
 
@@ -351,138 +477,10 @@ def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
         )  # fmt: skip
 
 
-class JetStreamBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
-
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        _check(schema, options)
-        self.options = options
-        self.write_id = os.urandom(8).hex()
-        """Made once on the driver: every attempt of a task makes the same ids of it."""
-
-    def __repr__(self) -> str:
-        return f"<JetStreamBatchWriter {self.write_id}>"
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publishes the rows of one task; returns when each has its PubAck."""
-        return _write(self.options, iterator, self.write_id, 0, Ids(self.write_id))
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Checks the counts, and the streams, in which the rows are already."""
-        self._log_for()
-        total = _sum(messages, self.options)
-        _check_targets(self.options, messages)
-        if total is not None:
-            _log(f"write={self.write_id}", messages, total)
-        _warn(messages, once=False)
-        self._forget()
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Says what stays: nothing that a stream has stored can be taken back."""
-        self._log_for()
-        logger.warning(
-            "write=%s was aborted by Spark, whose error says why. %d rows of it stay in their"
-            " streams. If the write is run again, they are stored twice",
-            self.write_id, _left(messages),
-        )  # fmt: skip
-        self._forget()
-
-    def _log_for(self) -> None:
-        name = self.options.metrics.query_name
-        log_for(self.options.connection.log_level, name or self.write_id)
-
-    def _forget(self) -> None:
-        """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
-        try:
-            if self.options.ledger:
-                _ledger(self.options, lambda ledger: ledger.forget(self.write_id, 0))
-        except JetStreamError as error:
-            logger.warning(
-                "write=%s: all rows are stored, and its records stay in the ledger until somebody"
-                " deletes them, because they could not be: %s", self.write_id, error,
-            )  # fmt: skip
-
-
-class JetStreamStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch; every attempt, after a restart as well, makes the same ids."""
-
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        _check(schema, options)
-        self.options = options
-
-    def __repr__(self) -> str:
-        return "<JetStreamStreamWriter>"
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publishes the rows of one task; returns when each has its PubAck."""
-        query, batch = _query_and_batch()
-        return _write(self.options, iterator, query, batch, of_query(query, batch))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Checks the counts and the streams, and marks the batch as written."""
-        query = self._log_for(messages, batchId)
-        total = _sum(messages, self.options)
-        targets = _check_targets(self.options, messages)
-        if total is None:
-            logger.info("batch=%d was written before a restart, as the ledger says", batchId)
-        else:
-            _log(f"batch={batchId}", messages, total)
-        _warn(messages, once=True)
-        if not self.options.ledger or query is None:
-            return
-        if total is None:
-            _ledger(self.options, lambda ledger: ledger.forget(query, batchId))
-        else:
-            counts, rules = total._asdict(), self.options.rules
-            park = rules.park_stream or ""
-            if park:  # for whoever inspects it
-                counts |= {PARK_BYTES: rules.park_bytes}
-            _ledger(
-                self.options,
-                lambda ledger: ledger.commit(query, batchId, len(messages), counts, targets, park),
-            )
-        self._drain(query)
-
-    def _drain(self, query: str) -> None:
-        """
-        Sends parked rows that may go now; the others are sent as soon as they may.
-
-        Raises:
-            PublishError: One will never be stored.
-        """
-        try:
-            left = drain(self.options, query)
-        except JetStreamError as error:
-            if not (error.retryable or isinstance(error, WriterFencedError)):
-                raise
-            logger.warning(
-                "query=%s: parked rows could not be sent. They stay parked, and that is tried again"
-                " until the stream has them: %s", query, error,
-            )  # fmt: skip
-            left = 1
-        if left:
-            keep_draining(self.options, query)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Says what stays: the batch runs again with the same ids."""
-        self._log_for(messages, batchId)
-        logger.warning(
-            "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
-            " their streams. It runs again, with the same ids, when the query is started again",
-            batchId, _left(messages),
-        )  # fmt: skip
-
-    def _log_for(self, messages: list[WriterCommitMessage | None], batch: int) -> str | None:
-        """The query's id, as its tasks say; None where none does."""
-        query = next((m.write for m in messages if isinstance(m, Published)), None)
-        name = self.options.metrics.query_name
-        log_for(self.options.connection.log_level, name or query, batch)
-        return query
-
-
-def _ledger(options: SinkOptions, call: Callable[[Ledger], None]) -> None:
+@contextmanager
+def _ledger(options: SinkOptions) -> Iterator[Ledger]:
     with borrow(options.connection) as client:
-        call(Ledger(JetStream(client)))
+        yield Ledger(JetStream(client))
 
 
 def _query_and_batch() -> tuple[str, int]:
@@ -498,6 +496,11 @@ def _query_and_batch() -> tuple[str, int]:
     if query is None or batch is None:
         raise CommitError("*", "Spark does not tell the task its query and batch; no stable ids")
     return query, int(batch)
+
+
+def _query_of(messages: list[WriterCommitMessage | None]) -> str | None:
+    """The query's id, as its tasks say; None where none does."""
+    return next((each.write for each in messages if isinstance(each, Published)), None)
 
 
 def _left(messages: list[WriterCommitMessage | None]) -> int:

@@ -52,7 +52,7 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
             "of rows that may be dead letters",
             "send them to a stream that keeps all its messages, leave deadLetterSubject out",
         )
-    if fault is None and not options.rules.by_lane:
+    if fault is None and not options.rules.by_subject:
         fault = target.later_rows_fault(
             "where rows overtake each other (publishOrder=none)",
             "write into a stream that keeps all its messages, leave publishOrder out",

@@ -37,7 +37,7 @@ from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, TaskReport, Written, built, fresh_rows, written
+from .attempt import Task, TaskAttempt, TaskReport, Written, built, sequenced_rows, written
 from .batchmapping import BatchMapping, digest
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
@@ -56,7 +56,7 @@ def write_task(
     batches: Iterable[pa.RecordBatch],
     name: TaskName,
     ids: Ids | None,
-    attempt: int = 0,
+    number: int = 0,
     report: TaskReport | None = None,
 ) -> Written | None:
     """
@@ -65,7 +65,7 @@ def write_task(
     Args:
         name: the same in every attempt of the task.
         ids: of what the `Nats-Msg-Id` of rows without one is made; None makes none.
-        attempt: of the task; operators see it as a producer of its own.
+        number: of the attempt; operators see it as a producer of its own.
         report: gets what is to be said of the task.
 
     Raises:
@@ -78,30 +78,30 @@ def write_task(
     streams = Streams(client, options)
     connection = client.connection
     away_s(connection)  # now: while rows are made the PONG would lie in the socket
-    own = way = _way(client, options)
+    wished = agreed = _wished(client, options)
     note, look = b"", None
     id_prefix = None if ids is None else f"{ids.prefix}-{name.task}"
     if options.ledger:
         ledger = Ledger(JetStream(client))
-        look = ledger.look(name, ids is not None and ids.keyed, way.mapping is not None)
+        look = ledger.look(name, ids is not None and ids.keyed, wished.mapping is not None)
         check_parked(JetStream(client), options, name.write, look.committed)
         if ids is not None:
             id_prefix = ledger.id_prefix(name, ids, look)
-        if way.mapping is not None:
-            way, note = _agreed(ledger, name, own, look)
+        if wished.mapping is not None:
+            agreed, note = _agreed(ledger, name, wished, look)
     if options.dead_letter_subject is not None:
         streams.look_up_dead(
             options.dead_letter_subject.replace(DESTINATION, options.rows.subject or "_")
         )
-    task = Task(client, options, name, attempt, id_prefix, look)
+    task = Task(client, options, name, number, id_prefix, look)
     signals = RowSignals()
-    reroutes = _reroutes(options, way, streams.targets, signals)
+    reroutes = _reroutes(options, agreed, streams.targets, signals)
     builder = MessageBuilder(
         options=replace(
             options.rows,
-            mapping=way.mapping,
-            mapping_key=way.key,
-            cluster=way.cluster,
+            mapping=agreed.mapping,
+            mapping_key=agreed.key,
+            cluster=agreed.cluster,
             once=options.ledger,
         ),
         partition=name.task,
@@ -119,13 +119,13 @@ def write_task(
             report.seen += streams.holding_dead(counts.dead_in)
             found: Written | None = written(builder, 0, counts)
             if found is not None and task.counts_duplicates(builder, is_first=False):
-                report.fresh = fresh_rows(found, counts, streams.seen)
+                report.sequenced = sequenced_rows(found, counts, streams.seen)
         else:
-            one = TaskAttempt(task, builder, streams, report, digest(note), signals)
+            attempt = TaskAttempt(task, builder, streams, report, digest(note), signals)
             try:
-                found = one.run(iter(batches), reroutes is not None)
+                found = attempt.run(iter(batches), reroutes is not None)
             except (OptionError, RowError) as error:
-                if way == own:
+                if agreed == wished:
                     raise
                 raise _begun_otherwise(error, name) from error
         if found is not None:
@@ -155,7 +155,8 @@ def _publish_all(
     )
 
 
-def _way(client: Client, options: SinkOptions) -> BatchMapping:
+def _wished(client: Client, options: SinkOptions) -> BatchMapping:
+    """The mapping of the options; under a ledger the batch may have begun with another one."""
     mapping = options.rows.mapping
     of_cluster = mapping is not None and mapping.needs_cluster
     cluster = client.connection.info.get("cluster") if of_cluster else None
@@ -175,7 +176,7 @@ def _begun_otherwise(error: OptionError | RowError, name: TaskName) -> JetStream
 
 
 def _agreed(
-    ledger: Ledger, name: TaskName, own: BatchMapping, look: LedgerLook
+    ledger: Ledger, name: TaskName, wished: BatchMapping, look: LedgerLook
 ) -> tuple[BatchMapping, bytes]:
     """
     The mapping of the task's batch, and how the ledger has it.
@@ -183,7 +184,7 @@ def _agreed(
     Raises:
         LedgerError: It cannot be read or noted.
     """
-    note = ledger.agree(name, own.note(), look)
+    note = ledger.agree(name, wished.note(), look)
     try:
         mapping = BatchMapping.of(note)
     except ValueError as error:
@@ -192,7 +193,7 @@ def _agreed(
             f"the mapping that its batch was begun with cannot be read: {error}; go on with the"
             " version of this package that wrote it until the batch is committed",
         ) from None
-    if mapping != own:
+    if mapping != wished:
         logger.warning(
             "task=%s: subjectMapping has changed since the batch began. This batch keeps the old"
             " one; the new one holds from the next batch on", name,
@@ -201,13 +202,13 @@ def _agreed(
 
 
 def _reroutes(
-    options: SinkOptions, way: BatchMapping, targets: Targets, signals: RowSignals
+    options: SinkOptions, agreed: BatchMapping, targets: Targets, signals: RowSignals
 ) -> Reroutes | None:
-    if way.mapping is None or not way.mapping.needs_identity or way.key is not None:
+    if agreed.mapping is None or not agreed.mapping.needs_identity or agreed.key is not None:
         return None  # a key's rows belong together
     weights = options.rows.reroutes_weights
     if weights or not targets.is_blind:
-        return Reroutes(way.mapping, weights, targets, way.cluster, signals)
+        return Reroutes(agreed.mapping, weights, targets, agreed.cluster, signals)
     return None
 
 

@@ -121,7 +121,7 @@ class Keeper:
     def __init__(self, server: DevServer, producer_id: int, subject: str, size: int = 100) -> None:
         self.acked = 0
         self._id, self._subject, self._size = producer_id, subject, size
-        rules = rules_of(parked_bytes=100_000)
+        rules = rules_of(held_bytes=100_000)
         self._options = replace(sink_of(connection_of(server.url)), rules=rules)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

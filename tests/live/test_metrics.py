@@ -178,7 +178,9 @@ def test_late_double_and_strange_reports(
         publish(client, subject, [last, third, last, reports(2, 1)[0].encode()])
     scrapes.wait_for(500)
 
-    assert "left out 1 reports so far, which count for nothing: expected JSON, got b'?'" in scrapes.log
+    assert (
+        "left out 1 reports so far, which count for nothing: expected JSON, got b'?'" in scrapes.log
+    )
     assert scrapes.value("jetstream_publish_concurrency_limit_total") is None
 
 

@@ -28,7 +28,7 @@ SHEDDABLE = frozenset({Priority.NORMAL, Priority.NON_CRITICAL})
 def narrow(server, **changes) -> SinkOptions:
     """Whatever may be shed is, with a queue and a window that are full at once."""
     options = sink_of(connection_of(server.url), publish_mode="async", **FIXED, max_in_flight=8)
-    rules = rules_of(queue_size=20, sheddable=SHEDDABLE, parked_bytes=200_000)
+    rules = rules_of(queue_size=20, sheddable=SHEDDABLE, held_bytes=200_000)
     return changed(options, drops=True, rules=rules, **changes)
 
 

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.client.options import parse_connection
@@ -319,7 +319,8 @@ def test_one_that_was_frozen_ends(js, new_stream, publish, query, apart):
 def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, apart):
     """
     A batch that stands in the log of a query that died is run when it is that query's turn again:
-    until then planning it waits, and takes nothing from the query that reads.
+    until then planning it waits, and takes nothing from the query that reads. As that one has
+    committed all of its rows, it has none then, and the query goes on where the other one was.
     """
     stream = new_stream()
     publish([(f"{stream}.x", b"x") for _ in range(10)])
@@ -343,8 +344,65 @@ def test_an_unfinished_batch_waits_for_its_turn(js, new_stream, publish, query, 
 
     assert not thread.is_alive()
     assert early == []
-    assert [(t.work.start, t.work.end) for t in planned] == [(10, 20)]
+    assert [t.work for t in planned] == [WarmUp()]
     assert second.sequences == [*range(11, 21), *range(21, 26)]
+    again.at = end
+    assert again.batch() == list(range(21, 26))  # the batch whose commit nobody has noted
+
+
+@pytest.mark.parametrize("taken", ["all", "all of one", "a part", "taken back", "another stream"])
+def test_what_is_left_of_an_unfinished_batch(js, new_stream, publish, query, apart, taken):
+    """
+    An unfinished batch that another query has committed whole has the tasks that it had, without
+    rows. Else it has all of its rows: sinks know rows by their places in the batch. So it has where
+    the record is of the query itself, whose checkpoint was taken back, or of an older stream.
+    """
+    stream = new_stream()
+    two = {"stream": stream, "partitions": 2, "partitionSubject": f"{stream}.{{partition}}.>"}
+    two["maxRecordsPerTrigger"] = 4
+
+    def fill(*partitions):
+        publish([(f"{stream}.{number}.x", b"x") for number in partitions])
+
+    fill(0, 1)
+    second = query(**two)
+    if taken == "another stream":
+        second.batch()
+        fill(*[0, 1] * 5)
+        while second.batch():
+            pass
+        second.stop()
+        api(js, f"STREAM.DELETE.{stream}")
+        new_stream(stream)
+        fill(0, 1)
+    first = apart(**two, standby=str(taken != "another stream").lower())
+    first.batch()
+    start = first.at
+    fill(*([0] * 4 if taken == "all of one" else [0, 1] * 4))
+    end, tasks = first.plan()
+    spans = [(task.work.start, task.work.end) for task in tasks]
+    if taken == "taken back":
+        fill(0, 1)
+        first.batch()
+        first.batch()
+    first.kill()
+    if taken in ("all", "all of one", "a part"):
+        second.batch()
+        limit = ReadMaxRows(4) if taken == "a part" else ReadAllAvailable()
+        deadline = time.monotonic() + 60
+        while (read := second.reader.latestOffset(second.at, limit)) == second.at:
+            assert time.monotonic() < deadline
+        assert (read["sequences"] == end["sequences"]) == (taken != "a part")
+        second.reader.latestOffset(read, limit)  # notes that this is committed
+        second.stop()
+    again = query(**two)
+    replayed = [task.work for task in again.reader.partitions(start, end)]
+
+    assert len(spans) == (1 if taken == "all of one" else 2)
+    if taken in ("all", "all of one"):
+        assert replayed == [WarmUp()] * len(spans)
+    else:
+        assert [(work.start, work.end) for work in replayed] == spans
 
 
 def test_a_restart_of_the_same_query_does_not_wait(js, new_stream, publish, query, apart):

@@ -70,7 +70,9 @@ class Query:
             )
         finally:
             client.close()
-        return Published(0, self.write, written, streams=tuple(report.seen), fresh=report.fresh)
+        return Published(
+            0, self.write, written, streams=tuple(report.seen), sequenced=report.sequenced
+        )
 
     def batch(self, batch):
         """A batch and its commit."""

@@ -117,7 +117,9 @@ def run(js, nats_server, name, change, ledger=True, before=10, subject=None, sto
     assert written.acked + written.dead_letters == COUNT
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
-    writer.commit([Published(0, "w", written, streams=tuple(report.seen), fresh=report.fresh)])
+    writer.commit(
+        [Published(0, "w", written, streams=tuple(report.seen), sequenced=report.sequenced)]
+    )
 
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
@@ -658,7 +660,9 @@ def again(js, nats_server, name, mode):
         client.close()
     writer = JetStreamBatchWriter(options, ROWS)
     writer.write_id = f"w-{name}"
-    writer.commit([Published(0, "w", written, streams=tuple(report.seen), fresh=report.fresh)])
+    writer.commit(
+        [Published(0, "w", written, streams=tuple(report.seen), sequenced=report.sequenced)]
+    )
 
 
 def test_rows_that_are_gone_from_one_of_two_streams(js, nats_server, new_stream):
@@ -771,5 +775,5 @@ def run_again(nats_server, name, mode, ledger, ids, write=0, own_ids=False):
         written = write_task(client, options, blocks, task, ids, report=report)
     finally:
         client.close()
-    published = Published(0, "w", written, streams=tuple(report.seen), fresh=report.fresh)
+    published = Published(0, "w", written, streams=tuple(report.seen), sequenced=report.sequenced)
     JetStreamBatchWriter(options, ROWS).commit([published])

@@ -531,6 +531,22 @@ def test_an_input_that_changed_is_an_error(js, ledger, options, new_stream, how)
         write(options, task, changed)
 
 
+def test_an_attempt_without_rows_commits(js, ledger, options, new_stream):
+    """
+    A batch that runs again without rows, in as many tasks, commits: that is how a query leaves out
+    a batch whose rows another one has committed (`standby`).
+    """
+    name, task = new_stream(), TaskName("q31", 0, 0)
+    with pytest.raises(KilledError):
+        write(options, task, rows(name, 300, fail_at=200))
+    left = data_of(js, name)
+    again = write(options, task, [])
+    ledger.commit("q31", 0, 1, {})
+
+    assert again == Written(0, 0, 0, 0, 0, 0)
+    assert data_of(js, name) == left
+
+
 def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, options, new_stream):
     """
     Rows of a task that is not there any more have other ids now.

@@ -2,7 +2,7 @@
 A streaming query with a standby, run by test_standby until it is killed or told to stop.
 
 Writes the numbers of what each batch delivered to `delivered-<name>-<batch>` in its home, an empty
-batch included.
+batch included. While `hold-<name>` is there, it delivers nothing, and says so in `held-<name>`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from tests.kits.drivers import session, until_told
@@ -22,6 +23,9 @@ def main(home: Path, name: str, options: dict[str, str]) -> None:
 
     def keep(batch: DataFrame, batch_id: int) -> None:
         rows = sorted(int(row.data[1:]) for row in batch.select("data").collect())
+        while rows and (home / f"hold-{name}").exists():
+            (home / f"held-{name}").touch()
+            time.sleep(0.1)
         path = home / f"delivered-{name}-{batch_id:05d}"
         path.with_suffix(".tmp").write_text(json.dumps(rows))
         path.with_suffix(".tmp").rename(path)

@@ -133,3 +133,51 @@ def test_the_second_takes_over_when_the_first_is_killed(
     assert set(ours) | set(theirs) == everything
     assert set(ours) & set(theirs) <= last
     assert len(set(ours) & set(theirs)) <= 20
+
+
+@pytest.mark.slow
+def test_one_that_comes_back_leaves_out_what_another_has_committed(
+    new_stream: NewStream, publish: Publish, nats_server: DevServer, js: JetStream, tmp_path: Path
+) -> None:
+    """
+    A query is killed amid a batch, and a second one takes over. Started again, and at its turn when
+    the second one is killed, the first runs that batch without rows, and goes on where the second
+    was: twice come only rows of the second one's last batch.
+    """
+    name = new_stream()
+    options: dict[str, Any] = {
+        "servers": nats_server.url, "consumer": "back", "standby": "true", "priorityTimeout": "12s",
+        "stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
+    }  # fmt: skip
+    publish(numbered(name, 10, 2))
+    drivers = [Driver(tmp_path, "first", options)]
+    try:
+        first = drivers[0]
+        first.wait_for(lambda driver: len(driver.rows()) >= 10)
+        (tmp_path / "hold-first").touch()
+        js.stream_names()  # dials anew where the server cut a connection that was idle for minutes
+        publish(numbered(name, 10, 2, start=10))
+        first.wait_for(lambda driver: (tmp_path / "held-first").exists())
+        amid = len(first.batches())
+        first.kill()
+        (tmp_path / "hold-first").unlink()
+        drivers.append(second := Driver(tmp_path, "second", options))
+        second.wait_for(lambda driver: set(range(10, 20)) <= set(driver.rows()))
+        js.stream_names()
+        publish(numbered(name, 10, 2, start=20))
+        second.wait_for(lambda driver: set(range(20, 30)) <= set(driver.rows()))
+        second.kill()
+        last = next(set(rows) for _, rows in reversed(second.batches()) if rows)
+        drivers.append(again := Driver(tmp_path, "first", options))
+        js.stream_names()
+        publish(numbered(name, 10, 2, start=30))
+        again.wait_for(lambda driver: set(range(30, 40)) <= set(driver.rows()))
+    finally:
+        for driver in drivers:
+            driver.kill()
+    ours, theirs = again.rows(), second.rows()
+
+    assert again.batches()[amid][1] == []
+    assert len(ours) == len(set(ours)) and len(theirs) == len(set(theirs))
+    assert set(ours) | set(theirs) == set(range(40))
+    assert set(ours) & set(theirs) <= last <= set(range(20, 30))

@@ -43,7 +43,7 @@ def test_a_write_under_pressure():
     assert options.rules == rules_of(
         queue_size="sqrt",
         queue_bytes=2 << 20,
-        parked_bytes=4 << 20,
+        held_bytes=4 << 20,
         sheddable=frozenset({Priority.NORMAL, Priority.NON_CRITICAL}),
         queue_timeout_s=30.0,
         publish_timeout_s=20.0,
@@ -88,8 +88,8 @@ def test_buffer_memory_bounds_all_rows_of_a_task(size):
     options = parse_sink({"bufferMemory": size})
     parts = options.window.max_in_flight_bytes, options.rules.queue_bytes
 
-    assert min(*parts, options.rules.parked_bytes) > 0
-    assert sum(parts) + options.rules.parked_bytes <= max(3, value_of.size(size))
+    assert min(*parts, options.rules.held_bytes) > 0
+    assert sum(parts) + options.rules.held_bytes <= max(3, value_of.size(size))
     assert parse_sink({"bufferMemory": "128MiB"}) == parse_sink({})
 
 

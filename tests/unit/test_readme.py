@@ -131,7 +131,7 @@ def test_a16_a17_what_priorities_cost():
 
     assert "Under overload rows of low priority wait longer, but never for ever" in text
     assert f"(`{metric}` shows the waits by priority)" in text
-    assert "low priorities wait longer under load is what priorities are for" in runbook
+    assert "Under load rows of low priority wait longer: priorities are made for that" in runbook
     assert "priority" in METRICS[metric].labels
 
 

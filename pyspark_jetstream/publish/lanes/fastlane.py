@@ -8,10 +8,10 @@ Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready`
 A batch is a run of rows, all for one stream, subjects mixed. Their frames are made some at a time
 while those before are on their way. A batch waits a round trip for its first reply, more until the
 server lets it have its share of the flow, and one for its end. So it stays open for the rows of
-the next offers while somebody drives the lane and says that there may be some (`expect`); else its
-last row commits it. One that is open is ended by a commit without a row: when there are no more, or
-none have come for a while, or so few that they brought no ack for a while, as what is behind the
-last ack is stored for all one knows only then. A row's reply subject says all:
+the next offers while there may be some (`Outlook.more`); else its last row commits it. One that is
+open is ended by a commit without a row: when there are no more, or none have come for a while, or
+so few that they brought no ack for a while, as what is behind the last ack is stored for all one
+knows only then. A row's reply subject says all:
 
     <prefix>.<batch id>.<flow>.fail.<sequence>.<operation>.$FI
     operation: 0 start | 1 append | 2 commit | 3 commit without a row | 4 ping

@@ -193,7 +193,7 @@ class Writer:
         world, now = self._world, self._world.now
         number = new_producer_id((self.name, next(self._tasks)))
         self.operators = Operators("spark.jetstream.throttle", number, now, self.operators)
-        self._admission = Admission(rules_of(parked_bytes=1 << 20), self.operators.throttle)
+        self._admission = Admission(rules_of(held_bytes=1 << 20), self.operators.throttle)
         self._left, self._due = self._rows, -math.inf
         self.is_there = True
         word = self.operators.begin(now)

@@ -109,7 +109,7 @@ def test_without_order_each_row_goes_by_its_own_priority():
     overload.md §7, publishOrder=none: no row drags another; of one priority the first that came
     goes first.
     """
-    one = admission(rules_of(by_lane=False))
+    one = admission(rules_of(by_subject=False))
     one.offer(rows("a.n a.c b.l a.n b.c"), 0.0, FULL)
 
     assert drained(one, piece=1) == [1, 4, 0, 3, 2]
@@ -117,11 +117,11 @@ def test_without_order_each_row_goes_by_its_own_priority():
 
 def test_a28_repr_shows_the_state():
     """
-    A28: what waits, by priority, what is parked, what was shed.
+    A28: what waits, by priority, what is held, what was shed.
     """
     one = admission(throttle=(throttle := Throttle()))
     pause(throttle, "a", 5.0)
     one.offer(rows("a.c b.n c.l c.l"), 0.0, FULL)
     one.take(1, 0.0)
 
-    assert repr(one) == "<Admission 1 critical, 0 normal, 2 noncritical; 1 parked; 0 shed>"
+    assert repr(one) == "<Admission 1 critical, 0 normal, 2 noncritical; 1 held; 0 shed>"

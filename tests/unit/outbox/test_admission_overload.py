@@ -130,7 +130,7 @@ def test_a12_a_pause_sheds_nothing(subject, is_operator):
     overload, and they do not fill the queue of the others. When their own buffer is full the
     iterator stops.
     """
-    rules = replace(SHED, parked_bytes=4_000)
+    rules = replace(SHED, held_bytes=4_000)
     one = admission(rules, throttle=(throttle := Throttle()))
     if is_operator:
         pause(throttle, subject, 60.0)
@@ -140,7 +140,7 @@ def test_a12_a_pause_sheds_nothing(subject, is_operator):
 
     assert (found, one.waiting) == ([], 40)
     assert not one.wants_rows(1.5, FULL)
-    assert one.is_parked_full == (subject != "b")
+    assert one.is_held_full == (subject != "b")
 
 
 def test_a12_a_full_queue_stops_the_iterator_whoever_is_paused():

@@ -46,7 +46,7 @@ def test_b18_parked_rows_have_a_buffer_of_their_own():
     """
     B18: paused rows do not fill the queue; when their own buffer is full, the iterator waits.
     """
-    rules = rules_of(queue_size=20, parked_bytes=20_000)
+    rules = rules_of(queue_size=20, held_bytes=20_000)
     one = admission(rules, throttle=(throttle := Throttle()))
     pause(throttle, "a", 5.0)
     one.offer(rows("a " * 19 + "b " * 5), 0.0, FULL)
@@ -102,7 +102,7 @@ def test_b18_a_buffer_is_full_to_the_byte(spare):
     throttle = Throttle()
     pause(throttle, "a", 5.0)
     paused = rows("a")
-    one = admission(rules_of(parked_bytes=sizes(paused)[0].as_py() + spare), throttle=throttle)
+    one = admission(rules_of(held_bytes=sizes(paused)[0].as_py() + spare), throttle=throttle)
     one.offer(paused, 0.0, FULL)
 
     assert one.wants_rows(0.0, FULL) is bool(spare)

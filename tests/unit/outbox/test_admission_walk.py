@@ -62,7 +62,7 @@ def check_lanes(order: list[int], messages: Messages) -> None:
 def test_random_walk(seed):
     """
     Random arrivals, sends, acks, refusals and pauses: I1 nothing is lost or doubled, I2 no
-    critical row is shed, I3 nothing is by default, I5 lanes keep their order, I6 a paused lane
+    critical row is shed, I3 nothing is by default, I5 subjects keep their order, I6 a paused one
     sends nothing, I7 what waits is bounded.
     """
     rng = random.Random(seed)
@@ -70,7 +70,7 @@ def test_random_walk(seed):
     rules = rules_of(
         queue_size=rng.choice([20, 50, "sqrt"]),
         queue_bytes=rng.choice([20_000, 1 << 20]),
-        parked_bytes=15_000,
+        held_bytes=15_000,
         sheddable=frozenset(sheddable),
         publish_timeout_s=1e9,
         throttle_max_wait_s=1e9,

@@ -228,12 +228,12 @@ def test_b18_rows_that_wait_for_a_rate_do_not_fill_the_queue():
     """
     text = "a " * 30 + "b " * 5
     size = sizes(rows("a"))[0].as_py()
-    one, _ = limited(text, queue_size=20, parked_bytes=31 * size)
-    before = one.wants_rows(0.0, FULL), one.is_parked_full
+    one, _ = limited(text, queue_size=20, held_bytes=31 * size)
+    before = one.wants_rows(0.0, FULL), one.is_held_full
     one.offer(rows("a", 35), 0.0, FULL)
 
     assert before == (True, False)
-    assert (one.wants_rows(0.0, FULL), one.is_parked_full) == (False, True)
+    assert (one.wants_rows(0.0, FULL), one.is_held_full) == (False, True)
     assert numbers(one.take(100, 0.0)) == list(range(30, 35))
 
 

@@ -78,7 +78,7 @@ def test_the_answer_does_not_depend_on_how_many_streams_there_are():
     found = [targets.of(pa.array(subjects)).to_pylist() for _ in range(2)]
     other = targets.known(pa.array(["t8", "no", "s0.y", "s8.x"])).to_pylist()
     configs[8] |= {"subjects": ["u"], "duplicate_window": 10**9}
-    targets.again = lambda known: [*known[:8], Target.parse(configs[8])]
+    targets.as_they_are = lambda known: [*known[:8], Target.parse(configs[8])]
     targets.look_again()
 
     assert (before, *found) == (expected[:9], expected, expected)
@@ -254,7 +254,7 @@ def test_rows_that_overtake_each_other_need_a_stream_that_keeps_all(config, faul
     Else a critical row that was stored would tell of those before it, which were not, that they
     were stored and replaced.
     """
-    rules = replace(sink_of(connection_of("nats://h")).rules, by_lane=order != "none")
+    rules = replace(sink_of(connection_of("nats://h")).rules, by_subject=order != "none")
     options = sink_of(connection_of("nats://h"), ledger=ledger, rules=rules)
     found = target_fault(Target.parse({"name": "S", "subjects": ["a"], **config}), options)
 

@@ -217,7 +217,7 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
         answer = answers.pop(0)
         return [replace(known[0], **answer) if answer is not None else None, *known[1:]]
 
-    targets.again = again
+    targets.as_they_are = again
     rows = replace(block("acbd", 0), unsure=pa.array([1.0] * 4))
     for lane, part in lanes.parts(rows):
         lane.offer(part)

@@ -306,7 +306,7 @@ def test_b18_what_paused_rows_hold_up_is_measured(monkeypatch):
     B18: when half of `bufferMemory` is full the iterator waits, and for how long is counted, under
     a cause of its own.
     """
-    world = world_of(monkeypatch, rules=rules_of(parked_bytes=1000, throttle_max_wait_s=1e9))
+    world = world_of(monkeypatch, rules=rules_of(held_bytes=1000, throttle_max_wait_s=1e9))
     world.net.commands.append((START_S, command(1, "a", 5.0)))
     counts = world.run()
 

@@ -178,8 +178,8 @@ def test_messages_of_several_blocks_in_one():
     parts = [builder.build(each) for each in given]
     parts[2] = replace(parts[2], priorities=pa.array([0], pa.int8()))
     joined = Messages.joined(parts)
-    streams = joined.targets.take(joined.indices).to_pylist()
-    expected = [place for part in parts for place in part.targets.take(part.indices).to_pylist()]
+    streams = joined.row_targets.to_pylist()
+    expected = [place for part in parts for place in part.row_targets.to_pylist()]
 
     assert joined.subject.to_pylist() == [b"a", b"b", b"a", b"c", b"x", b"b", b"b"]
     assert [joined.distinct[code] for code in joined.codes] == list("abacxbb")
