@@ -404,7 +404,7 @@ class Looking:
         options = sink_of(connection, ledger=True)
         self._streams = Streams(self._client, options)
         self._task = Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
-        self._asking = threading.Lock()
+        self._requests = threading.Lock()
         self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
         self.turns = []
         requests = self._streams.hasty.requests
