@@ -50,6 +50,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_leaders_change_again_and_again",
         "test_leaders_step_down_again_and_again",
         "test_no_fixed_window_is_as_good_on_all_servers",
+        "test_one_that_comes_back_leaves_out_what_another_has_committed",
         "test_partitions_change_while_drivers_die",
         "test_processes_and_the_server_are_killed",
         "test_py_files_with_register",
