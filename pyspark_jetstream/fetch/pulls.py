@@ -427,9 +427,7 @@ class Attempt:
         while True:
             pulls.ask()
             if frames.full or (len(frames) and pulls.open <= 0):
-                since = time.monotonic()
-                yield from self._flush()
-                pulls.moved(time.monotonic() - since)
+                yield from self._hand_on(pulls)
                 deadline = time.monotonic() + patience.timeout_s
                 if self._is_done:
                     return
@@ -463,11 +461,17 @@ class Attempt:
             elif received.sid == pulls.sid:
                 if len(frames) and not self._ends(received):
                     # What came before a status counts before what the status says.
-                    yield from self._flush()
+                    yield from self._hand_on(pulls)
                     deadline = time.monotonic() + patience.timeout_s
                     if self._is_done:
                         return
                 self._heed(received, pulls)
+
+    def _hand_on(self, pulls: Pulls) -> Iterator[pa.RecordBatch]:
+        """The batch of what came. While Spark has it nobody reads what the pulls bring."""
+        since = time.monotonic()
+        yield from self._flush()
+        pulls.moved(time.monotonic() - since)
 
     def _scan(self, pulls: Pulls, tail: bytes) -> bool:
         """Takes what has come of messages that end so; whether a batch is to be made of them."""

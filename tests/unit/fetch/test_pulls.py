@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from bisect import bisect_left
@@ -338,6 +339,28 @@ def test_messages_larger_than_a_pulls_bytes_come_alone(seed):
     assert server.made == 1
     assert 1 <= len(alone) <= 5
     assert {pull["batch"] for pull in alone} == {1}
+
+
+def test_a_pull_that_breaks_off_amid_rows_of_a_slow_query_is_no_silence(monkeypatch):
+    """
+    While Spark has the rows that came before a status nobody reads: that is no silence of the
+    server's, and the session goes on.
+    """
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    messages = stored(random.Random(1), 40)
+    for message in messages[10::10]:
+        message.data = bytes(5 << 20)
+    server = Server(messages, random.Random(1))
+    fill, turns = server.fill, itertools.count()
+    monkeypatch.setattr(server, "fill", lambda *wait: next(turns) % 2 == 0 and fill(*wait))
+    found = []
+    for batch in own(server, 0, messages[-1].sequence).batches():
+        found += batch["sequence"].to_pylist()
+        now[0] += 10.0
+
+    assert found == [message.sequence for message in messages]
+    assert server.made == 1
 
 
 def test_pulls_are_as_large_as_comes_in_time(monkeypatch):
