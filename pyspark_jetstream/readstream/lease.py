@@ -440,12 +440,12 @@ class Standby:
             return gone_over
         offset = begin(own, initial, lease.recorded, created)
         several = self._options.several
-        for stream in offset.streams if several is not None else ():
-            if several is not None and not several.takes(stream):
-                raise OffsetError(
-                    f"standby: the active query reads stream '{stream}', too, which is none of"
-                    f" {several.option}={several}; give them the same options"
-                )
+        strange = [s for s in offset.streams if several is not None and not several.takes(s)]
+        if several is not None and strange:
+            raise OffsetError(
+                f"standby: the active query reads stream '{strange[0]}', too, which is none of"
+                f" {several.option}={several}; give them the same options"
+            )
         self._note(lease, offset)
         return offset
 

@@ -186,9 +186,8 @@ class AsyncLane(Window):
 
     def _refuse(self, doubted: Doubted) -> None:
         messages, outcome, ordinal = doubted
-        if (
-            not self.terms.rejects or not outcome.err_code
-        ):  # without one it is no stream that answers
+        is_of_stream = outcome.err_code != 0
+        if not (self.terms.rejects and is_of_stream):
             super()._reject(ordinal, outcome)
         self.tally.rejected.append(Rejected(messages, outcome))
         self._finish([ordinal])
