@@ -720,7 +720,7 @@ class RangeDriver(Driver):
         self._count(count)
         reads = [
             self._durables.read_of(p, end, infos[p.stream])
-            for p in self._layout
+            for p in layout
             if self.report.get(str(p.index), {}).get("read") == "consumer"
         ]
         found = survey.js.consumer_infos([(read.stream, read.consumer) for read in reads])
