@@ -31,6 +31,8 @@ NAMES = re.findall(r"- alert: (\w+)", TEXT)
 PAIR = "pair/0123456789", "pair/abcdef0123"
 WRITES = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
 
+# The rules are run by Prometheus itself, which is no Python package. CI installs Debian's, so
+# nothing is skipped there; a developer's machine may lack it.
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")),
     reason="no Prometheus on the PATH (Debian: prometheus); CI installs it",

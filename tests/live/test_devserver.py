@@ -212,7 +212,7 @@ def test_is_gone_when_its_process_is(number: signal.Signals) -> None:
         assert eventually(lambda: not home.exists())
 
 
-# A promise that is made for Linux alone, where CI runs: nothing is skipped there.
+# DevServer promises this for Linux alone. CI runs there, so nothing is skipped in it.
 @pytest.mark.skipif(
     sys.platform != "linux",
     reason="only Linux ends a process with its parent (PR_SET_PDEATHSIG); elsewhere the supervisor "

@@ -139,19 +139,22 @@ def test_a_server_that_forgets_acks(tmp_path, whose):
         store.server.close()
 
 
-def test_a_server_that_is_killed_again_and_again(tmp_path, query):
+@pytest.mark.parametrize("lists", [("S", "S"), ("S,T", "T,S")], ids=["one stream", "several"])
+def test_a_server_that_is_killed_again_and_again(tmp_path, query, lists):
     """
     `kill -9` of a server without replicas, amid claims, acks and records: each message once.
     """
+    names = lists[0].split(",")
     with DevServer(store_dir=tmp_path) as server:
         client = Client(connection_of(server.url, request_timeout_s=20.0))
         js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
-        options = {"stream": "S", "ackWait": "3s", "maxRecordsPerTrigger": 40}
-        one, two = (query(server, **options) for _ in range(2))
+        for name in names:
+            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        options = {"ackWait": "3s", "maxRecordsPerTrigger": 40}
+        one, two = (query(server, stream=each, **options) for each in lists)
         for _ in range(6):
             for i in range(200):
-                js.publish(f"s.{i}", b"x", [])
+                js.publish(f"{names[i % len(names)]}.{i}", b"x", [])
             for reader in (one, two, one):
                 reader.step()
             one.plan()
@@ -159,10 +162,16 @@ def test_a_server_that_is_killed_again_and_again(tmp_path, query):
             server.restart()
             if len(one.planned) > one.committed:
                 one.commit()
-        eventually(lambda: one.drain() or two.drain() or ack_pending(js, "S") == 0, 60.0)
+
+        def is_dealt_out():
+            return one.drain() or two.drain() or not any(ack_pending(js, each) for each in names)
+
+        eventually(is_dealt_out, 60.0)
         client.close()
 
-        assert sorted(one.sequences + two.sequences) == list(range(1, 1201))
+        found = sorted((row["stream"], row["sequence"]) for each in (one, two) for row in each.rows)
+        count = 1_200 // len(names)
+        assert found == [(each, i) for each in names for i in range(1, count + 1)]
 
 
 # ── away for too long ────────────────────────────────────────────────────────────────────────

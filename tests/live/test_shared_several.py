@@ -10,16 +10,12 @@ import time
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OffsetError, OptionError, StreamNotFoundError
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.tasks import WarmUp
 
 from ..kits.checkpoints import write_checkpoint
-from ..kits.options import connection_of
 from ..kits.reading import Query
 from ..kits.seeds import fresh
 from ..kits.shared import ack_pending, eventually, numbered, query
@@ -195,34 +191,6 @@ def test_whatever_they_do(js, three, publish, query, seed):
     dealt_out(js, *queries)
 
     assert places(*queries) == every(**counts)
-
-
-def test_a_server_that_is_killed_again_and_again(tmp_path, query):
-    """
-    `kill -9` of a server without replicas, amid claims, acks and records: each message once.
-    """
-    with DevServer(store_dir=tmp_path) as server:
-        client = Client(connection_of(server.url, request_timeout_s=20.0))
-        js = JetStream(client)
-        for name in ("A", "B"):
-            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
-        options = {"ackWait": "3s", "maxRecordsPerTrigger": 40}
-        one, two = (query(server, stream=of, **options) for of in ("A,B", "B,A"))
-        for _ in range(4):
-            for i in range(100):
-                js.publish(f"A.{i}", b"x", [])
-                js.publish(f"B.{i}", b"x", [])
-            for reader in (one, two, one):
-                reader.step()
-            one.plan()
-            server.kill()
-            server.restart()
-            if len(one.planned) > one.committed:
-                one.commit()
-        dealt_out(js, one, two)
-        client.close()
-
-        assert places(one, two) == every(A=400, B=400)
 
 
 def test_what_inspect_shows(js, three, publish, query, tmp_path):

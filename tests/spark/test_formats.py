@@ -35,6 +35,8 @@ def test_spark_reads_avro(nats_server: DevServer) -> None:
         None,
     )
     if jar is None:
+        # The jar is in no Python package, and a test fetches nothing from Maven. So CI skips this:
+        # there the page's functions in Python are run, with all its other examples.
         pytest.skip("needs Spark's package spark-avro_2.13 in the cache of Maven or Ivy")
     blocks = [
         each.text for each in snippets(PAGE) if each.language == "python" and "avro" in each.text

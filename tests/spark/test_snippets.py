@@ -110,8 +110,8 @@ def test_the_examples_of_a_page_run(
     """
     missing = [name for name in needs(page) if importlib.util.find_spec(name) is None]
     if missing:
-        # The suite runs with what `pip install pyspark-jetstream` brings, which shows that nothing
-        # of it needs more; the pages on Connect, pipelines and pandas do.
+        # The suite has what `pip install pyspark-jetstream` and its tests bring, which shows that
+        # nothing of it needs more. The pages on Connect, pipelines and pandas do.
         names = ", ".join(missing)
         pytest.skip(f"needs {names}; `make examples` runs it where those are installed")
     known: dict[str, Any] = {"spark": spark, "__name__": str(page)}
