@@ -26,8 +26,8 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..comparisons import Part, Ratio, Times, compared, of_ratios, of_times
 from ..others.child import Children, Outcome
+from ..windows import comparison
 from ..writer import SIZE, SUBJECTS, batch, empty, rows, sink, write
-from . import windows
 
 _ROUNDS: Final = 3
 """Of the windows on each real server."""
@@ -99,8 +99,8 @@ def parts(seconds: float, repeat: int) -> dict[str, Callable[[], Part]]:
 
 
 def _windows(seconds: float, repeat: int) -> Part:
-    surroundings = [*windows.simulated(), *windows.real(seconds, _ROUNDS * repeat)]
-    return Part(windows.entries(surroundings), windows.table(surroundings))
+    surroundings = [*comparison.simulated(), *comparison.real(seconds, _ROUNDS * repeat)]
+    return Part(comparison.entries(surroundings), comparison.table(surroundings))
 
 
 # ── two writes that take turns ───────────────────────────────────────────────────────────────

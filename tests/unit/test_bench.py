@@ -18,11 +18,11 @@ from rich.console import Console
 
 from bench.about import About
 from bench.comparisons import Ratio, Times
-from bench.measures.scripted import Script, run
-from bench.measures.windows import Surrounding, entries, summary
 from bench.others.delay import Delay
 from bench.report import page
 from bench.results import Results
+from bench.windows.comparison import Surrounding, entries, summary
+from bench.windows.scripted import Script, run
 from pyspark_jetstream.outbox.limits import GradientLimit
 
 from ..kits.places import ROOT

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bench.measures.scripted import Script, run
+from bench.windows.scripted import Script, run
 from pyspark_jetstream.outbox.limits import CpuShare, GradientLimit
 
 from ...kits.seeds import SEED

@@ -1,0 +1,1 @@
+"""Windows of publishes beside fixed ones, on scripted servers and on real ones."""
