@@ -266,9 +266,9 @@ def test_a_stream_that_is_made_anew_amid_a_task_fails_it(js, nats_server, new_st
     messages lie so close that all between them is read.
     """
     stream = new_stream()
-    messages = [(f"{stream}.{i}", bytes(4_000)) for i in range(4_000)]
+    messages = [(f"{stream}.{i}", bytes(40_000)) for i in range(2_000)]  # more than is on its way
     publish(messages)
-    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*")
+    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*", minPartitions=1)
     (task,) = source.partitions()
     batches = source.read(task)
     next(batches)
