@@ -76,11 +76,14 @@ _OFF: Final = frozenset(
     }
 )
 
+_NO_LEADER: Final = 10008
+"""err_code of JSClusterNotAvailErr: a leader is elected."""
+
 _NOT_NOW: Final = _OFF | frozenset(
     {
         wire.NO_RESPONDERS,  # nobody listens: likewise, or what would answer is being restored
         10007,  # JSClusterNotAssignedErr: the stream moves
-        10008,  # JSClusterNotAvailErr: a leader is elected
+        _NO_LEADER,
         10009,  # JSClusterNotLeaderErr: likewise
         10118,  # JSStreamOfflineErr: none of its replicas is up
         10119,  # JSConsumerOfflineErr: likewise
@@ -98,6 +101,8 @@ _NOT_NOW_PAUSE_S: Final = 0.1
 _ERR_CODE: Final = re.compile(rb'"error":\s*\{"code":\s*\d+,\s*"err_code":\s*(\d+)')
 _LONGEST_ERROR: Final = 1024
 """Answers of more bytes are no errors."""
+
+_CLUSTER: Final = re.compile(rb'"cluster":\s*\{')
 
 _MIRROR_PAUSE_S: Final = 0.001
 """Before a stream is asked again in whose place mirrors answer, by chance."""
@@ -640,14 +645,17 @@ class JetStream:
         began = time.monotonic()
         told = False
         while True:
-            again = [i for i, reply in enumerate(replies) if _err_code(reply) in passing]
+            codes = [
+                _err_code(reply, asked[0]) for asked, reply in zip(requests, replies, strict=True)
+            ]
+            again = [i for i, code in enumerate(codes) if code in passing]
             if any(reply.status != wire.NO_RESPONDERS for reply in replies):
                 client.unanswered = False
             if not again or patience.over:
                 return replies
             if client.unanswered and time.monotonic() - began >= client.options.connect_timeout_s:
                 return replies
-            code = _err_code(replies[again[0]])
+            code = codes[again[0]]
             if not told:
                 told = True
                 logger.warning(
@@ -683,6 +691,8 @@ class JetStream:
                 "nobody answers: JetStream is off for this account, or jsDomain or jsApiPrefix is"
                 " wrong",
             )
+        if _is_leaderless(subject, reply):
+            raise ApiError(subject, 503, _NO_LEADER, "the stream has no leader right now")
         try:
             answer = read_json(reply.data)
         except ValueError:
@@ -707,13 +717,26 @@ class JetStream:
         )
 
 
-def _err_code(reply: Reply) -> int:
-    """The error that is answered, 0 for none."""
+def _err_code(reply: Reply, subject: str = "") -> int:
+    """The error that is answered to a request on this subject, 0 for none."""
     if direct(reply.headers) is not None:
         return 0  # a stored message, whatever it says
     if reply.status == wire.NO_RESPONDERS:
         return wire.NO_RESPONDERS
+    if _is_leaderless(subject, reply):
+        return _NO_LEADER
     if len(reply.data) > _LONGEST_ERROR:
         return 0
     match = _ERR_CODE.search(reply.data)
     return int(match[1]) if match is not None else 0
+
+
+def _is_leaderless(subject: str, reply: Reply) -> bool:
+    """
+    Whether a replica answers STREAM.INFO while the stream has no leader: nats-server 2.15.1 has it
+    say what it holds, which may be nothing at all if it was away.
+    """
+    if ".STREAM.INFO." not in subject:
+        return False
+    cluster = _CLUSTER.search(reply.data)
+    return cluster is not None and b'"leader":' not in reply.data[cluster.end() :]

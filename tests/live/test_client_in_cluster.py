@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import time
 
 import pytest
@@ -125,3 +128,39 @@ def test_a_server_dies(cluster, victim, way):
         client.close()
 
     assert found == list(range(1, 50_001))
+
+
+@pytest.mark.slow
+def test_a_replica_that_knows_no_leader_is_not_believed(cluster):
+    """
+    A replica answers STREAM.INFO while its stream has no leader, by what it holds: also one that
+    was away, and has nothing. Nobody takes that for the stream's.
+    """
+    home, *others = cluster.servers
+    admin = Client(options(home.url, request_timeout_s=60.0))
+    js, name = JetStream(admin), "NOBODY"
+    replicated(js, name, 10)
+    while leader(js, name) == home.name:
+        js.call(f"STREAM.LEADER.STEPDOWN.{name}")
+        time.sleep(0.5)
+    asked = f"$JS.API.STREAM.INFO.{name}"
+    for other in others:
+        os.kill(other.pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 60
+        while "state" not in (answer := json.loads(admin.request(asked).data)):
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.1)
+        hasty = Client(options(home.url, request_timeout_s=1.0))
+        with pytest.raises(ApiError, match="10008"):
+            JetStream(hasty).stream_info(name)
+        assert JetStream(hasty).stream_infos_now([name]) == [None]
+        hasty.close()
+    finally:
+        for other in others:
+            os.kill(other.pid, signal.SIGCONT)
+    found = js.stream_info(name).last_seq
+    admin.close()
+
+    assert "leader" not in answer["cluster"]
+    assert found == 10

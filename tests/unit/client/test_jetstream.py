@@ -70,11 +70,22 @@ def test_pages_hide_no_subject(monkeypatch, seed):
         assert pin == 7
 
 
-def test_a_listing_waits_for_a_leader():
+@pytest.mark.parametrize(
+    "busy",
+    [
+        {"error": {"code": 503, "err_code": 10008, "description": "not available"}},
+        {
+            "state": {"last_seq": 0}, "offset": 0, "total": 0,
+            "cluster": {"name": "C", "replicas": [{"name": "n2"}]},
+        },
+    ],
+    ids=["refused", "answered by a replica"],
+)  # fmt: skip
+def test_a_listing_waits_for_a_leader(busy):
     """
-    While a leader is elected (err_code 10008) the page is asked for again.
+    While a leader is elected (err_code 10008, or the answer of a replica that knows of none) the
+    page is asked for again.
     """
-    busy = {"error": {"code": 503, "err_code": 10008, "description": "not available"}}
     there = {"state": {"last_seq": 3, "subjects": {"a": 2}}, "offset": 0, "total": 1}
     asked = []
 
