@@ -210,37 +210,61 @@ class JetStream:
         answer = self.call(f"STREAM.INFO.{stream}", {"deleted_details": True}, STREAM)
         return list(answer["state"].get("deleted") or [])
 
-    def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
-        """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
+    def subject_pages(
+        self, stream: str, wanted: Sequence[tuple[str, int]], known: int = 0
+    ) -> list[SubjectPage]:
+        """
+        For each (filter, offset) the stream's subjects from there on, 100,000 at the most.
+
+        Args:
+            known: a sequence that the stream has. A new leader may not yet have all of it, and is
+                asked again.
+
+        Raises:
+            RequestTimeoutError: It does not come to that sequence within `requestTimeout`.
+        """
         subject = f"{self.prefix}.STREAM.INFO.{stream}"
         bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]
         requests = [(subject, json.dumps(body).encode()) for body in bodies]
-        pages = []
-        for (_, offset), answer in zip(wanted, self._answers(requests, LISTING), strict=True):
-            state, total = answer["state"], answer.get("total", 0)
-            counts = state.get("subjects") or {}
-            end = min(offset + (answer.get("limit") or len(counts)), total)
-            pages.append(SubjectPage(state["last_seq"], offset, end, total, counts))
-        return pages
+        patience = Patience(self.client.options.request_timeout_s)
+        while True:
+            pages, last = [], known
+            for (_, offset), answer in zip(wanted, self._answers(requests, LISTING), strict=True):
+                state, total = answer["state"], answer.get("total", 0)
+                counts = state.get("subjects") or {}
+                end = min(offset + (answer.get("limit") or len(counts)), total)
+                pages.append(SubjectPage(state["last_seq"], offset, end, total, counts))
+                last = min(last, state["last_seq"])
+            if last >= known:
+                return pages
+            if patience.over:
+                hint = f"its leader has messages up to {last}, where {known} was there"
+                raise RequestTimeoutError(subject, patience.timeout_s, hint)
+            patience.pause()
 
-    def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
+    def subject_counts(
+        self, stream: str, filters: Sequence[str], known: int = 0
+    ) -> tuple[int, dict[str, int]]:
         """`listed` in one."""
         counts: dict[str, int] = {}
-        last, pages = self.listed(stream, filters)
+        last, pages = self.listed(stream, filters, known)
         for page in pages:
             counts.update(page)
         return last, counts
 
     def listed(
-        self, stream: str, filters: Sequence[str]
+        self, stream: str, filters: Sequence[str], known: int = 0
     ) -> tuple[int, Iterator[Mapping[str, int]]]:
         """
         The stream's last sequence, and then, page by page, the subjects that match one of the
         filters, with how many messages each has; some of them more than once.
 
         All subjects that have messages at or below that sequence are there, and some newer ones.
+
+        Args:
+            known: a sequence that the stream has (`subject_pages`).
         """
-        firsts = self.subject_pages(stream, [(wanted, 0) for wanted in filters])
+        firsts = self.subject_pages(stream, [(wanted, 0) for wanted in filters], known)
 
         def pages() -> Iterator[Mapping[str, int]]:
             for filter_, page in zip(filters, firsts, strict=True):
@@ -267,7 +291,7 @@ class JetStream:
         last, back = max(page.counts, default=""), _IN_COMMON
         while True:
             offset = max(0, page.end - back)
-            following = self.subject_pages(stream, [(filter_, offset)])[0]
+            following = self.subject_pages(stream, [(filter_, offset)], page.last_seq)[0]
             if offset == 0 or (following.counts and min(following.counts) <= last):
                 return following
             back *= 10

@@ -180,7 +180,7 @@ class Snapshots:
                 info.messages * (pin - info.first_seq + 1) // (info.last_seq - info.first_seq + 1)
             )
             if snapshotplan.choose_index(self._size(info), held, past is not None) == "names":
-                last, pages = self._js.listed(self._stream, self._filters)
+                last, pages = self._js.listed(self._stream, self._filters, info.last_seq)
                 pin = last if past is None else past
                 names = self._named(pages)
                 if names is not None:
@@ -224,7 +224,7 @@ class Snapshots:
             or self._size(info) > snapshotplan.LISTING_PAGE
         ):
             return None
-        return frozenset(self._js.subject_counts(self._stream, self._filters)[1])
+        return frozenset(self._js.subject_counts(self._stream, self._filters, info.last_seq)[1])
 
     def _size(self, info: StreamInfo) -> int:
         """At most how many subjects match."""

@@ -197,6 +197,32 @@ def replicated(monkeypatch) -> None:
     monkeypatch.setattr(subjectindex.Lookups, "at", at)
 
 
+@pytest.mark.parametrize("up_to", [None, 600, 450])
+def test_a_leader_that_has_just_come_is_asked_again(
+    nats_server, js, new_stream, monkeypatch, up_to
+):
+    """
+    Before it has applied all that was stored, a new leader lists few subjects, or none: no snapshot
+    is made of these.
+    """
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
+    name, rng, page = new_stream(), random.Random(4), JetStream._answers
+    api = f"{js.prefix}.STREAM.INFO.{name}"
+    early = page(js, [(api, b'{"subjects_filter": ">", "offset": 0}')])
+    js.client.requests([(f"{name}.{rng.randrange(50)}", b"%d" % i) for i in range(600)])
+
+    def answers(self, requests, *how):
+        is_listing = requests[0][0] == api and b"subjects_filter" in requests[0][1]
+        return [early.pop()] if is_listing and early else page(self, requests, *how)
+
+    monkeypatch.setattr(JetStream, "_answers", answers)
+    bound = {"upToSequence": up_to} if up_to else {}
+    found = as_dict(rows(reader(nats_server, stream=name, multiLast=f"{name}.*", **bound)))
+
+    assert not early
+    assert found == reduced(stored(js, name), [">"], up_to or 600)
+
+
 def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
     """
     When nobody who is up to date answers within requestTimeout, the error says so.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ import pytest
 from pyspark_jetstream.client import jetstream, patience
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import RequestTimeoutError
 
 from ...kits.seeds import fresh
 
@@ -27,6 +30,8 @@ class Listed:
     rng: random.Random
     stayed: set[str] = field(default_factory=set)
     last_seq: int = 7
+    is_new: Callable[[], bool] = lambda: False
+    """Whether a leader answers that has come just now, and has applied next to nothing."""
 
     def __post_init__(self) -> None:
         self.stayed = set(self.there)
@@ -41,6 +46,9 @@ class Listed:
             cut = sorted(self.there)[offset : offset + self.page]
             state = {"last_seq": self.last_seq, "subjects": dict.fromkeys(cut, 1)}
             answer = {"state": state, "offset": offset, "total": len(self.there)}
+            if self.is_new():
+                state |= {"last_seq": 6, "subjects": dict.fromkeys(cut[:1], 1)}
+                answer["total"] = min(1, len(cut))
             replies.append(Reply(0, "", b"", json.dumps(answer).encode()))
             for _ in range(self.rng.randrange(8)):
                 if self.rng.random() < 0.7 and self.there:
@@ -68,6 +76,28 @@ def test_pages_hide_no_subject(monkeypatch, seed):
 
         assert listed.stayed <= set(counts)
         assert pin == 7
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_lacks_messages_hides_no_subject(monkeypatch, seed):
+    """
+    Of a new leader that does not yet have all that the stream had, neither the first page counts
+    nor a later one; one that never has it is an error.
+    """
+    rng = random.Random(seed)
+    monkeypatch.setattr(jetstream, "_IN_COMMON", 3)
+    clock = itertools.count()
+    times = SimpleNamespace(monotonic=lambda: next(clock) / 100, sleep=lambda s: None)
+    monkeypatch.setattr(patience, "time", times)
+    for _ in range(100):
+        names = {f"S.{rng.randrange(10**6):06d}" for _ in range(rng.randrange(120))}
+        listed = Listed(names, rng.choice([10, 17, 200]), rng, is_new=lambda: rng.random() < 0.3)
+        pin, counts = JetStream(listed).subject_counts("S", [">"], 7)
+
+        assert listed.stayed <= set(counts)
+        assert pin >= 7
+    with pytest.raises(RequestTimeoutError, match="up to 6, where 7 was there"):
+        JetStream(Listed({"S.a"}, 10, rng, is_new=lambda: True)).subject_counts("S", [">"], 7)
 
 
 def test_a_listing_waits_for_a_leader():
