@@ -217,11 +217,11 @@ class JetStream:
         For each (filter, offset) the stream's subjects from there on, 100,000 at the most.
 
         Args:
-            known: a sequence that the stream has. A new leader may not yet have all of it, and is
-                asked again.
+            known: a sequence that the stream has. Who was its leader, stood still and has not heard
+                of the next one may not have it, and answers all the same: that is asked again.
 
         Raises:
-            RequestTimeoutError: It does not come to that sequence within `requestTimeout`.
+            RequestTimeoutError: Nobody has that sequence within `requestTimeout`.
         """
         subject = f"{self.prefix}.STREAM.INFO.{stream}"
         bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]

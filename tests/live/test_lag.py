@@ -198,12 +198,10 @@ def replicated(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("up_to", [None, 600, 450])
-def test_a_leader_that_has_just_come_is_asked_again(
-    nats_server, js, new_stream, monkeypatch, up_to
-):
+def test_a_leader_that_was_is_not_believed(nats_server, js, new_stream, monkeypatch, up_to):
     """
-    Before it has applied all that was stored, a new leader lists few subjects, or none: no snapshot
-    is made of these.
+    A server that stood still, and has not heard that another one leads the stream, lists what it
+    has, say nothing: no snapshot is made of that.
     """
     monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
     name, rng, page = new_stream(), random.Random(4), JetStream._answers

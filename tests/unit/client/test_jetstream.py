@@ -30,8 +30,8 @@ class Listed:
     rng: random.Random
     stayed: set[str] = field(default_factory=set)
     last_seq: int = 7
-    is_new: Callable[[], bool] = lambda: False
-    """Whether a leader answers that has come just now, and has applied next to nothing."""
+    is_behind: Callable[[], bool] = lambda: False
+    """Whether a server answers that was the leader, and has next to nothing."""
 
     def __post_init__(self) -> None:
         self.stayed = set(self.there)
@@ -46,7 +46,7 @@ class Listed:
             cut = sorted(self.there)[offset : offset + self.page]
             state = {"last_seq": self.last_seq, "subjects": dict.fromkeys(cut, 1)}
             answer = {"state": state, "offset": offset, "total": len(self.there)}
-            if self.is_new():
+            if self.is_behind():
                 state |= {"last_seq": 6, "subjects": dict.fromkeys(cut[:1], 1)}
                 answer["total"] = min(1, len(cut))
             replies.append(Reply(0, "", b"", json.dumps(answer).encode()))
@@ -79,10 +79,10 @@ def test_pages_hide_no_subject(monkeypatch, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_leader_that_lacks_messages_hides_no_subject(monkeypatch, seed):
+def test_a_leader_that_was_hides_no_subject(monkeypatch, seed):
     """
-    Of a new leader that does not yet have all that the stream had, neither the first page counts
-    nor a later one; one that never has it is an error.
+    Of a server that does not know that another one leads the stream, and has more of it, neither
+    the first page counts nor a later one; that nobody has more is an error.
     """
     rng = random.Random(seed)
     monkeypatch.setattr(jetstream, "_IN_COMMON", 3)
@@ -91,13 +91,13 @@ def test_a_leader_that_lacks_messages_hides_no_subject(monkeypatch, seed):
     monkeypatch.setattr(patience, "time", times)
     for _ in range(100):
         names = {f"S.{rng.randrange(10**6):06d}" for _ in range(rng.randrange(120))}
-        listed = Listed(names, rng.choice([10, 17, 200]), rng, is_new=lambda: rng.random() < 0.3)
+        listed = Listed(names, rng.choice([10, 17, 200]), rng, is_behind=lambda: rng.random() < 0.3)
         pin, counts = JetStream(listed).subject_counts("S", [">"], 7)
 
         assert listed.stayed <= set(counts)
         assert pin >= 7
     with pytest.raises(RequestTimeoutError, match="up to 6, where 7 was there"):
-        JetStream(Listed({"S.a"}, 10, rng, is_new=lambda: True)).subject_counts("S", [">"], 7)
+        JetStream(Listed({"S.a"}, 10, rng, is_behind=lambda: True)).subject_counts("S", [">"], 7)
 
 
 def test_a_listing_waits_for_a_leader():
