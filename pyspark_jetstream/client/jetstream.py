@@ -95,6 +95,15 @@ that 2.15.1 has these are the ones that our requests can get and that nobody nee
 
 _NOT_NOW_PAUSE_S: Final = 0.1
 
+_NO_LEADER: Final = 10008
+"""As which an INFO counts that names none."""
+
+_INFO: Final = re.compile(
+    rb'\{"type":"io\.nats\.jetstream\.api\.v1\.(stream|consumer)_info_response"'
+)
+_CLUSTER: Final = b'"cluster":{'
+_LED: Final = re.compile(rb'"cluster":\{[^\[}]*"leader":"[^"]')
+
 _ERR_CODE: Final = re.compile(rb'"error":\s*\{"code":\s*\d+,\s*"err_code":\s*(\d+)')
 _LONGEST_ERROR: Final = 1024
 """Answers of more bytes are no errors."""
@@ -217,8 +226,8 @@ class JetStream:
         For each (filter, offset) the stream's subjects from there on, 100,000 at the most.
 
         Args:
-            known: a sequence that the stream has. Who was its leader, stood still and has not heard
-                of the next one may not have it, and answers all the same: that is asked again.
+            known: a sequence that the stream has. A server that stood still and takes itself for
+                the leader may not have it, and answers all the same: that is asked again.
 
         Raises:
             RequestTimeoutError: Nobody has that sequence within `requestTimeout`.
@@ -711,6 +720,9 @@ class JetStream:
             answer = read_json(reply.data)
         except ValueError:
             raise ProtocolError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
+        if _lacks_leader(reply.data):
+            what = "the server that answers knows of no leader, and may have next to nothing of it"
+            raise ApiError(subject, 503, _NO_LEADER, what)
         try:
             refused = _REFUSAL(answer).get("error")
             if refused is None:
@@ -731,12 +743,23 @@ class JetStream:
         )
 
 
+def _lacks_leader(data: bytes) -> bool:
+    """
+    Whether an INFO is of a server that has one of several replicas and knows of no leader, as when
+    it stood still and goes on: it tells what it has.
+    """
+    at = data.rfind(_CLUSTER) if _INFO.match(data) else -1
+    return at >= 0 and _LED.match(data, at) is None
+
+
 def _err_code(reply: Reply) -> int:
     """The error that is answered, 0 for none."""
     if direct(reply.headers) is not None:
         return 0  # a stored message, whatever it says
     if reply.status == wire.NO_RESPONDERS:
         return wire.NO_RESPONDERS
+    if _lacks_leader(reply.data):
+        return _NO_LEADER
     if len(reply.data) > _LONGEST_ERROR:
         return 0
     match = _ERR_CODE.search(reply.data)

@@ -14,7 +14,7 @@ import pytest
 from pyspark_jetstream.client import jetstream, patience
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import RequestTimeoutError
+from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 
 from ...kits.seeds import fresh
 
@@ -121,6 +121,41 @@ def test_a_listing_waits_for_a_leader():
 
     assert JetStream(Electing()).subject_counts("S", [">"]) == (3, {"a": 2})
     assert asked == [{"subjects_filter": ">", "offset": 0}] * 2
+
+
+LED = {"name": "c", "raft_group": "S-R3F-x", "leader": "c-n1", "replicas": [{"name": "c-n2"}]}
+UNLED = {"name": "c", "raft_group": "S-R3F-x", "replicas": [{"name": "c-n1"}, {"name": "c-n2"}]}
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "CONSUMER"])
+def test_what_a_server_tells_that_knows_of_no_leader_counts_as_none(kind):
+    """
+    It stood still, and has next to nothing: it is asked again, and after `requestTimeout` that is
+    an error.
+    """
+    asked, led = [], True
+
+    class Behind:
+        options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=0.3, connect_timeout_s=1)
+        unanswered = False
+
+        def requests(self, requests: list[tuple[str, bytes]]) -> list[Reply]:
+            asked.extend(requests)
+            answer = {
+                "type": f"io.nats.jetstream.api.v1.{kind.lower()}_info_response",
+                "cluster": LED if led and len(asked) > 1 else UNLED,
+                "alternates": [{"name": "S", "cluster": "c"}],
+            }
+            return [Reply(0, "", b"", json.dumps(answer, separators=(",", ":")).encode())]
+
+        def request(self, subject: str, data: bytes = b"") -> Reply:
+            return self.requests([(subject, data)])[0]
+
+    assert JetStream(Behind()).call(f"{kind}.INFO.S")["cluster"] == LED
+    assert len(asked) == 2
+    led = False
+    with pytest.raises(ApiError, match="knows of no leader"):
+        JetStream(Behind()).call(f"{kind}.INFO.S")
 
 
 def test_a_question_lasts_for_two_timeouts_at_most(monkeypatch):
