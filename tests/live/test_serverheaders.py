@@ -171,7 +171,7 @@ def test_published_as_it_is_it_has_one(nats_server, js, new_stream, monkeypatch,
     target, traces = new_stream(), new_stream()
     pairs = [(each, [value]) for each, value in with_header(name, f"{traces}.x")]
     batch = copy([{"data": b"x", "headers": pairs}], f"{target}.a")
-    options = changed(brief(nats_server, publish_mode="async"), publish_timeout_s=0.5)
+    options = changed(brief(nats_server, publish_mode="async"), publish_timeout_s=2.0)
     try:
         publish(js.client, options, [batch])
     except JetStreamError:
