@@ -159,8 +159,8 @@ class DevServer:
         store_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
         binary: Path | None = None,
-        start_timeout_s: float = 20.0,
-        stop_timeout_s: float = 10.0,
+        start_timeout_s: float = 60.0,
+        stop_timeout_s: float = 60.0,
     ) -> None:
         self.name = name or f"dev-{os.urandom(4).hex()}"
         self._config = config

@@ -144,13 +144,18 @@ class Controller:
         ]
         self._serve(math.inf, lambda: not self._pauses.waiting, sends, stoppable=False)
 
-    def hold(self, quotas: Sequence[Quota], usage: Usage) -> None:
+    def hold(
+        self, quotas: Sequence[Quota], usage: Usage, at_end: Callable[[], None] = lambda: None
+    ) -> None:
         """
         Holds what is published to these quotas, until stopped.
 
         Who keeps rates is told its share, and told another when others need more, or less; who does
         not is paused whenever there is too much. Where the servers do not count for a while, what
         has come is counted afterwards.
+
+        Args:
+            at_end: called when it is stopped, and the limits still hold.
         """
         for quota in quotas:
             for key in quota.limit.keys:
@@ -172,6 +177,7 @@ class Controller:
                 for (filter, reason), until in rests_of(quotas, members, now).items():
                     self._pauses.pause(filter, reason, until)
                 self._serve(now + _COUNT_S)
+            at_end()
             self._shares = None
             for filter, reason in self._pauses.unlimit():
                 self.lift([filter], [reason])

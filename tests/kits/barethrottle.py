@@ -314,6 +314,10 @@ class Rate:
         self._at = now
 
 
+PAUSE_MS = 6_000
+"""It is said again each second; a machine that stands still for some is no operator that ended."""
+
+
 class Controller(threading.Thread):
     """
     Wants these filters paused, until it is told to end; then it lifts.
@@ -369,7 +373,7 @@ class Controller(threading.Thread):
                 second = now + 1.0
                 nats.publish(self._control, {"type": "discover"}, f"{nats.inbox}.who")
                 for producer in self.producers:
-                    self._tell(producer, 1500)
+                    self._tell(producer, PAUSE_MS)
             self.hear(nats.next(0.02))
             if nats.is_answered:
                 self._ready.set()
@@ -414,15 +418,15 @@ class Controller(threading.Thread):
             new = [each for each in waits if each not in self.waited.get(producer, [])]
             self.waited.setdefault(producer, []).extend(new)
             if said.get("rates"):
-                self._tell(producer, 1500)
+                self._tell(producer, PAUSE_MS)
             elif token == "active":
                 self.began.append(producer)
-                count = self._tell(producer, 1500)
+                count = self._tell(producer, PAUSE_MS)
                 self._nats.publish(
                     f"{self._control}.{producer}", {"type": "active", "commands": count}
                 )
             elif is_new:
-                self._tell(producer, 1500)
+                self._tell(producer, PAUSE_MS)
         elif said.get("type") == "throttle_producer_receipt":
             request = said["request_id"]
             self.acknowledged.setdefault(self._asked[request], []).append(request)

@@ -40,7 +40,7 @@ class Scrapes:
 
     def wait(self, condition: Callable[[], str | bool]) -> str:
         """Until the condition holds; what it is then."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not (found := condition()):
             assert self.process.poll() is None and time.monotonic() < until, self.log
             time.sleep(0.02)
@@ -121,4 +121,4 @@ def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
     yield start
     for each in started:
         each.terminate()
-        each.wait(10)
+        each.wait(60)

@@ -35,7 +35,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         at = urlsplit(url)
-        self._socket = socket.create_connection((at.hostname, at.port), timeout=20)
+        self._socket = socket.create_connection((at.hostname, at.port), timeout=60)
         self._lines = self._socket.makefile("rb")
         options = {"verbose": False, "headers": True, "no_responders": True}
         self._socket.sendall(b"CONNECT %b\r\nSUB _INBOX.x 1\r\n" % json.dumps(options).encode())

@@ -70,7 +70,7 @@ def writing(js: JetStream, name: str) -> Iterator[None]:
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        assert began.wait(30)
+        assert began.wait(60)
         yield
     finally:
         stop.set()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader, RangeDriver
 from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
 
 Offset = dict[str, Any]
@@ -55,11 +57,19 @@ class Query:
         return self.planned[-2] if len(self.planned) > 1 else self.reader.initialOffset()
 
     def claim(self) -> Offset | None:
-        """Asks for a batch; None where there is none. Nothing is recorded."""
+        """Asks for a batch; None where there is none by now. Nothing is recorded."""
+        self._doubt_words()
         start = self.planned[-1] if self.planned else self.reader.initialOffset()
         # 1 where the options have a limit of their own: the reader goes by these.
         end = text(self.reader.latestOffset(start, ReadMaxRows(1)))
         return None if end == start else end
+
+    def _doubt_words(self) -> None:
+        """Has the driver look at all its streams next: the word of a message may be late."""
+        driver = self.reader._driver
+        if isinstance(driver, RangeDriver):
+            driver._durables.arrivals._doubtful.update(range(len(driver._layout)))
+            driver._watched.seen = replace(driver._watched.seen, at=-math.inf)
 
     def plan(self) -> Offset | None:
         """Asks for a batch and records it in the write-ahead log."""

@@ -53,10 +53,10 @@ class Standalone:
         process = self._processes.pop(name)
         process.send_signal(how)
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(30)
+            process.wait(60)
 
     def _start(self, name: str, main: str, *words: str) -> Path:
         log = self._folder / f"{name}-{time.monotonic_ns()}.log"

@@ -19,6 +19,7 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     RowError,
 )
+from pyspark_jetstream.outbox import admission
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import BUCKET
@@ -88,7 +89,7 @@ def written(server, rows, **options):
         publish_mode=options.pop("mode", "async"),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
-        **{"publish_timeout_s": 8.0, "ack_timeout_s": 1.0} | options,
+        **{"publish_timeout_s": 16.0, "ack_timeout_s": 5.0} | options,
     )
     client = Client(options.connection)
     try:
@@ -97,9 +98,19 @@ def written(server, rows, **options):
         client.close()
 
 
+@pytest.fixture
+def shed_soon(monkeypatch):
+    """
+    What finds no room is shed after less of its time: so much is left for a server that stands
+    still amid it.
+    """
+    monkeypatch.setattr(admission, "_PATIENCE", 0.3)
+
+
 CRITICAL = [f"T.{'critical' if i < 50 else 'low'}.{i % 7}" for i in range(ROWS)]
 
 
+@pytest.mark.usefixtures("shed_soon")
 @pytest.mark.parametrize("mode", MODES)
 def test_a13_no_room_leaves_no_row_behind(js, full, mode):
     """
@@ -126,6 +137,7 @@ def test_a13_no_room_leaves_no_row_behind(js, full, mode):
     assert {subject.split(".")[2] for subject, _ in letters} == {"low"}
 
 
+@pytest.mark.usefixtures("shed_soon")
 @pytest.mark.parametrize("mode", MODES)
 def test_a13_no_room_from_the_beginning(js, full, mode):
     """
@@ -135,7 +147,7 @@ def test_a13_no_room_from_the_beginning(js, full, mode):
     fill(js)
     rows = [f"T.low.{i % 7}" for i in range(100)]
 
-    found = written(full, rows, mode=mode, dead_letter_subject="D.{subject}", publish_timeout_s=6.0)
+    found = written(full, rows, mode=mode, dead_letter_subject="D.{subject}")
 
     assert (found.acked, found.dead_letters) == (0, 100)
 
@@ -158,19 +170,20 @@ def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
     subject = "T.low" if dead else "T.critical.0"
 
     with pytest.raises((PublishTimeoutError, ProducerThrottledError)) as caught:
-        written(full, [subject] * 40, dead_letter_subject=dead, publish_timeout_s=2.0)
+        written(full, [subject] * 40, dead_letter_subject=dead, publish_timeout_s=6.0)
 
     assert "has used up its storage: raise its limits" in str(caught.value)
     assert "dead letters need a stream that has room" in str(caught.value)
 
 
+@pytest.mark.usefixtures("shed_soon")
 def test_a13_rows_that_find_no_room_are_dropped(js, full):
     """
     With `overloadPolicy=drop` they are gone, and counted.
     """
     streams(js)
     fill(js)
-    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True, publish_timeout_s=6.0)
+    found = written(full, [f"T.low.{i % 3}" for i in range(60)], drops=True)
 
     assert (found.acked, found.dropped) == (0, 60)
 

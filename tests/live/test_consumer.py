@@ -502,7 +502,7 @@ def test_messages_larger_than_a_pull(first):
         client.close()
         server._config = "max_payload: 1MB"
         server.restart()
-        client = Client(options(server, request_timeout_s=5.0))
+        client = Client(options(server, request_timeout_s=60.0))
         js = JetStream(client)
         try:
             for headers in (False, True):

@@ -212,7 +212,7 @@ def test_many_large_messages(small):
     before them give no warning.
     """
     with DevServer("max_payload: 8MB") as server:
-        client = Client(connection_of(server.url, request_timeout_s=3.0))
+        client = Client(connection_of(server.url, request_timeout_s=60.0))
         JetStream(client).create_stream(
             {"name": "S", "subjects": ["S"], "allow_direct": True, "storage": "memory"}
         )

@@ -86,7 +86,7 @@ def pinned(new_stream: NewStream, js: JetStream, publish: Publish) -> str:
     connection.subscribe(inbox := connection.new_inbox())
     body = b'{"batch": 2, "expires": 60000000000, "group": "spark"}'
     connection.send(wire.pub(f"{js.prefix}.CONSUMER.MSG.NEXT.{name}.q-0", body, inbox))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while js.consumer_info(name, "q-0").stream_seq < 3:
         assert time.monotonic() < deadline
     return name

@@ -188,7 +188,7 @@ def test_metrics_have_what_is_left_out(nats_server, js, strange, monkeypatch):
     rows = way.consumer(onInvalidSubject="drop", metricsSubject=f"{strange}-metrics")
     assert sorted(row["sequence"] for row in rows) == EVERY["drop"]
 
-    deadline, counted = time.monotonic() + 30, {}
+    deadline, counted = time.monotonic() + 60, {}
     while not counted.get("0"):
         frame = connection.next_frame(deadline)
         assert frame is not None, "no report has them"

@@ -122,7 +122,7 @@ def test_tasks_that_begin_at_one_time_agree(js, options, new_stream, seed):
 
     def task(number, way):
         try:
-            start.wait(30)
+            start.wait(60)
             write(way, TaskName(f"m4-{seed}", 0, number), rows("in", 20), Ids(f"{number}"))
         except Exception as error:
             failed.append(error)

@@ -90,7 +90,7 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
     scrapes = exporter(nats_server, "--metrics-subject", subject)
     words = [sys.executable, "-m", metrics.__name__, nats_server.url, subject]
     tasks = [subprocess.Popen([*words, str(producer)], cwd=JOB.parents[1]) for producer in (1, 2)]
-    assert [task.wait(30) for task in tasks] == [0, 0]
+    assert [task.wait(120) for task in tasks] == [0, 0]
     with client_of(nats_server) as client:
         publish(client, subject, [each.encode() for each in reports(5, final=False)])
     scrapes.wait_for(900)

@@ -30,7 +30,7 @@ SOON = {"requestTimeout": "10m"}
 AT_ONCE = SOON | {"publishTimeout": "10m"}
 """Of reads and writes: nobody waits for so long, so what is not told at once hangs."""
 
-BRIEFLY = {"requestTimeout": "1500ms", "connectTimeout": "1500ms"}
+BRIEFLY = {"requestTimeout": "3s", "connectTimeout": "3s"}
 """What bounds a wait for something that may yet come."""
 
 ANYWHERE = {"exactlyOnce": "false", "requireStream": "false"}
@@ -268,7 +268,7 @@ MISTAKES = {
     ),
     "JetStream off for PubAcks": Mistake(
         lambda at: write(data(), **at.as_("zoe", subject="S.a", publishMode="async"), **ANYWHERE,
-                         publishTimeout="1s", ackTimeout="500ms", **BRIEFLY),
+                         publishTimeout="5s", ackTimeout="500ms", **BRIEFLY),
         "PublishTimeoutError", "no stream listens on this subject", "enable JetStream for this acc",
     ),
     "another domain": Mistake(
@@ -430,7 +430,7 @@ MISTAKES = {
         "RowError", "ttl is none", "expected never, seconds, or a duration as 1h30m",
     ),
     "a full stream": Mistake(
-        lambda at: write(data(), **at.on("plain", subject="FULL.a"), publishTimeout="1s",
+        lambda at: write(data(), **at.on("plain", subject="FULL.a"), publishTimeout="5s",
                          ackTimeout="500ms"),
         "ProducerThrottledError", "maximum messages exceeded", "the stream is full: raise its lim",
     ),
@@ -444,7 +444,7 @@ MISTAKES = {
     ),
     "the same, though it is said that a stream takes it": Mistake(
         lambda at: write(data(), **at.on("plain", subject="nobody.a"), **ANYWHERE,
-                         publishTimeout="1s", ackTimeout="500ms"),
+                         publishTimeout="5s", ackTimeout="500ms"),
         "PublishTimeoutError", "no stream listens on this subject", "create it, check the subject",
     ),
     "overwrite": Mistake(

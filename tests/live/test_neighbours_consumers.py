@@ -280,7 +280,7 @@ def test_two_attempts_go_on_under_one_pin(js, place, reading, held, monkeypatch)
     published = of.publish(12_000)
     reader.plan()
     (task,) = reader.tasks()
-    keep, both, kept = consumer_module.Pinned._kept, threading.Barrier(2, timeout=30), []
+    keep, both, kept = consumer_module.Pinned._kept, threading.Barrier(2, timeout=60), []
 
     def together(self, last):
         info = keep(self, last)

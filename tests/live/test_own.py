@@ -159,7 +159,7 @@ def test_the_same_rows_as_by_the_other_ways(js, new_stream, publish, seed):
         if not block:
             frame = b"PUB %b %d\r\n" % (subject, len(data))
         connection.send(frame + block + data + b"\r\n")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while (last := js.stream_info(stream).last_seq) < 1500:
         assert time.monotonic() < until, last
         time.sleep(0.01)
@@ -225,7 +225,7 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     batches = reading(deep, 50_000).batches(client)
     next(batches)
     client.drop()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while consumers(js, deep):
         assert time.monotonic() < until
         time.sleep(0.05)

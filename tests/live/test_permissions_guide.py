@@ -14,6 +14,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
+from pyspark_jetstream.operations.console import throttle
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
@@ -106,14 +107,16 @@ def test_ops_rewinds(guarded, admin, ops, tmp_path):
     assert json.loads(committed.data)["batch"] == 0
 
 
-def test_ops_throttles(guarded, admin, ops):
+def test_ops_throttles(guarded, admin, ops, monkeypatch):
     """`throttle` finds the writer, pauses it, and counts what is stored against a quota."""
     task = Task(guarded[0], sink_of(connection_of(guarded[0].url, **login("writer"))), ["alerts.a"])
     task.start()
     while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
         pass
-    found = ops("throttle", "producers", "--wait", "2s", "--json")
-    paused = ops("throttle", "pause", "--subject", "alerts.b", "--for", "1200ms", "--json")
+    found = ops("throttle", "producers", "--wait", "5s", "--json")
+    monkeypatch.setattr(throttle, "receipt_wait", throttle.duration)  # at most 400ms otherwise
+    words = ("pause", "--subject", "alerts.b", "--for", "1200ms", "--receipt-wait", "20s", "--json")
+    paused = ops("throttle", *words)
     quota = subprocess.Popen(
         [sys.executable, str(ROOT / "jobs" / "throttle.py"), "quota",
          "--limit", "alerts.>=1000000/s", *ops.flags],

@@ -31,7 +31,7 @@ def test_auto_in_a_cluster(cluster):
     All servers hear of a consumer that is made: for some thousand messages none is, neither in a
     batch of a query nor in a range.
     """
-    js = JetStream(Client(options(*cluster.urls.split(","), request_timeout_s=30.0)))
+    js = JetStream(Client(options(*cluster.urls.split(","), request_timeout_s=60.0)))
     js.create_stream({"name": "FEW", "subjects": ["FEW.>"], "allow_direct": True})
     fill(js, "FEW", 5_000)
 
@@ -64,7 +64,7 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
     The consumer's leader steps down, or is killed, while an attempt reads: the pin is gone with it,
     the attempt takes it again, and the batch has each message once; the progress tells.
     """
-    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+    admin = Client(options(*cluster.urls.split(","), request_timeout_s=60.0))
     js = JetStream(admin)
     name = f"PIN-{how.replace(' ', '-')}"
     js.create_stream(
@@ -92,7 +92,7 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
             found += rows.column("sequence").to_pylist()
         after = js.consumer_info(name, "c-0").pinned_id
         now = leader(js, name, "c-0")
-        seen = query.progress_with(lambda p: p["pinned"] == after, timeout_s=30.0)
+        seen = query.progress_with(lambda p: p["pinned"] == after, timeout_s=60.0)
     finally:
         query.stop()
         if how == "dies":
@@ -116,7 +116,7 @@ def test_a_pin_is_forgotten_by_the_next_leader(cluster):
     After a change of leaders nobody is pinned, without an advisory of its own; the next message
     goes to a pull that waits without an id.
     """
-    admin = Client(options(*cluster.urls.split(","), request_timeout_s=30.0))
+    admin = Client(options(*cluster.urls.split(","), request_timeout_s=60.0))
     js = JetStream(admin)
     js.create_stream({"name": "FORGET", "subjects": ["FORGET.>"], "num_replicas": 3})
     js.create_consumer(
@@ -136,7 +136,7 @@ def test_a_pin_is_forgotten_by_the_next_leader(cluster):
         pinned = js.consumer_info("FORGET", "c").pinned_id
         was = leader(js, "FORGET", "c")
         api(js, "CONSUMER.LEADER.STEPDOWN.FORGET.c")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while leader(js, "FORGET", "c") in ("", was) and time.monotonic() < deadline:
             time.sleep(0.02)
         free = js.consumer_info("FORGET", "c").pinned_id

@@ -25,7 +25,7 @@ def test_what_others_stored_stops_nobody(monkeypatch, pull):
     """
     monkeypatch.setattr(pulls, "_PULL_MESSAGES", pull)
     with DevServer("max_payload: 16MB") as server:
-        client = Client(connection_of(server.url, request_timeout_s=5.0))
+        client = Client(connection_of(server.url, request_timeout_s=60.0))
         js = JetStream(client)
         try:
             js.create_stream({"name": "S", "subjects": ["S.>"]})

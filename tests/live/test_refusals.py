@@ -18,6 +18,7 @@ from pyspark_jetstream.errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
+from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.values import Secret
@@ -45,7 +46,7 @@ def rows(subject, count, size=10, **headers):
 def brief(server, **changes) -> SinkOptions:
     """Options of a write that gives up soon."""
     options = sink_of(connection_of(server.url), publish_timeout_s=6.0, allow_rollup=True)
-    return changed(options, ack_timeout_s=0.5, **changes)
+    return changed(options, ack_timeout_s=5.0, **changes)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,16 @@ def test_what_a_stream_never_takes_is_rejected(
     assert js.stream_info(name).messages == 0
 
 
+@pytest.fixture
+def pauses_tell(monkeypatch):
+    """
+    Pauses are why a publish ran out of its time also where answers of a busy machine took much of
+    that.
+    """
+    monkeypatch.setattr(throttle, "_SHARE", 0.2)
+
+
+@pytest.mark.usefixtures("pauses_tell")
 @pytest.mark.parametrize(
     ("config", "room"),
     [
@@ -169,6 +180,7 @@ accounts { A {
 SERVER = "jetstream { max_file_store: 300K, max_memory_store: 0 }"
 
 
+@pytest.mark.usefixtures("pauses_tell")
 @pytest.mark.parametrize(
     ("config", "err_codes", "reason"),
     [
@@ -188,7 +200,7 @@ def test_storage_that_is_used_up_is_waited_for(config, err_codes, reason):
         client = Client(connection)
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "storage": "file"})
-        options = sink_of(connection, publish_timeout_s=2.0, ack_timeout_s=0.5)
+        options = sink_of(connection, publish_timeout_s=6.0, ack_timeout_s=5.0)
 
         with pytest.raises(ProducerThrottledError) as raised:
             publish(client, options, [rows("S.a", 1000, size=1000)])

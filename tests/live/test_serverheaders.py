@@ -171,7 +171,7 @@ def test_published_as_it_is_it_has_one(nats_server, js, new_stream, monkeypatch,
     target, traces = new_stream(), new_stream()
     pairs = [(each, [value]) for each, value in with_header(name, f"{traces}.x")]
     batch = copy([{"data": b"x", "headers": pairs}], f"{target}.a")
-    options = changed(brief(nats_server, publish_mode="async"), publish_timeout_s=0.5)
+    options = changed(brief(nats_server, publish_mode="async"), publish_timeout_s=2.0)
     try:
         publish(js.client, options, [batch])
     except JetStreamError:
@@ -286,7 +286,7 @@ def mqtt_subscriber(port: int, topic: bytes) -> Iterator[IO[bytes]]:
     def text(value: bytes) -> bytes:
         return struct.pack(">H", len(value)) + value
 
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as to, to.makefile("rb") as got:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as to, to.makefile("rb") as got:
         to.sendall(packet(0x10, text(b"MQTT") + b"\x04\x02\x00\x00" + text(b"me")))
         assert got.read(4) == b"\x20\x02\x00\x00"  # CONNACK
         to.sendall(packet(0x82, b"\x00\x01" + text(topic) + b"\x01"))

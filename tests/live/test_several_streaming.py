@@ -266,7 +266,7 @@ def test_a_stream_that_is_deleted_amid_a_plan(
     tenants.fill("a", "b", "c")
     for name in "abc":  # what has gaps is counted by the server
         tenants.js.delete_messages(tenants.name(name), [2])
-    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails, requestTimeout="1s")
+    several = query(streamPattern=f"{tenants.prefix}-*", failOnDataLoss=fails, requestTimeout="5s")
     if step == "partitions":
         several.plan()
         several.die()

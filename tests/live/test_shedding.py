@@ -12,6 +12,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
@@ -96,7 +97,7 @@ def test_a12_another_stream_s_push_back_sheds_nothing(js, nats_server, new_strea
     full, healthy = new_stream(max_msgs=10, discard="new"), new_stream()
     rows = [f"{full if i % 5 == 0 else healthy}.{i % 14}" for i in range(3_000)]
     counts, failed = write(nats_server, rows, lambda: js.purge(full, None, None), mode,
-                           when=lambda: True, every_s=0.1)  # fmt: skip
+                           when=lambda: js.stream_info(healthy).messages == 2_400)  # fmt: skip
 
     assert failed is None
     assert js.stream_info(healthy).messages == 2_400
@@ -174,14 +175,17 @@ def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, mod
     assert {subject.split(".")[2] for subject, _ in letters} == {"low"}
 
 
-def test_a13_critical_rows_that_find_no_room_fail_the_task(js, nats_server, new_stream):
+def test_a13_critical_rows_that_find_no_room_fail_the_task(
+    js, nats_server, new_stream, monkeypatch
+):
     """
     I2: they are not shed, whatever the policy; the error says what to do.
     """
+    monkeypatch.setattr(throttle, "_SHARE", 0.2)  # answers may take their time
     name = new_stream(max_msgs=10, discard="new")
     rows = [f"{name}.critical.{i % 3}" for i in range(50)]
     options = changed(
-        narrow(nats_server), publish_timeout_s=2.0, priorities=priorities_of(subjects=BY_SUBJECT)
+        narrow(nats_server), publish_timeout_s=8.0, priorities=priorities_of(subjects=BY_SUBJECT)
     )
     batch = pa.record_batch({"subject": pa.array(rows), "data": pa.array(rows)})
     with pytest.raises(ProducerThrottledError, match="the stream is full: raise its limit"):

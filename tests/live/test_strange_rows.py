@@ -101,7 +101,7 @@ def ear(url, *subjects):
         yield heard
         marker = connection.subscribe("the.end")
         connection.send(b"PUB the.end 0\r\n\r\n")
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 60
         while (frame := connection.next_frame(deadline)).sid != marker:
             heard.append(frame.subject.decode())
     finally:

@@ -19,6 +19,7 @@ from pyspark_jetstream.errors import (
     TargetChangedError,
 )
 from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.publish import laneset
 from pyspark_jetstream.write.attempt import Task, TaskAttempt, TaskReport
 from pyspark_jetstream.write.exactlyonce import changes, ledger
 from pyspark_jetstream.write.exactlyonce.changes import check_targets
@@ -293,10 +294,13 @@ def unbatched(js, name, config):
 
 
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
-def test_a_stream_that_takes_no_batches_any_more(js, nats_server, new_stream, caplog, ledger):
+def test_a_stream_that_takes_no_batches_any_more(
+    js, nats_server, new_stream, monkeypatch, caplog, ledger
+):
     """
     By `auto` the rows go on one by one, each once, and a warning says so once.
     """
+    monkeypatch.setattr(laneset, "_FAR_S", 60.0)  # it begins by batches, however busy the machine
     name = new_stream(allow_batched=True)
     run(js, nats_server, name, unbatched, ledger, publish_mode="auto")
 
@@ -457,6 +461,10 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
     assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text
 
 
+WINDOW_S = 2
+"""For which a stream remembers ids; a PubAck that comes later ends the write."""
+
+
 class Killed(Exception):
     """An attempt ends amid its rows."""
 
@@ -471,7 +479,7 @@ def attempt(js, nats_server, name, dies_after=None):
                 raise Killed
             yield batch
 
-    options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=0.1)
+    options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=1.0)
     client = Client(options.connection)
     try:
         return write_task(client, options, blocks(), TaskName(f"w-{name}", 0, 0), Ids(name))
@@ -488,14 +496,14 @@ def test_a_limit_of_subjects_that_changes_between_attempts(
     What an attempt stored, and what a stream that kept fewer messages of a subject then, or keeps
     fewer now, has replaced, is not written again.
     """
-    name = new_stream(max_msgs_per_subject=first, duplicate_window=200_000_000)
+    name = new_stream(max_msgs_per_subject=first, duplicate_window=WINDOW_S * 10**9)
     js.publish(f"{name}.old", b"", [])  # stays in front
     Ledger(js).ensure()
     with pytest.raises(Killed):
         attempt(js, nats_server, name, dies_after=3)
     config = js.stream_info(name).config
     js.call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": then})
-    time.sleep(0.4)
+    time.sleep(WINDOW_S + 0.5)
     written = attempt(js, nats_server, name)
 
     assert js.stream_info(name).last_seq == COUNT + 1
@@ -514,10 +522,10 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     later blocks have rows for it.
     """
     monkeypatch.setattr(ledger, "_CLOCKS", timedelta(seconds=clocks_s))
-    name = new_stream(duplicate_window=200_000_000)
+    name = new_stream(duplicate_window=WINDOW_S * 10**9)
     Ledger(js).ensure()
     config = js.stream_info(name).config
-    other = {"name": f"{name}-2", "subjects": [f"{name}-2"], "duplicate_window": 200_000_000}
+    other = {"name": f"{name}-2", "subjects": [f"{name}-2"], "duplicate_window": WINDOW_S * 10**9}
     js.create_stream(config | other)
     for _ in range(before):
         js.publish(f"{name}-2", b"", [])
@@ -543,13 +551,13 @@ def test_rows_in_a_stream_that_took_a_subject_over(
                 raise Killed
             yield batch
 
-    options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=0.1)
+    options = sink_of(connection_of(nats_server.url), ledger=True, ack_timeout_s=1.0)
     client = Client(options.connection)
     task, looked = TaskName(f"w-{name}", 0, 0), []
     try:
         with pytest.raises(Killed):
             write_task(client, options, taken_over(blocks()), task, Ids(name))
-        time.sleep(0.4)
+        time.sleep(WINDOW_S + 0.5)
         at = Ledger._at
         monkeypatch.setattr(
             Ledger, "_at", lambda *those: looked.append(at(*those).end) or at(*those)

@@ -385,7 +385,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     Ledger(js).ensure()
     writing = threading.Thread(target=write, daemon=True)
     writing.start()
-    deadline, found = time.monotonic() + 30, []
+    deadline, found = time.monotonic() + 60, []
     while not {int(data) for _, data in found} > set(range(2_000, 4_000)):
         assert time.monotonic() < deadline, len(found)
         time.sleep(0.05)

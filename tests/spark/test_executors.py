@@ -73,7 +73,7 @@ class Copying:
         """Ends what is left of it."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(60)
         self._log.close()
 
 

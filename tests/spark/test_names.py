@@ -81,7 +81,7 @@ def test_a_write_has_the_name_of_its_query(
     write(spark, options, name, tmp_path)
     reports, words = [], []
     while not any(report.final for report in reports):
-        frame = connection.next_frame(time.monotonic() + 30)
+        frame = connection.next_frame(time.monotonic() + 60)
         assert frame is not None
         if json.loads(frame.data)["type"] == "metrics":
             reports.append(Report.decode(frame.data))

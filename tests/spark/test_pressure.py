@@ -203,7 +203,7 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
             )
             assert query.awaitTermination(150)
             found, dead = stored(js, "S"), stored(js, "DEAD")
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 total = MetricsSnapshot.merged(heard.totals(time.monotonic()).values())
                 stored_now = total.total("jetstream_publish_outcomes_total", status="success")

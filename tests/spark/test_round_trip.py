@@ -164,7 +164,7 @@ class Query(AbstractContextManager["Query"]):
         """SIGKILL to everything of it: driver, executors, Python workers."""
         for pid in self._of_session():
             _kill(pid)
-        self._process.wait(30)
+        self._process.wait(60)
         self._log.close()
 
     def kill_worker(self, rng: random.Random) -> bool:

@@ -45,7 +45,7 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait(30)
+        self.process.wait(60)
 
     def batches(self) -> list[tuple[float, list[int]]]:
         """When each batch was delivered, and the numbers of its messages."""

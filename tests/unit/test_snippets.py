@@ -40,7 +40,7 @@ def test_an_example_is_of_its_language(snippet):
         json.loads(snippet.text)
     else:
         checked = subprocess.run(
-            ["bash", "-n"], input=snippet.text, capture_output=True, text=True, timeout=20
+            ["bash", "-n"], input=snippet.text, capture_output=True, text=True, timeout=60
         )
         assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
 

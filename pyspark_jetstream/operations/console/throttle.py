@@ -195,12 +195,19 @@ def quota(given: argparse.Namespace) -> int:
         filters = dict.fromkeys(filter for limit in limits for filter in limit.filters)
         usage = Usage(JetStream(asking), list(filters))
         quotas = [Quota(limit, time.monotonic()) for limit in limits]
+        kept: list[dict[str, Any]] = []
+        rows: list[Row] = []
+
+        def keep() -> None:
+            kept.extend(_kept(each, usage, pauses) for each in quotas)
+            rows.extend(_quotas(quotas, usage, pauses))
+
         with living(lambda: _quotas(quotas, usage, pauses)) as showing:
-            Controller(client, pauses, showing, Stop()).hold(quotas, usage)
+            Controller(client, pauses, showing, Stop()).hold(quotas, usage, keep)
     if given.json:
-        say_json({"limits": [_kept(each, usage, pauses) for each in quotas]})
+        say_json({"limits": kept})
     else:
-        show(_quotas(quotas, usage, pauses))
+        show(rows)
     return _verdict(given, pauses) if pauses.told else 0
 
 
