@@ -47,9 +47,10 @@ def entries() -> list[tuple[str, list[str]]]:
 
 
 def pages() -> dict[str, Path]:
-    """The user's pages, by name."""
+    """The user's pages, by name, those outside of `docs` included."""
     found = {str(path.relative_to(ROOT / "docs").with_suffix("")): path
              for path in (ROOT / "docs").rglob("*.md")}  # fmt: skip
+    found |= {name: ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")}
     return {name: path for name, path in found.items()
             if name not in (*OTHERS, *HOUSE, "reference/words")}  # fmt: skip
 
