@@ -28,7 +28,7 @@ CHANGING: Final = (
     " trigger(availableNow=True), then start with the new options, its startingOffsets and"
     " a new checkpointLocation"
 )
-"""What there is to do where a query cannot change over under its checkpoint."""
+"""What there is to do where a query cannot go over under its checkpoint."""
 
 _RETRY_S: Final = 60.0
 
@@ -147,7 +147,7 @@ class Changeover:
         for name in (name for name, is_given in given.items() if is_given):
             raise OptionError(
                 name,
-                "the query changes over from other partitions, which its checkpoint has: leave"
+                "the query goes over from other partitions, which its checkpoint has: leave"
                 " this option out until it has done so",
             )
         self.change = begin_change(self._js, offset, self._wanted)
@@ -190,7 +190,7 @@ def begin_change(js: JetStream, offset: Offset, new: Layout) -> Change:
             )
         if info.retention != "limits":
             raise OffsetError(
-                f"a query changes over from stream {', '.join(old.streams)} to"
+                f"a query goes over from stream {', '.join(old.streams)} to"
                 f" {', '.join(new.streams)} only where all keep their messages, and stream '{name}'"
                 f" has retention {info.retention}: {CHANGING}"
             )
@@ -206,7 +206,7 @@ def begin_change(js: JetStream, offset: Offset, new: Layout) -> Change:
     cut = max(offset.sequences) if old.streams == (origin,) else js.stream_info(origin).last_seq
     cuts = copies.cuts(streams, origin, cut, lambda _: None, _STALL_S)
     logger.info(
-        "the query changes over from %d partitions of %s to %d of %s: at sequence %d of %s",
+        "the query goes over from %d partitions of %s to %d of %s: at sequence %d of %s",
         len(old), ",".join(old.streams), len(new), ",".join(new.streams), cut, origin,
     )  # fmt: skip
     return Change(new, cuts, created)

@@ -182,7 +182,7 @@ class WatchedStreams:
             check_layout(
                 len(offset.sequences), offset.streams, layout.streams, len(layout),
                 "start the query once more with the options it had, until it has read a batch: then"
-                " its checkpoint knows its partitions, and it changes over to others by itself",
+                " its checkpoint knows its partitions, and it goes over to others by itself",
             )  # fmt: skip
         for index, end in ends.items():
             if offset.sequences[index] > end:

@@ -319,7 +319,7 @@ def test_layouts_without_a_common_origin(
         turn(of, {"stream": origin, "subject": f"{origin}.O1.>,{origin}.O2.>"})
         of.step()
     turn(of, {"stream": origin, "endingOffsets": '{"0": 480}'})
-    with pytest.raises(OptionError, match="'endingOffsets': the query changes over"):
+    with pytest.raises(OptionError, match="'endingOffsets': the query goes over"):
         of.step()
     update(js, origin, retention="interest")
     with pytest.raises(OffsetError, match=f"'{origin}' has retention interest: to change N"):

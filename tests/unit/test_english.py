@@ -47,9 +47,10 @@ def entries() -> list[tuple[str, list[str]]]:
 
 
 def pages() -> dict[str, Path]:
-    """The user's pages, by name."""
+    """The user's pages, by name, those outside of `docs` included."""
     found = {str(path.relative_to(ROOT / "docs").with_suffix("")): path
              for path in (ROOT / "docs").rglob("*.md")}  # fmt: skip
+    found |= {name: ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")}
     return {name: path for name, path in found.items()
             if name not in (*OTHERS, *HOUSE, "reference/words")}  # fmt: skip
 
@@ -76,14 +77,14 @@ def test_help_is_understood_at_once(name):
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_a_guide_is_short(guide):
-    """A guide has 350 words at least, and without its tables 900 at most."""
+    """A guide has 400 words at least, and without its tables 900 at most."""
     page = guide.read_text()
     all_words, prose = (
         sum(len(piece.split()) for piece in pieces(text))
         for text in (page, re.sub(r"(?m)^\|.*$", "", page))
     )
 
-    assert 350 <= all_words and prose <= 900
+    assert 400 <= all_words and prose <= 900
 
 
 def test_each_word_has_one_meaning():

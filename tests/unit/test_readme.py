@@ -176,3 +176,23 @@ def test_figures_of_the_first_pages_are_measured():
         assert f" {figure} |" in bench
     assert "ten times a loop of nats-py" in first
     assert 9.5 <= float(cells[cells.index(cells[6]) + 1]) < 10.5
+
+
+def test_figures_of_backfills_beside_producers_are_measured():
+    """The guide to backfills has the waits and the rates of the measured page, rounded."""
+    guide = (DOCS / "guides" / "backfills.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (\d+) ms, ([\d,]+) \| (\d+) ms, ([\d,]+) \|$", guide, re.M)
+    measured = {
+        (tasks, bool(option)): [float(cell.replace(",", "")) for cell in cells.split("|")]
+        for option, tasks, cells in re.findall(
+            r"^\| own consumer(, maxPublishDelay=20ms)?, (\d) tasks? \| (.*) \|$",
+            (DOCS / "bench.md").read_text(), re.M,
+        )
+    }  # fmt: skip
+
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    for tasks, *said in rows:
+        for option, (wait, rate) in enumerate((said[:2], said[2:])):
+            rows_s, _, p99, *_ = measured[tasks, bool(option)]
+            assert abs(p99 - int(wait)) <= 0.5
+            assert abs(rows_s - int(rate.replace(",", ""))) <= 500

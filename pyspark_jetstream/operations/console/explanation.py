@@ -4,7 +4,8 @@ Shows where a mapping sends subjects: by which rule, on which subject, with whic
     pyspark-jetstream explain-mapping '{"orders.*": "orders.{{partition(8,1)}}.$1"}' orders.42
     pyspark-jetstream explain-mapping nats-server.conf myservice.requests foo.loss.a
 
-The mapping is JSON, a `mappings { … }` block, or a file of one of them or of a whole server's.
+The mapping is JSON or a `mappings { … }` block. It may also be a file with one of these, or
+with the whole configuration of a server.
 
 Exit status 0: every subject is explained; 2: the mapping or a subject is not valid.
 """

@@ -14,8 +14,9 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
 
 `pause` sends the pause again each second and lifts it at the end. Ctrl-C and SIGTERM end it early.
 A writer that starts meanwhile hears of the pause before its first row. If a writer does not
-acknowledge, it is asked to pause its whole connection. If it does not acknowledge that, it is
-listed. A pause is not enforced, so the messages that were stored meanwhile are counted.
+acknowledge, the program tells it to pause its whole connection. If the writer does not acknowledge
+that either, the program lists it. A pause is not enforced, so the program counts the messages that
+were stored meanwhile.
 `producers` shows the writers and the pauses: why, by whom and until when.
 `quota` gives each writer its share of the limit, and shows how much of it the writer publishes. A
 producer that knows no rates is paused for a second at a time, while the limit is exceeded.

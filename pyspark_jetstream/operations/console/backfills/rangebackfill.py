@@ -9,8 +9,8 @@ again.
     pyspark-jetstream backfill range --stream FLIGHTS --from 1000 --to 500000 --into COPY \\
         --manifest hdfs:///backfills/copy --target-option 'subjectMapping={"flights.>": "copy.>"}'
 
-The range is resolved to sequences once. If a run is killed, the same command goes on with it:
-nothing is repeated and nothing is left out.
+The range is resolved to sequences once. If a run is killed, the same command goes on with the same
+sequences: nothing is repeated and nothing is left out.
 On a cluster: spark-submit --master spark://host:7077 jobs/range_backfill.py, with the same
 arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
 
