@@ -13,9 +13,11 @@ from ..logs import LEVELS
 from ..option import Option, Values, exclusive, needs, table, typed
 from ..values import Secret
 
+_DEFAULT: Final = "nats://127.0.0.1:4222"
+
 CONNECTION_OPTIONS: Final = table(
     "stream range sink",
-    Option("servers", "servers", value_of.servers, "nats://127.0.0.1:4222",
+    Option("servers", "servers", value_of.servers, _DEFAULT,
         "Comma list of the servers to try."),
     Option("credentialsFile", "", value_of.secret_file, "",
         "Path of a `.creds` file. The driver reads it."),
@@ -113,6 +115,12 @@ class ConnectionOptions:
     def display_servers(self) -> tuple[str, ...]:
         """The servers without what may stand before an @."""
         return tuple(re.sub(r"//[^@/]*@", "//", server) for server in self.servers)
+
+    def command(self, words: str) -> str:
+        """A command line in quotes, for people to copy: it reaches these servers."""
+        where = ",".join(self.display_servers)
+        flag = "--server" if words.startswith("nats ") else "--servers"
+        return f"`{words}`" if where == _DEFAULT else f"`{words} {flag} {where}`"
 
     def __repr__(self) -> str:
         return f"<ConnectionOptions {', '.join(self.display_servers)}>"

@@ -15,7 +15,7 @@ a stream's last sequence as it is and no message in another one's place.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -199,9 +199,10 @@ def edit_of(
     return Change(Assumption.CONSUMER_AS_MADE, text)
 
 
-def resumed_by(stream: str, consumer: str) -> str:
-    """The way out of a pause."""
-    return f"`pyspark-jetstream resume --stream {stream} --consumer {consumer}` ends it"
+def resumed_by(command: Callable[[str], str], stream: str, consumer: str) -> str:
+    """The way out of a pause, by `ConnectionOptions.command`."""
+    words = f"pyspark-jetstream resume --stream {stream} --consumer {consumer}"
+    return f"{command(words)} ends it"
 
 
 def changed_fields(

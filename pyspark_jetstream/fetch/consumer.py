@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -170,14 +170,14 @@ def edited(read: ConsumerRead, change: Change) -> ConsumerEditedError:
     return edited_error(read, read.consumer, change, read.retention == "limits")
 
 
-def way_back(stream: str, consumer: str, is_spare: bool) -> str:
-    """The way out of an edit."""
+def way_back(
+    stream: str, consumer: str, is_spare: bool, command: Callable[[str], str] = "`{}`".format
+) -> str:
+    """The way out of an edit; `command` as `ConnectionOptions` has it."""
     what = "set it back (`nats consumer edit`)"
     if is_spare:
-        return (
-            f"{what}, or delete it (`nats consumer rm {stream} {consumer}`): the query makes"
-            " it anew, and nothing is lost"
-        )
+        remove = command(f"nats consumer rm {stream} {consumer}")
+        return f"{what}, or delete it ({remove}): the query makes it anew, and nothing is lost"
     return f"{what}, and do not delete it: the stream keeps messages for it alone"
 
 
@@ -348,7 +348,7 @@ class Pinned:
         logger.warning(
             "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
             read.stream, read.partition, read.consumer, info.config.get("pause_until"),
-            resumed_by(read.stream, read.consumer),
+            resumed_by(self._client.options.command, read.stream, read.consumer),
         )  # fmt: skip
         while info.pause_s > 0:
             patience.renew()
@@ -373,6 +373,13 @@ class Pinned:
                 " one and goes on with what is left"
             )
             report_loss(DataLossError(read.stream, read.partition, what), read.fail_on_data_loss)
+        else:
+            logger.warning(
+                "stream=%s partition=%d: the consumer %s was gone, and the query makes it anew."
+                " Nothing is lost. Somebody deleted it, or no batch read by it for a day;"
+                " `nats sub '$JS.EVENT.ADVISORY.API'` shows who deletes it again",
+                read.stream, read.partition, read.consumer,
+            )  # fmt: skip
         return self._js.create_consumer(read.stream, consumer_config(read))
 
     # ── being pinned ─────────────────────────────────────────────────────────────────────────

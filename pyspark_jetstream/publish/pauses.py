@@ -74,6 +74,7 @@ class WriterPauses:
         self._is_on = options.throttle
         self._telemetry = context.telemetry
         self._clock = context.clock
+        self._command = options.connection.command
         self._control: set[int] = set()
         """Subscriptions on which operators speak."""
         self._limited = SubjectLimits()
@@ -242,19 +243,19 @@ class WriterPauses:
             refusal = self._last_refusal(subject)
             detail = reason.name if refusal is None else _refused(refusal)
             return f"the server refuses them ({detail}), and is asked again in {pause_s:.1f}s"
-        lift = ["--subject", shlex.quote(filter)]
+        lift = ["--subject", filter]
         if not reason.is_quota:
             lift += ["--reason", reason.name]
         control = self.operators.listens[0]
         if control != THROTTLE_SUBJECT:
-            lift += ["--throttle-subject", shlex.quote(control)]
+            lift += ["--throttle-subject", control]
         is_paused = self.throttle.is_paused(subject, now, (PausedBy.OPERATOR,))
         what = f"'{filter}'" if reason.is_quota else "the whole writer"
         does = f"paused {what}" if is_paused else f"holds {what} to a rate"
         return (
             f"an operator {does} ({reason.name}, request {request_id}), for {pause_s:.1f}s more"
-            " unless somebody renews it each second, whom to stop; else `pyspark-jetstream throttle"
-            f" lift {' '.join(lift)}` ends it"
+            " unless somebody renews it each second, whom to stop; else"
+            f" {self._command(f'pyspark-jetstream throttle lift {shlex.join(lift)}')} ends it"
         )
 
     def explained(

@@ -200,10 +200,14 @@ class Publisher:
             if in_flight:
                 where = f" to stream '{way.stream}'" if way.stream else ""
                 said.append(f"{in_flight} publishes{where} have no PubAck (limit {lane.limit})")
-        said.append(
-            f"the write fails when a row was tried for {self.lanes.publish_timeout_s:g}s"
-            " (publishTimeout)"
-        )
+        left_s = min((lane.give_up_at for lane in self.lanes.all), default=math.inf) - now
+        if left_s < math.inf:
+            when = (
+                f"in {max(0.0, left_s):.0f}s, unless the row that waits longest is stored by then"
+            )
+        else:
+            when = f"when a row was tried for {self.lanes.publish_timeout_s:g}s"
+        said.append(f"the write fails {when} (publishTimeout)")
         if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
             said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
         return "; ".join(said)

@@ -479,7 +479,8 @@ class Watchdog:
         self._dropped_every_s = dropped_every_s
         self._describe = describe
         self._moved = (0, now)
-        """PubAcks, and when there was one more or a warning that there was none."""
+        """PubAcks, and when there was one more."""
+        self._warn_at = now + _STALLED_S
         self._dropped_said = (0, -math.inf)
         """Rows that were dropped when this was last said, and when it was."""
 
@@ -498,7 +499,7 @@ class Watchdog:
             )
         before, at = self._moved
         if acked != before or not is_busy:
-            self._moved = acked, now
-        elif now - at >= _STALLED_S:
-            self._moved = before, now
+            self._moved, self._warn_at = (acked, now), now + _STALLED_S
+        elif now >= self._warn_at:
+            self._warn_at = now + _STALLED_S
             logger.warning("nothing stored for %.0fs: %s", now - at, self._describe())

@@ -58,6 +58,8 @@ class LeaseRecord:
     """End of the last committed batch; None before the first."""
     released: bool = False
     """Whether the owner ended in good order: nobody needs to wait."""
+    before: str = ""
+    """Who held the lease in the term before, in words for operators; "" where nobody did."""
 
     def to_bytes(self) -> bytes:
         """The record as it stands in the bucket."""
@@ -69,6 +71,7 @@ class LeaseRecord:
                 "count": self.count,
                 "offset": self.offset.to_json() if self.offset is not None else None,
                 "released": self.released,
+                "before": self.before,
             }
         ).encode()
 
@@ -96,6 +99,7 @@ class LeaseRecord:
                 count=count,
                 offset=Offset.from_json(offset) if offset is not None else None,
                 released=released,
+                before=str(content.get("before") or ""),
             )
         except OffsetError:
             raise
@@ -110,7 +114,8 @@ class LeaseRecord:
 
     def taken(self, owner: Owner, lease_s: float) -> LeaseRecord:
         """The record that hands the reading over to `owner`."""
-        return LeaseRecord(owner, lease_s, self.term + 1, 0, self.offset)
+        before = self.before if owner.query == self.owner.query else str(self.owner)
+        return LeaseRecord(owner, lease_s, self.term + 1, 0, self.offset, before=before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from ..sanitize import get_logger
 from .creation import create_streams
 from .exactlyonce.changes import FoundStream
 from .exactlyonce.committed import Committed
-from .exactlyonce.ledger import Ledger, parked_of
+from .exactlyonce.ledger import Ledger, drained_by, parked_of
 from .exactlyonce.records import TaskRecord
 from .exactlyonce.recovery import ID_LINE, stored_messages
 from .rows import MessageBuilder
@@ -137,8 +137,7 @@ def check_parked(js: JetStream, options: SinkOptions, query: str, committed: Com
         raise OptionError(
             "throttleParkStream",
             f"{rows} rows of the query are parked in stream '{name}', and later ones would overtake"
-            f" them: set it to {name}, or end the pause and send them (`pyspark-jetstream throttle"
-            f" parked --stream {name} --drain`)",
+            f" them: set it to {name}, or end the pause and send them ({drained_by(js, name)})",
         )
 
 

@@ -129,7 +129,7 @@ def _use(value: Any) -> None:
         for each in ("origin", "removed", "retention", "allow_direct", "clustered"):
             getattr(value, each)
         _ = value.keeps_history
-        stream_state(value)
+        stream_state(value, "`{}`".format)
         Target.parse(value.config)
         StreamLimits.of(value.config)
         feeding_of(value.config)
@@ -139,7 +139,7 @@ def _use(value: Any) -> None:
     elif isinstance(value, ConsumerInfo):
         Owner.of(value.config)
     elif isinstance(value, dict) and "config" in value and "delivered" in value:
-        consumer_state("S", value)
+        consumer_state("S", value, "`{}`".format)
         Owner.of(value.get("config") or {})
 
 

@@ -179,6 +179,23 @@ def test_alerts_speak_of_what_there_is() -> None:
     )
 
 
+def run_rules(
+    folder: Path, series: dict[str, str], **tests: list[dict[str, Any]]
+) -> subprocess.CompletedProcess[str]:
+    """The rules over these series, a value a minute, by Prometheus' own tool."""
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    content = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": given, **tests}],
+    }
+    file = folder / "tests.yml"
+    file.write_text(json.dumps(content))  # JSON is YAML
+    return subprocess.run(
+        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=120
+    )
+
+
 @needs_prometheus
 @pytest.mark.parametrize("case", CASES)
 def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
@@ -187,32 +204,53 @@ def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
     else.
     """
     series, expected = CASES[case]
-    tests = {
-        "rule_files": [str(RULES)],
-        "evaluation_interval": "1m",
-        "tests": [
+    done = run_rules(
+        tmp_path,
+        series,
+        promql_expr_test=[
             {
-                "interval": "1m",
-                "input_series": [{"series": k, "values": v} for k, v in series.items()],
-                "promql_expr_test": [
-                    {
-                        "expr": f"count by ({', '.join(ABOUT)}) "
-                        f'(ALERTS{{alertname="JetStream{name}", alertstate="firing"}})',
-                        "eval_time": f"{minute}m",
-                        "exp_samples": [{"labels": labelled(each), "value": 1} for each in firing],
-                    }
-                    for (minute, name), firing in expected.items()
-                ],
+                "expr": f"count by ({', '.join(ABOUT)}) "
+                f'(ALERTS{{alertname="JetStream{name}", alertstate="firing"}})',
+                "eval_time": f"{minute}m",
+                "exp_samples": [{"labels": labelled(each), "value": 1} for each in firing],
             }
+            for (minute, name), firing in expected.items()
         ],
-    }
-    file = tmp_path / "tests.yml"
-    file.write_text(json.dumps(tests))  # JSON is YAML
-    done = subprocess.run(
-        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=120
     )
 
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+@needs_prometheus
+def test_the_alert_names_the_standby_that_is_missing(tmp_path: Path) -> None:
+    """
+    The description has the label of the query that is gone, and of no other.
+    """
+    there = dict(zip(active(*PAIR, "b.c/0123456789"), ["1x60", "0x20 stale", "1x60"], strict=True))
+    (text,) = re.findall(r"alone: (.+)\n", TEXT)
+    found = run_rules(
+        tmp_path,
+        there,
+        alert_rule_test=[
+            {
+                "eval_time": "40m",
+                "alertname": "JetStreamStandbyMissing",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {"severity": "warning", "name": name},
+                        "exp_annotations": {
+                            "summary": f"{name} has no standby.",
+                            "description": f"The query that reads is alone: {text} {missing}",
+                            "runbook": "docs/runbook.md#no-query-reads-or-a-standby-is-missing",
+                        },
+                    }
+                    for name, missing in (("pair", f" Missing: {PAIR[1]}."), ("b.c", ""))
+                ],
+            }
+        ],
+    )
+
+    assert found.returncode == 0, f"{found.stdout}{found.stderr}"
 
 
 class Reading:

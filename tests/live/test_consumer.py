@@ -297,9 +297,10 @@ def test_a_reader_suspended_beyond_the_pin_timeout_goes_on(js, deep):
 
 
 @pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "unfiltered"])
-def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, filtered):
+def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, caplog, filtered):
     """
-    On a limits stream a deleted consumer is made again and the range stays exact.
+    On a limits stream a deleted consumer is made again and the range stays exact; one warning says
+    so.
     """
     read = reading(js, deep, 50_000, expected=50_000, filter=f"{deep}.a" if filtered else None)
     batches = read.batches(js.client)
@@ -309,6 +310,8 @@ def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, filter
     admin.client.close()
 
     assert found + sequences(batches) == list(range(1, 50_001))
+    said = [each.message for each in caplog.records if "makes it anew" in each.message]
+    assert len(said) == 1 and f"the consumer {read.consumer} was gone" in said[0]
 
 
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])

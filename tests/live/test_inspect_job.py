@@ -41,10 +41,17 @@ WITHOUT_RICH = (
 
 
 @contextmanager
-def started(server: DevServer, *arguments: str, rich: bool = True, out: int = subprocess.PIPE,
-            **env: str) -> Iterator[subprocess.Popen[str]]:  # fmt: skip
+def started(
+    server: DevServer | None,
+    *arguments: str,
+    rich: bool = True,
+    out: int = subprocess.PIPE,
+    **env: str,
+) -> Iterator[subprocess.Popen[str]]:
     """The job in a Python of its own, which is killed when it takes two minutes."""
-    command = [sys.executable, str(JOB), *arguments, "--servers", server.url]
+    command = [sys.executable, str(JOB), *arguments]
+    if server is not None:
+        command += ["--servers", server.url]
     if not rich:
         command[1:1] = ["-c", WITHOUT_RICH]
     process = subprocess.Popen(
@@ -65,7 +72,7 @@ def started(server: DevServer, *arguments: str, rich: bool = True, out: int = su
                 each.close()
 
 
-def run(server: DevServer, *arguments: str, **more: Any) -> tuple[int, str, str]:
+def run(server: DevServer | None, *arguments: str, **more: Any) -> tuple[int, str, str]:
     """Status, output, and what was said of a run that ends by itself."""
     with started(server, *arguments, **more) as process:
         out, said = process.communicate(timeout=60)
@@ -146,6 +153,28 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path)
     assert json.loads(as_json[1])["problems"] == [
         f"source 0, partition 0 of {name}: stream was made anew"
     ]
+
+
+def test_a_query_that_is_expected(nats_server: DevServer, new_stream: NewStream) -> None:
+    """
+    That no query is there is a problem for whoever says that one should be, as is that none of a
+    pair waits; for others it is none. The server is the one of $NATS_URL.
+    """
+    name = new_stream()
+    quiet = run(nats_server, "--stream", name)
+    found = {
+        expected: run(None, "--stream", name, "--expect", expected, NATS_URL=nats_server.url)
+        for expected in ("running", "standby")
+    }
+    document = run(nats_server, "--stream", name, "--expect", "running", "--json")
+
+    assert (quiet[0], quiet[2]) == (0, "")
+    assert [status for status, _, _ in found.values()] == [3, 3]
+    assert "1 problem:\n  no query is here: none has a consumer" in found["running"][1]
+    assert "no query with a standby is here" in found["standby"][1]
+    assert nats_server.url in found["running"][1].splitlines()[0]
+    assert mistakes(json.loads(document[1]), "inspect") == []
+    assert json.loads(document[1])["missing"] == json.loads(document[1])["problems"]
 
 
 def test_without_rich(nats_server: DevServer, pinned: str) -> None:

@@ -8,12 +8,15 @@ checkpoint beside what the server holds.
     pyspark-jetstream inspect --checkpoint /checkpoints/alerts --watch 10
     pyspark-jetstream inspect --checkpoint hdfs://name/checkpoints/alerts
     pyspark-jetstream inspect --stream FLIGHTS --consumer spark-6544945683 --json
+    pyspark-jetstream inspect --expect running
 
 The command changes nothing: it reads the checkpoint's files and asks the server. Without arguments
 it shows everything of Spark on the server. Without --consumer it shows the consumers of the
 checkpoint's queries; without a checkpoint, all consumers with a priority group. With --watch it
 looks again every two seconds, or after the time given, and adds rates, until Ctrl-C. If a
 checkpoint is not on this machine, Spark's JVM reads it, as Spark is configured.
+
+A query that somebody stopped is no problem. If your queries are always to run, say so by --expect.
 
 Exit status 0: all well, or Ctrl-C; 1: failed, one line says why; 2: wrong arguments; 3: there is a
 problem, the output says which.
@@ -27,7 +30,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
@@ -38,7 +41,11 @@ from pyspark_jetstream.operations.inspection.checkpoints import (
     checkpoint_path,
     is_local,
 )
-from pyspark_jetstream.operations.inspection.findings import ConsumerState, Inspection
+from pyspark_jetstream.operations.inspection.findings import (
+    ConsumerState,
+    Expected,
+    Inspection,
+)
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import complain, say_json
@@ -63,6 +70,9 @@ def arguments(parser: Parser) -> None:
         help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
     add("--watch", nargs="?", const=2.0, type=seconds, metavar="SECONDS",
         help="look again after this time (2)")  # fmt: skip
+    add("--expect", choices=get_args(Expected)[1:], default="",
+        help="a problem is then also a query that does not run; with standby, also one for whose"
+        " place nobody waits")  # fmt: skip
     parser.add_json("one JSON document, with --watch one a line")
     parser.add_connection()
 
@@ -112,7 +122,8 @@ def inspecting(given: argparse.Namespace) -> Iterator[tuple[Client, Inspector]]:
     if options is not None and options.several is not None:
         raise OptionError("stream", "expected one; --checkpoint shows a query of several")
     with _checkpoint(given) as checkpoint, connected(given) as client:
-        yield client, Inspector(client, options, given.consumer, checkpoint)
+        expected: Expected = getattr(given, "expect", "")
+        yield client, Inspector(client, options, given.consumer, checkpoint, expected)
 
 
 @contextmanager

@@ -3,9 +3,9 @@ The parts of each program of the command: a command line, one way to fail, exit 
 
 A program is a module whose docstring is its help, with two functions: `arguments` declares what its
 command line takes, `run` does it and returns the exit status. The rest is the same for all and
-stands here: flags of the connection, secrets from the environment, settings from a file, values
-that begin with a minus, mistakes as one line after one line of usage, errors in the spelling of the
-command line.
+stands here: flags of the connection, servers and secrets from the environment, settings from a
+file, values that begin with a minus, mistakes as one line after one line of usage, errors in the
+spelling of the command line.
 
 Secrets never stand on the command line, where every user of the machine could read them: they come
 from files (`--credentials-file`, `--nkey-seed-file`), from the environment (`JETSTREAM_PASSWORD`,
@@ -115,7 +115,8 @@ class Parser(argparse.ArgumentParser):
         for option in CONNECTION_OPTIONS:
             if not option.secret:
                 flag, dest = _flag(option.name), f"connection {option.name}"
-                group.add_argument(flag, dest=dest, metavar="…", help=option.doc)
+                default = f" Default: $NATS_URL, else {option.default}." * (flag == "--servers")
+                group.add_argument(flag, dest=dest, metavar="…", help=option.doc + default)
 
     def add_json(self, what: str = "one JSON document instead of text") -> None:
         """`--json`, for a program that shows something."""
@@ -176,7 +177,7 @@ class Parser(argparse.ArgumentParser):
             given.parser.error(f"unrecognized arguments: {' '.join(flags)} …")
         for dest, table in tables.items():
             pairs = dict(self._pair(dest, text) for text in getattr(given, dest))
-            more = (secrets(dest), table, pairs, flags_of(given) if dest == "option" else {})
+            more = (environment(dest), table, pairs, flags_of(given) if dest == "option" else {})
             setattr(given, dest, merged(*more))
         return given
 
@@ -295,9 +296,14 @@ def flags_of(given: argparse.Namespace) -> dict[str, str]:
     return {name: text for name, text in found.items() if text is not None}
 
 
-def secrets(dest: str = "option") -> dict[str, str]:
-    """Secret options, out of the environment; those of a target have variables of their own."""
+def environment(dest: str = "option") -> dict[str, str]:
+    """
+    Secret options, out of the environment; those of a target have variables of their own. The
+    servers of `$NATS_URL`, as the nats command takes them; a target's are its own.
+    """
     found = {name: os.environ.get(_variable(dest, name)) for name in _SECRETS}
+    if dest == "option":
+        found["servers"] = os.environ.get("NATS_URL") or None
     return {name: text for name, text in found.items() if text is not None}
 
 
@@ -305,7 +311,7 @@ def connection_words(
     given: argparse.Namespace, file: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The options of the connection: environment, file, command line; the later ones win."""
-    return merged(secrets(), file or {}, flags_of(given))
+    return merged(environment(), file or {}, flags_of(given))
 
 
 def connection_of(given: argparse.Namespace) -> ConnectionOptions:

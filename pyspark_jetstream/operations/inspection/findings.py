@@ -16,9 +16,9 @@ Rates are messages a second, and None where one look does not tell.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
 from ...fetch.assumptions import (
@@ -36,6 +36,12 @@ from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length, shared_name
 from .leases import LeaseState
 from .parkings import ParkingState
+
+Command = Callable[[str], str]
+"""A command line in quotes, as it reaches the server that was asked (`ConnectionOptions`)."""
+
+Expected = Literal["", "running", "standby"]
+"""What is to be there, or else is a problem: nothing, each query, or each with its standby."""
 
 _NEVER: Final = "0001-01-01T00:00:00Z"
 """The server's word for a time that has not been."""
@@ -244,6 +250,8 @@ class Inspection:
     parkings: tuple[ParkingState, ...] = ()
     notes: tuple[str, ...] = ()
     """Parts that could not be inspected, and changes of partitions that are under way."""
+    missing: tuple[str, ...] = ()
+    """Queries and standbys that are not there, where somebody expects them."""
 
     def problems(self) -> list[str]:
         """Every problem with its place, one line each."""
@@ -264,7 +272,7 @@ class Inspection:
             for place in places:
                 where = f"source {source.source}, partition {place.index} of {place.stream}"
                 problems += [f"{where}: {p}" for p in place.problems]
-        return problems
+        return [*problems, *self.missing]
 
 
 # ── what the server says ─────────────────────────────────────────────────────────────────────
@@ -282,13 +290,15 @@ class ServerState:
     """Streams in which another message stands than when the checkpoint was written."""
 
 
-def stream_state(info: StreamInfo) -> StreamState:
+def stream_state(info: StreamInfo, command: Command) -> StreamState:
     """A `StreamInfo` as a person wants it."""
     config, cluster = info.config, info.cluster
     replicas = cluster.get("replicas") or []
     problems = [f"replica {r.get('name')} is offline" for r in replicas if r.get("offline")]
     if config.get("discard") == "new" and _is_full(info):
-        problems.append(f"is full, and refuses what is published (discard new); {_room(info)}")
+        problems.append(
+            f"is full, and refuses what is published (discard new); {_room(info, command)}"
+        )
     return StreamState(
         name=info.name,
         created=info.created,
@@ -313,14 +323,14 @@ def _is_full(info: StreamInfo) -> bool:
     return 0 < most <= held or (room > 0 and size + size / max(1, held) > room)
 
 
-def _room(info: StreamInfo) -> str:
+def _room(info: StreamInfo, command: Command) -> str:
     """The limits of a stream that is full, and what raises them."""
     given, flags = [], ""
     for key, flag, of in (("max_msgs", "msgs", "messages"), ("max_bytes", "bytes", "bytes")):
         if (limit := int(info.config.get(key) or 0)) > 0:
             given.append(f"{limit:,} {of}")
             flags += f" --max-{flag}=…"
-    how = f"raise it (`nats stream edit {info.name}{flags}`)"
+    how = f"raise it ({command(f'nats stream edit {info.name}{flags}')})"
     if info.config.get("allow_batched"):
         how = "raise it from Python, as `nats stream edit` would take allow_batched away"
     return f"its limit is {' and '.join(given)}: make room, or {how}"
@@ -344,7 +354,7 @@ def _limits(info: StreamInfo) -> LimitState:
 
 
 def consumer_state(
-    stream: str, answer: Mapping[str, Any], retention: str = "limits"
+    stream: str, answer: Mapping[str, Any], command: Command, retention: str = "limits"
 ) -> ConsumerState:
     """One consumer of a CONSUMER.LIST or CONSUMER.INFO answer, and what is wrong with it."""
     config, delivered = answer.get("config") or {}, answer.get("delivered") or {}
@@ -378,7 +388,7 @@ def consumer_state(
             last_active=str(delivered.get("last_active") or ""),
         ),
         paused_until=str(config.get("pause_until") or "") if answer.get("paused") else "",
-        problems=_edited(stream, answer, retention) if owner is not None else (),
+        problems=_edited(stream, answer, command, retention) if owner is not None else (),
     )
 
 
@@ -399,7 +409,9 @@ def answered(state: ConsumerState, runs: bool, is_stranger: bool) -> ConsumerSta
     return replace(state, owner=replace(state.owner, runs=runs), problems=problems)
 
 
-def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str, ...]:
+def _edited(
+    stream: str, answer: Mapping[str, Any], command: Command, retention: str
+) -> tuple[str, ...]:
     """Settings of a query's own consumer that somebody else has changed."""
     info = consumer_info_of(dict(answer))
     if info.name.startswith(NAMES):
@@ -420,9 +432,9 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
         group=group,
         retention=retention,
     )
-    set_back = way_back(stream, info.name, retention == "limits")
+    set_back = way_back(stream, info.name, retention == "limits", command)
     return tuple(
-        f"{change.text} ({resumed_by(stream, info.name)})"
+        f"{change.text} ({resumed_by(command, stream, info.name)})"
         if change.of is Assumption.NOT_PAUSED
         else f"{change.text}; {set_back}"
         for change in consumer_changes(consumer_config(read), info)
@@ -430,8 +442,29 @@ def _edited(stream: str, answer: Mapping[str, Any], retention: str) -> tuple[str
     )
 
 
-def unread(consumers: Sequence[ConsumerState], leases: Sequence[LeaseState]) -> list[str]:
-    """A line for each query that does not run while messages wait for it."""
+def missing(
+    consumers: Sequence[ConsumerState], leases: Sequence[LeaseState], expected: Expected
+) -> list[str]:
+    """A line for each query that does not run, and for each standby that nobody is."""
+    lines = unread(consumers, leases, least=0)
+    is_pair = expected == "standby"
+    for lease in leases:
+        where = f"standby {lease.stream}/{lease.consumer}"
+        if lease.left_s is None:
+            lines.append(f"{where}: nobody reads")
+        elif is_pair and not lease.waiting:
+            lines.append(f"{where}: {', '.join(lease.notes)}")
+    if is_pair and not leases:
+        lines.append("no query with a standby is here")
+    if not leases and not any(consumer.is_sparks for consumer in consumers):
+        lines.append("no query is here: none has a consumer, or a lease")
+    return lines
+
+
+def unread(
+    consumers: Sequence[ConsumerState], leases: Sequence[LeaseState], least: int = 1
+) -> list[str]:
+    """A line for each query that does not run while `least` messages wait for it, or more."""
     holds = {lease.consumer for lease in leases if lease.left_s is not None and lease.left_s >= 0}
     waiting: dict[OwnerState, int] = {}
     for each in consumers:
@@ -442,7 +475,7 @@ def unread(consumers: Sequence[ConsumerState], leases: Sequence[LeaseState]) -> 
         f" nobody stopped it, look at the end of its log on host {owner.host}, and start it again"
         " over its checkpoint"
         for owner, lag in waiting.items()
-        if lag
+        if lag >= least
     ]
 
 

@@ -63,6 +63,7 @@ from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
     CheckpointState,
     ConsumerState,
+    Expected,
     Inspection,
     PartitionState,
     PositionState,
@@ -73,6 +74,7 @@ from .findings import (
     claim_state,
     consumer_state,
     is_ours,
+    missing,
     position_state,
     read_up_to,
     since,
@@ -125,13 +127,16 @@ class Inspector:
         options: StreamOptions | None = None,
         consumer: str | None = None,
         checkpoint: Directory | None = None,
+        expected: Expected = "",
     ) -> None:
         self._client = client
         self._js = JetStream(client)
+        self._command = client.options.command
         self._options = options
         self._survey = Survey(client, options or plain_read(client.options, ""))
         self._consumer = consumer
         self._files = checkpoint
+        self._expected = expected
         self._everything = options is None and checkpoint is None
         self._before: tuple[float, Inspection] | None = None
         """When the last look was, and what it found: by that rates are counted."""
@@ -183,8 +188,9 @@ class Inspector:
         )
         sources = pairs
         layout = self._layout(infos)
-        streams = {name: stream_state(info) for name, info in infos.items()}
+        streams = {name: stream_state(info, self._command) for name, info in infos.items()}
         server = ServerState(infos, answered, self._outgrown(sources, infos))
+        absent = missing(consumers, leases, self._expected) if self._expected else []
         inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             server=", ".join(self._client.options.display_servers),
@@ -205,7 +211,8 @@ class Inspector:
             ),
             leases=leases,
             parkings=self._parkings(records, checkpoint, streams),
-            notes=(*notes, *_changes(sources), *unread(consumers, leases)),
+            notes=(*notes, *_changes(sources), *([] if absent else unread(consumers, leases))),
+            missing=tuple(absent),
         )
         before, self._before = self._before, (time.monotonic(), inspection)
         if before is None:
@@ -327,7 +334,8 @@ class Inspector:
             answered |= {(stream, name): None for name in silent}
             answered |= {(stream, one.name): one for one in map(consumer_info_of, answers)}
             states = self._whose(
-                answers, [consumer_state(stream, answer, of.retention) for answer in answers]
+                answers,
+                [consumer_state(stream, each, self._command, of.retention) for each in answers],
             )
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]

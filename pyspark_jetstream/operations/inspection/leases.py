@@ -84,14 +84,21 @@ def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[
     """
     held: dict[tuple[str, str], StoredMessage] = {}
     waits: dict[tuple[str, str], list[WaitingState]] = {}
+    gone: dict[tuple[str, str], list[WaitingState]] = {}
     for key, message in messages.items():
         stream, consumer, *waiting = key.split(".")
         if not waiting:
             held[stream, consumer] = message
-        elif (who := _waiting(message, now)) is not None:
-            waits.setdefault((stream, consumer), []).append(who)
+            continue
+        with suppress(ValueError):  # nobody waits by this
+            said = Waiting.from_bytes(message.data)
+            is_late = (now - parse_time(message.time)).total_seconds() > said.lease_s
+            who = said.owner
+            (gone if is_late else waits).setdefault((stream, consumer), []).append(
+                WaitingState(who.query, who.name, who.host, who.pid, message.time)
+            )
     return tuple(
-        _lease(*place, held.get(place), waits.get(place, []), now)
+        _lease(*place, held.get(place), waits.get(place, []), gone.get(place, []), now)
         for place in sorted({*held, *waits})
     )
 
@@ -117,22 +124,17 @@ def _is_of(token: str, streams: Sequence[str]) -> bool:
     return token == SEVERAL or any(re.fullmatch(pattern, stream) for stream in streams)
 
 
-def _waiting(message: StoredMessage, now: datetime) -> WaitingState | None:
-    """The query that waits by this message; None where none waits any more."""
-    try:
-        said = Waiting.from_bytes(message.data)
-    except ValueError:
-        return None
-    if (now - parse_time(message.time)).total_seconds() > said.lease_s:
-        return None
-    who = said.owner
-    return WaitingState(who.query, who.name, who.host, who.pid, message.time)
-
-
-def _state_of(left_s: float, waiting: Sequence[WaitingState]) -> str:
-    if left_s < 0:
-        return "ran out: its query is gone, or cut off"
-    return "nobody waits to take its place"
+def _alone(record: LeaseRecord, gone: Sequence[WaitingState]) -> str:
+    """That nobody waits, and who is missing, as far as that is known."""
+    others = [each for each in gone if each.query != record.owner.query]
+    last = max(others, key=lambda each: each.seen, default=None)
+    known = []
+    if last is not None:
+        who = Owner(last.query, last.host, last.pid, "", name=last.name)
+        known = [f"{who} did, up to {last.seen[:19]}Z"]
+    if record.before and (last is None or last.query not in record.before):
+        known.append(f"{record.before} read before")
+    return "; ".join(["nobody waits to take its place", *known])
 
 
 def _lease(
@@ -140,6 +142,7 @@ def _lease(
     consumer: str,
     message: StoredMessage | None,
     waits: list[WaitingState],
+    gone: list[WaitingState],
     now: datetime,
 ) -> LeaseState:
     stream = token.replace("=", "{partition}") if token != SEVERAL else "several streams"
@@ -158,13 +161,16 @@ def _lease(
     until = renewed + timedelta(seconds=record.lease_s)
     waiting = tuple(each for each in waiting if each.query != record.owner.query)
     if record.released:
-        notes: tuple[str, ...] = ("given back",)
+        notes: tuple[str, ...] = ("given back: that query has ended, in good order or by an error",)
         return LeaseState(
             stream, consumer, term=record.term, renewed=message.time, streams=streams,
             waiting=waiting, notes=notes,
         )  # fmt: skip
     left_s = (until - now).total_seconds()
     who: Owner = record.owner
+    notes = () if waiting else (_alone(record, gone),)
+    if left_s < 0:
+        notes = ("ran out: its query is gone, or cut off",)
     return LeaseState(
         stream=stream,
         consumer=consumer,
@@ -181,5 +187,5 @@ def _lease(
         problems=("nobody reads: the lease ran out, and nobody waits",)
         if left_s < 0 and not waiting
         else (),
-        notes=(_state_of(left_s, waiting),) if left_s < 0 or not waiting else (),
+        notes=notes,
     )

@@ -323,7 +323,8 @@ class Durables:
             self._pauses[read.partition] = until
             logger.warning(
                 "stream=%s partition=%d waits: %s (%s)",
-                read.stream, read.partition, paused.text, resumed_by(read.stream, read.consumer),
+                read.stream, read.partition, paused.text,
+                resumed_by(self._options.connection.command, read.stream, read.consumer),
             )  # fmt: skip
 
     @property

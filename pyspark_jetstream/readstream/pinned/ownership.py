@@ -21,6 +21,7 @@ a pin without one (a pin is in the memory of the consumer's leader).
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED
 _MAX_NAME: Final = 200
 _MAX_IDS: Final = 1000
 """Announced ids that are remembered, a partition."""
+
+_SAID_EVERY_S: Final = 60.0
+"""Between two lines about strangers at one partition: a client may take the pin each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class _Partition:
         """Ids whose advisory came and whose announcement did not, and when."""
         self.foreign = ""
         """The last id that turned out to be a stranger's."""
+        self.say_at = -math.inf
+        """When a stranger's pin is to be said again."""
 
 
 class Pins:
@@ -188,9 +194,12 @@ class Pins:
         for partition in self._partitions.values():
             partition.unjudged.clear()
 
-    def strangers(self, now: float) -> list[tuple[int, str]]:
-        """(partition, id) of pins that turned out not to be this query's since the last call."""
-        strangers: list[tuple[int, str]] = []
+    def strangers(self, now: float) -> list[tuple[int, str, int]]:
+        """
+        (partition, id, number of such pins so far) of pins that turned out not to be this query's
+        since the last call; of each partition one a minute at most, as all are counted.
+        """
+        strangers: list[tuple[int, str, int]] = []
         if not self.audible:
             return strangers
         for index, partition in self._partitions.items():
@@ -199,7 +208,9 @@ class Pins:
                     del partition.unjudged[pin]
                     partition.strangers += 1
                     partition.foreign = pin
-                    strangers.append((index, pin))
+                    if now >= partition.say_at:
+                        partition.say_at = now + _SAID_EVERY_S
+                        strangers.append((index, pin, partition.strangers))
         return strangers
 
     def is_stranger(self, partition: int, pin: str) -> bool:

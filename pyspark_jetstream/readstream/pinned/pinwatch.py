@@ -211,10 +211,10 @@ class PinWatch:
     def _judge(self) -> None:
         with self._lock:
             strangers = self._pins.strangers(time.monotonic())
-        for partition, pin in strangers:
+        for partition, pin, count in strangers:
             logger.warning(
                 "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
-                " is none of its attempts. Messages that it takes are late, or the query ends with"
-                " ForeignClientError; stop that client (`pyspark-jetstream inspect` shows the"
-                " pins), or give the query another consumer", partition, pin,
+                " is none of its attempts (%d so far; said once a minute). Messages that it takes"
+                " are late, or the query ends with ForeignClientError; stop that client, or give"
+                " the query another consumer", partition, pin, count,
             )  # fmt: skip

@@ -387,7 +387,7 @@ class ClaimDriver(Driver):
                     logger.warning(
                         "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
                         partition.stream, index, info.name, until,
-                        resumed_by(partition.stream, info.name),
+                        resumed_by(self._options.connection.command, partition.stream, info.name),
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()

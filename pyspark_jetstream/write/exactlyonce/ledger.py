@@ -545,8 +545,7 @@ class Ledger:
                 write,
                 f"{rows} of its rows are parked in stream '{committed.parking}', and would go out"
                 " beside the same rows of batches that are written again: end the pause and send"
-                f" them first (`pyspark-jetstream throttle parked --stream {committed.parking}"
-                " --drain`)",
+                f" them first ({drained_by(self._js, committed.parking)})",
             )
         infos = self._js.stream_infos_there(list(committed.streams)) if committed.streams else []
         there = [info for info in infos if info is not None]
@@ -624,6 +623,11 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
         " be stored where this one would not look. Give the options as they were until the batch is"
         f" committed; `nats kv del {BUCKET} {name}` lets the task write all of its rows anew",
     )
+
+
+def drained_by(js: JetStream, stream: str) -> str:
+    """The command that sends the rows that are parked in this stream."""
+    return js.client.options.command(f"pyspark-jetstream throttle parked --stream {stream} --drain")
 
 
 def parked_of(js: JetStream, committed: Committed, query: str) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.info import ConsumerInfo, Mark, StreamInfo
-from pyspark_jetstream.fetch.assumptions import Made
+from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.fetch.assumptions import Made, resumed_by
 from pyspark_jetstream.fetch.layout import SubjectPartition
 from pyspark_jetstream.fetch.owner import FILTER
 from pyspark_jetstream.operations.inspection.findings import (
@@ -17,6 +18,7 @@ from pyspark_jetstream.operations.inspection.findings import (
     ConsumerState,
     Inspection,
     LimitState,
+    OwnerState,
     PinState,
     PositionState,
     ProgressState,
@@ -27,14 +29,18 @@ from pyspark_jetstream.operations.inspection.findings import (
     claim_state,
     consumer_state,
     is_ours,
+    missing,
     position_state,
     since,
     stream_state,
 )
+from pyspark_jetstream.operations.inspection.leases import LeaseState, WaitingState
 from pyspark_jetstream.readstream.offsets import INITIAL, Offset
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from ...kits.checkpoints import offset
+
+PLAIN = "`{}`".format
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STREAM = StreamInfo("S", "t1", 11, 100, 90, 900, 7, 0, NOW, {"subjects": ["S.>"]})
@@ -214,7 +220,7 @@ def test_a_stream_with_replicas() -> None:
     cluster = {"leader": "n1", "replicas": [{"name": "n2"}, {"name": "n3", "offline": True}]}
     config = {"num_replicas": 3, "subjects": ["a"], "duplicate_window": 5 * 10**9}
     info = StreamInfo("S", "t", 1, 2, 2, 9, 1, 0, datetime.now(UTC), config, cluster)
-    found = stream_state(info)
+    found = stream_state(info, PLAIN)
 
     assert (found.leader, found.replicas, found.duplicate_window_s) == ("n1", 3, 5.0)
     assert found.problems == ("replica n3 is offline",)
@@ -235,7 +241,7 @@ def test_the_limits_of_a_stream(config: dict[str, Any], limits: LimitState) -> N
     """
     A stream shows its limits, and how much it has used of the one that is nearer.
     """
-    assert stream_state(replace(STREAM, config=config)).limits == limits
+    assert stream_state(replace(STREAM, config=config), PLAIN).limits == limits
 
 
 @pytest.mark.parametrize(
@@ -256,7 +262,7 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
     """
     info = replace(STREAM, messages=90, bytes=900, config=config)
 
-    assert bool(stream_state(info).problems) is full
+    assert bool(stream_state(info, PLAIN).problems) is full
 
 
 @pytest.mark.parametrize(
@@ -272,7 +278,7 @@ def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None
     """
     config = {"discard": "new", "max_msgs": 1090, "allow_batched": batched}
     info = replace(STREAM, name="S", messages=1090, config=config)
-    (problem,) = stream_state(info).problems
+    (problem,) = stream_state(info, PLAIN).problems
 
     assert problem.endswith(f"its limit is 1,090 messages: make room, or raise it {how}")
 
@@ -313,12 +319,14 @@ def test_a_consumer_of_a_group() -> None:
         "delivered": {"consumer_seq": 1, "stream_seq": 2},
         "priority_groups": [group],
     }
-    pinned = consumer_state("S", answer)
-    free = consumer_state("S", answer | {"priority_groups": [group | {"pinned_client_id": ""}]})
+    pinned = consumer_state("S", answer, PLAIN)
+    free = consumer_state(
+        "S", answer | {"priority_groups": [group | {"pinned_client_id": ""}]}, PLAIN
+    )
 
     assert pinned.pin == PinState("pinned_client", "spark", "abc", "2026-01-01T00:00:00Z")
     assert free.pin == PinState("pinned_client", "spark", "", "")
-    assert consumer_state("S", {"name": "bare"}) == ConsumerState("S", "bare")
+    assert consumer_state("S", {"name": "bare"}, PLAIN) == ConsumerState("S", "bare")
 
 
 OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid", "inbox")}
@@ -349,7 +357,7 @@ def test_a_consumer_that_was_edited(changes, problem) -> None:
     }  # fmt: skip
     delivered = {"consumer_seq": 1, "stream_seq": 2}
     answer = {"name": "q-0", "delivered": delivered, "config": config | changes}
-    problems = consumer_state("S", answer).problems
+    problems = consumer_state("S", answer, PLAIN).problems
 
     assert (problems == ()) if problem is None else (problem in problems[0])
 
@@ -367,10 +375,67 @@ def test_a_consumer_that_is_paused() -> None:
     answer = {"name": "q-0", "delivered": {"consumer_seq": 1, "stream_seq": 2}, "config": config}
     answer |= {"paused": True, "pause_remaining": 90 * 10**9}
 
-    assert consumer_state("S", answer, "interest").problems == (
+    assert consumer_state("S", answer, PLAIN, "interest").problems == (
         "the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 0:01:30 more"
         " (`pyspark-jetstream resume --stream S --consumer q-0` ends it)",
     )
+
+
+def test_commands_reach_the_server_that_was_asked() -> None:
+    """
+    Each command in a problem has the address of the servers, unless that is the default.
+    """
+    config = {"discard": "new", "max_msgs": 90}
+    edited = {
+        "durable_name": "q-0", "description": "pyspark-jetstream", "metadata": OWNED,
+        "deliver_subject": "x",
+    }  # fmt: skip
+    answer = {"name": "q-0", "config": edited, "delivered": {"consumer_seq": 1, "stream_seq": 2}}
+    command = parse_connection({"servers": "tls://n1:4222, n2"}).command
+    (full,) = stream_state(replace(STREAM, config=config), command).problems
+    problem, *_ = consumer_state("S", answer, command).problems
+
+    assert "(`nats stream edit S --max-msgs=… --server tls://n1:4222,nats://n2`)" in full
+    assert "(`nats consumer rm S q-0 --server tls://n1:4222,nats://n2`)" in problem
+    assert resumed_by(command, "S", "q-0") == (
+        "`pyspark-jetstream resume --stream S --consumer q-0 --servers tls://n1:4222,nats://n2`"
+        " ends it"
+    )
+    assert parse_connection({}).command("nats stream info S") == "`nats stream info S`"
+
+
+QUERY = OwnerState("id", "orders", "vm", True)
+READS = ConsumerState("S", "q-0", owner=QUERY)
+DEAD = replace(READS, owner=replace(QUERY, runs=False))
+LEASE = LeaseState("S", "q", "id", left_s=20.0, notes=("nobody waits to take its place; a did",))
+PAIR = replace(LEASE, waiting=(WaitingState("b", "", "h", 1, ""),), notes=())
+OVER = LeaseState("S", "q", notes=("given back",))
+
+
+@pytest.mark.parametrize(
+    ("consumers", "leases", "expected", "lines"),
+    [
+        ([READS], [], "running", []),
+        ([DEAD], [], "running", ["query orders does not run, and 0 messages wait for it. If nob"]),
+        ([DEAD], [LEASE], "running", []),  # it is read without consumers now
+        ([READS], [LEASE], "standby", ["standby S/q: nobody waits to take its place; a did"]),
+        ([READS], [PAIR], "standby", []),
+        ([DEAD], [OVER], "running", ["query orders does not run", "standby S/q: nobody reads"]),
+        ([READS], [], "standby", ["no query with a standby is here"]),
+        ([], [], "running", ["no query is here"]),
+    ],
+)
+def test_what_is_expected_and_missing(consumers, leases, expected, lines) -> None:
+    """
+    With `expected` a problem is a query that does not run, whatever waits for it, a lease that
+    nobody holds, a pair without a standby, and that there is none.
+    """
+    found = missing(consumers, leases, expected)
+    inspection = replace(found_at(1, 1, 1, 1), missing=tuple(found))
+
+    assert len(found) == len(lines)
+    assert all(line.startswith(begin) for line, begin in zip(found, lines, strict=True))
+    assert inspection.problems()[-len(found) :] == found or not found
 
 
 def found_at(last: int, deliveries: int, lag: int, committed: int) -> Inspection:

@@ -65,6 +65,38 @@ def test_who_is_missing(ago_s):
     assert bool(two.notes) is (ago_s > 30.0)
 
 
+def test_which_one_of_a_pair_is_missing():
+    """
+    Of those that say nothing any more the note names the one that waited last, and the one that
+    read before, each with host, process and the id that its metrics have.
+    """
+    gone, older = (
+        Owner("c3", "h3", 3, "_INBOX.c", True, "flights"),
+        Owner("d4", "h4", 4, "_INBOX.d"),
+    )
+    record = LeaseRecord(B, 30.0, 1, 0).taken(A, 30.0).renewed()
+    record = LeaseRecord.from_bytes(record.to_bytes())
+    messages = {
+        "S.a": stored(record.to_bytes(), 8.0),
+        "S.a.waits.c3": waiting(gone, 31.0),
+        "S.a.waits.d4": waiting(older, 99.0),
+        "S.a.waits.a": waiting(A, 50.0),
+    }
+    (lease,) = lease_states(messages, NOW)
+    (waited,) = lease_states(messages | {"S.a.waits.b": waiting(B, 99.0)}, NOW)
+    (known,) = lease_states({key: messages[key] for key in ("S.a", "S.a.waits.a")}, NOW)
+
+    assert lease.notes == (
+        "nobody waits to take its place; query c3 'flights' (host h3, process 3) did, up to"
+        " 2026-05-01T11:59:29Z; query b (host h2, process 2) read before",
+    )
+    assert waited.notes == lease.notes
+    assert known.notes == (
+        "nobody waits to take its place; query b (host h2, process 2) read before",
+    )
+    assert record.taken(A, 30.0).before == record.before, "a run over the same checkpoint"
+
+
 def test_a_lease_that_nobody_holds():
     """
     One that ran out, or was given back, is noted; where the record is deleted only waiting queries
@@ -85,7 +117,8 @@ def test_a_lease_that_nobody_holds():
 
     assert (out.holder, out.left_s) == ("a", -1.5)
     assert out.notes == ("ran out: its query is gone, or cut off",)
-    assert (back.holder, back.notes, back.term) == ("", ("given back",), 1)
+    assert (back.holder, back.notes, back.term) == ("", (back.notes[0],), 1)
+    assert back.notes[0].startswith("given back")
     assert (deleted.holder, deleted.waiting, deleted.problems) == ("", (), ())
     assert [each.query for each in early.waiting] == ["b"]
     assert out.problems == ("nobody reads: the lease ran out, and nobody waits",)

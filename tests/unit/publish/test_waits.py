@@ -232,9 +232,11 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
         r"rows in the queue: \d+ normal; (\d+) rows wait: an operator paused 'b'", said[0]
     )
     assert "(TopicProduceQuotaExceeded, request 1), for 55.0s more unless" in said[0]
-    assert "`pyspark-jetstream throttle lift --subject b` ends it" in said[0]
+    assert "`pyspark-jetstream throttle lift --subject b --servers nats://model` ends it" in said[0]
     assert "4 publishes to stream 'ab' have no PubAck (limit 7)" in said[0]
-    assert "tried for 45s (publishTimeout), or paused for" in said[0]
+    times = [re.findall(r"stored for (\d+)s.* fails in (\d+)s, unless", each) for each in said]
+    assert times == [[("10", "35")], [("20", "25")], [("30", "15")], [("40", "5")]]
+    assert all("is stored by then (publishTimeout), or paused for" in each for each in said)
 
 
 @pytest.mark.parametrize(
@@ -243,12 +245,13 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
         (
             lambda world: world.net.commands.append((START_S, command(9, ">", 60.0, reason=4))),
             r"80 rows wait: an operator paused the whole writer \(BrokerProduceQuotaExceeded,"
-            r" request 9\), .* lift --subject '>' --reason BrokerProduceQuotaExceeded` ends it",
+            r" request 9\), .* lift --subject '>' --reason BrokerProduceQuotaExceeded"
+            " --servers nats://model` ends it",
         ),
         (
             lambda world: world.net.commands.append((START_S, command(9, "a", 60.0, msgs=0.01))),
             r"\d+ rows wait: an operator holds 'a' to a rate \(TopicProduceQuotaExceeded,"
-            r" request 9\).* throttle lift --subject a` ends it",
+            r" request 9\).* throttle lift --subject a --servers nats://model` ends it",
         ),
         (
             refusing(0, 503, 10077),

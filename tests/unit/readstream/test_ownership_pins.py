@@ -52,12 +52,27 @@ def test_a_pin_that_nobody_announces_is_a_stranger_s(pins):
 
     assert pins.strangers(2.9) == []
     assert not pins.is_stranger(1, "x")
-    assert pins.strangers(3.1) == [(1, "x")]
+    assert pins.strangers(3.1) == [(1, "x", 1)]
     assert pins.strangers(3.2) == []
     assert pins.is_stranger(1, "x") and not pins.is_stranger(0, "x")
     assert pins.report(1)["strangers"] == 1
     pins.add_announcement({"partition": 1, "pinned": "x"})
     assert not pins.is_stranger(1, "x") and pins.report(1)["strangers"] == 0
+
+
+def test_a_client_that_takes_the_pin_each_second_is_said_once_a_minute(pins):
+    """
+    Of each partition one pin of a stranger is named a minute, with their number so far; all count.
+    """
+    said = []
+    for second in range(100):
+        for consumer in ("c-0", "c-1") if second % 2 else ("c-0",):
+            pins.add_advisory(event("pinned", consumer, pinned_id=f"x{second}"), float(second))
+        said += [(second, *each) for each in pins.strangers(float(second))]
+
+    assert said == [(3, 0, "x0", 1), (4, 1, "x1", 1), (63, 0, "x60", 61), (64, 1, "x61", 31)]
+    assert (pins.report(0)["strangers"], pins.report(1)["strangers"]) == (97, 48)
+    assert pins.is_stranger(0, "x96"), "also one that is not named"
 
 
 def test_nothing_is_judged_that_could_not_be_heard(pins):
@@ -72,7 +87,7 @@ def test_nothing_is_judged_that_could_not_be_heard(pins):
     assert pins.strangers(200.0) == []
     pins.add_announcement({"hello": True})
 
-    assert pins.strangers(200.0) == [(0, "y")]
+    assert pins.strangers(200.0) == [(0, "y", 1)]
     assert not pins.is_stranger(0, "")
 
 
