@@ -264,10 +264,8 @@ def asked_for(
     Raises:
         ReadError: A counter has more digits than a DECIMAL.
     """
-    extent, number = options.extent, _numbers(options)
+    extent, numbered = options.extent, _numbers(options)
     for batch in batches:
-        if number is not None:
-            batch = number(batch)
         if extent.header_filter is not None:
             batch = batch.filter(_have(batch, *extent.header_filter))
         counts = _count(batch) if extent.include_count else None
@@ -275,7 +273,8 @@ def asked_for(
             batch = batch.drop_columns(["headers"])
         if not extent.include_data:
             batch = batch.drop_columns(["data"])
-        yield batch if counts is None else batch.append_column(COUNT, counts)
+        batch = batch if counts is None else batch.append_column(COUNT, counts)
+        yield batch if numbered is None else numbered(batch)
 
 
 def _numbers(options: StreamOptions) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
