@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
@@ -23,10 +24,14 @@ from .fetch.layout import Layout, Slice
 from .fetch.own import GROUP, ConsumerRefusedError, Own, OwnAttempt
 from .logs import log_for
 from .sanitize import get_logger
+from .subjects import matcher, partition_wildcard
 from .worker import settle
 
 _TASK_SEQUENCES: Final = 10_000
 """Ranges of several streams that have more in sum are no one task."""
+
+_KNOWN_SUBJECTS: Final = 200_000
+"""Subjects whose numbers a task remembers."""
 
 if TYPE_CHECKING:
     from .client.info import StreamInfo
@@ -253,12 +258,13 @@ def asked_for(
     """
     Batches with the rows (`headerFilter`) and columns that the options say: `count` behind the
     others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
-    stay if `includeHeaders` wants them.
+    stay if `includeHeaders` wants them. Of several streams `partition` is the stream's number, or
+    with `partitionSubject` the subject's: 0 for one of another form, null where no number stands.
 
     Raises:
         ReadError: A counter has more digits than a DECIMAL.
     """
-    extent = options.extent
+    extent, numbered = options.extent, _numbers(options)
     for batch in batches:
         if extent.header_filter is not None:
             batch = batch.filter(_have(batch, *extent.header_filter))
@@ -267,7 +273,31 @@ def asked_for(
             batch = batch.drop_columns(["headers"])
         if not extent.include_data:
             batch = batch.drop_columns(["data"])
-        yield batch if counts is None else batch.append_column(COUNT, counts)
+        batch = batch if counts is None else batch.append_column(COUNT, counts)
+        yield batch if numbered is None else numbered(batch)
+
+
+def _numbers(options: StreamOptions) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
+    """What numbers the rows of several streams; None where no options say how."""
+    several, template = options.several, options.partition_subject
+    if several is None or not (several.numbers or template):
+        return None
+    number = None
+    if template is not None:
+        of = Layout.of_filters("", template, options.partitions or 1).classifier()
+        assert of is not None
+        classify, inside = of, matcher(partition_wildcard(template))
+        number = lru_cache(_KNOWN_SUBJECTS)(lambda s: classify(s) if inside(s) else 0)
+
+    def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+        of = batch.column("stream" if number is None else "subject").dictionary_encode()
+        names = of.dictionary.to_pylist()
+        codes = [options.number(n, 0) for n in names] if number is None else map(number, names)
+        at = batch.schema.names.index("partition")
+        column = pa.array(codes, pa.int32()).take(of.indices)
+        return batch.set_column(at, batch.schema.field(at), column)
+
+    return numbered
 
 
 def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:

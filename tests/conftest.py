@@ -79,6 +79,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         sys.stdout.flush()
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says how many states the tests enumerated, whichever process ran them."""
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, value in report.user_properties:
+            if name == "states" and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid}: {value:,} states")
+
+
 @pytest.fixture(scope="session")
 def nats_server() -> Iterator[DevServer]:
     """One real nats-server for the whole run; tests that break a server start their own."""

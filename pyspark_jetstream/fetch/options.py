@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .. import values as value_of
@@ -17,7 +17,7 @@ READ_OPTIONS: Final = table(
     "stream range",
     Option("stream", "stream", value_of.text, "",
         "Name of the stream. With `{partition}` in the name, each partition has a stream of its"
-        " own. A comma list names several streams."),
+        " own. A comma list names several streams, also with `{partition}` in a name."),
     Option("streamPattern", "", value_of.stream_pattern, "",
         "Read every stream whose name matches; `*` stands for any characters. A stream that is"
         " made later is read from then on."),
@@ -82,6 +82,10 @@ class Several:
     names: tuple[str, ...]
     """In their order; none where a pattern says which."""
     pattern: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """By name, of those that a name with `{partition}` stands for."""
+    beyond: tuple[str, ...] = ()
+    """The names with the next numbers: of these streams there should be none."""
 
     def __str__(self) -> str:
         return self.pattern or ",".join(self.names)
@@ -146,6 +150,12 @@ class StreamOptions:
         """Whether a query goes over to the layout that replaces the one it has."""
         return self.partitions == 0
 
+    def number(self, stream: str, index: int) -> int | None:
+        """The number that the rows of a partition have; None where it is in their subjects."""
+        if self.several is None:
+            return index
+        return None if self.partition_subject else self.several.numbers.get(stream, 0)
+
     @property
     def needs_headers(self) -> bool:
         """Whether messages are read with their headers: what a bucket's do stands there."""
@@ -168,14 +178,10 @@ def stream_values(values: Values) -> dict[str, Any]:
         raise OptionError("stream", "required: the name of the stream to read")
     stream = values["stream"] if several is None else str(several)
     if several is not None:
-        for name in ("partitions", "partitionSubject", "subject"):
-            if name in values:
-                raise OptionError(name, "belongs to one stream: of several each is a partition")
+        _check_several(values, several)
     elif "{partition}" in stream:
         exclusive(values, "stream", "partitionSubject")
-        parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
-        if stream.count("{partition}") > 1:
-            raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")
+        _check_name(stream)
     else:
         parsed("stream", value_of.stream_name, stream)
         needs(values, "partitionSubject", "partitions")
@@ -207,14 +213,46 @@ def _several(values: Values) -> Several | None:
         return Several((), values["streamPattern"])
     if "stream" not in values or "," not in values["stream"]:
         return None
-    names = [name.strip() for name in values["stream"].split(",")]
-    for name in names:
-        parsed("stream", value_of.stream_name, name)
-        if "{partition}" in name:
-            raise OptionError("stream", "expected names of streams, none with {partition}")
+    names: list[str] = []
+    numbers: dict[str, int] = {}
+    beyond: list[str] = []
+    for name in map(str.strip, values["stream"].split(",")):
+        _check_name(name)
+        if "{partition}" not in name:
+            names.append(name)
+            continue
+        count = values.given("partitions")
+        if not count:
+            raise OptionError("partitions", f"expected the number of streams '{name}' of the list")
+        *each, next_ = [name.replace("{partition}", str(p)) for p in range(count + 1)]
+        names += each
+        numbers |= {stream: number for number, stream in enumerate(each)}
+        beyond.append(next_)
     if len(set(names)) < len(names):
         raise OptionError("stream", f"expected distinct names, got '{values['stream']}'")
-    return Several(tuple(names))
+    return Several(tuple(names), numbers=numbers, beyond=tuple(beyond))
+
+
+def _check_name(stream: str) -> None:
+    parsed("stream", value_of.stream_name, stream.replace("{partition}", "0"))
+    if stream.count("{partition}") > 1:
+        raise OptionError("stream", f"expected one {{partition}}, got '{stream}'")
+
+
+def _check_several(values: Values, several: Several) -> None:
+    """
+    Raises:
+        OptionError: An option belongs to one stream, or numbers are said twice or not at all.
+    """
+    if "subject" in values:
+        raise OptionError("subject", "belongs to one stream: of several each is a partition")
+    needs(values, "partitionSubject", "partitions")
+    if several.numbers:
+        exclusive(values, "stream", "partitionSubject")
+    elif "partitions" in values and not values["partitions"]:
+        raise OptionError("partitions", "auto belongs to one stream: give the number")
+    else:
+        needs(values, "partitions", "partitionSubject")
 
 
 def one_stream(values: Values, what: str) -> None:

@@ -134,8 +134,8 @@ class Survey:
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""
-        self._is_next_named = False
-        """Whether a stream with the next number was named, which is not read."""
+        self._beyond = options.several.beyond if options.several is not None else ()
+        """Streams with the next numbers, until one was named that is there and is not read."""
         self._may_own: dict[str, bool] = {}
         self._server = ""
         """The run of the server that was asked for the streams last."""
@@ -160,14 +160,14 @@ class Survey:
             elif "{partition}" in self._options.stream:
                 first = self.info_of(stream_names(self._options.stream, 1)[0])
                 layout = resolve_layout(self._options, {first.name: first.config})
-                self._check_next(len(layout))
-                self._cover_again = time.monotonic() + self._cover_every_s
+                self._beyond = (stream_names(self._options.stream, len(layout) + 1)[-1],)
                 self._layout = layout
             else:
                 info = self.info_of(self._options.stream)
                 layout = resolve_layout(self._options, {info.name: info.config})
                 self._check_filter(info)
                 self._layout = layout
+            self._check_next()
             self._own = self._layout
         return self._layout
 
@@ -218,28 +218,31 @@ class Survey:
         order = several.names or sorted(infos)
         return _Streams({name: infos[name] for name in order if name in infos})
 
-    def _check_next(self, partitions: int) -> None:
+    def _check_next(self) -> None:
         """
-        Whether the layout ends where its streams do.
+        Whether a layout ends where its streams do.
 
         Raises:
             OptionError: There is a stream with the next number, and `failOnDataLoss` is on.
         """
-        name = stream_names(self._options.stream, partitions + 1)[-1]
+        if not self._beyond:
+            return
+        self._cover_again = time.monotonic() + self._cover_every_s
         try:
-            if self.js.stream_infos_there([name])[0] is None:
-                return
+            found = self.js.stream_infos_there(list(self._beyond))
         except PermissionsError:
             return  # it is none that this user may read
+        name = next((info.name for info in found if info is not None), None)
+        if name is None:
+            return
         error = OptionError(
             "partitions",
-            f"with {partitions} the streams up to number {partitions - 1} are read, and there is a"
-            f" stream '{name}', too: give the number of all of them; with failOnDataLoss=false it"
-            " is left out",
+            f"the streams with smaller numbers are read, and there is a stream '{name}', too: give"
+            " the number of all of them; with failOnDataLoss=false it is left out",
         )
         if self._options.fail_on_data_loss:
             raise error
-        self._is_next_named = True
+        self._beyond = ()
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def _check_filter(self, info: StreamInfo) -> None:
@@ -556,14 +559,14 @@ class Survey:
             OptionError: It does, and `failOnDataLoss` is on.
         """
         layout, now = self.layout, time.monotonic()
-        if now < self._cover_again or layout.is_several or layout != self._own:
+        if now < self._cover_again or (layout != self._own and not layout.is_several):
             return
-        template, stream = layout.partition_subject, layout.streams[0]
         self._cover_again = now + self._cover_every_s
-        if "{partition}" in self._options.stream and not self._is_next_named:
-            self._check_next(len(layout))
+        self._check_next()
+        template = layout.partition_subject
         if template is None:
             return
+        stream = layout.streams[0]
         # Twice, for the replica that answered may have lagged.
         after, self._covered = self._covered[0], (self._covered[1], infos[stream].last_seq)
         of = [self._covered_filter, *(p.filter for p in layout), *self._strays]

@@ -183,7 +183,8 @@ class JetStreamRangeReader(NarrowedReader):
     ) -> list[tuple[int | None, Span]]:
         """The partitions that a query needs; None for all of a stream that share bounds."""
         numbers = self.narrowing.partitions
-        wanted = [partition for partition in layout if layout.within(partition.index)[1] in numbers]
+        of = [(p, self._options.number(p.stream, p.index)) for p in layout]
+        wanted = [p for p, number in of if number is None or number in numbers]
         together = (
             layout.partition_subject is not None
             and len(wanted) == len(layout)

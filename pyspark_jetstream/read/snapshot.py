@@ -55,7 +55,8 @@ class JetStreamSnapshotReader(NarrowedReader):
             at = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
                 part, number = layout.within(at[stream]) if stream in at else (layout, None)
-                if number is None or number in self.narrowing.partitions:
+                mine = None if number is None else options.number(stream, number)
+                if mine is None or mine in self.narrowing.partitions:
                     snapshot = take(client, stream, options, self.narrowing)
                     tasks += [
                         ReadTask(options.connection, read)

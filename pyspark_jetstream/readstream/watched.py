@@ -207,7 +207,8 @@ class WatchedStreams:
             raise OffsetError(
                 f"the checkpoint has stream '{others[0]}', too, which is none of"
                 f" {several.option}={several}: name it as well, or give this query a"
-                " checkpointLocation of its own"
+                " checkpointLocation of its own. Where other streams take its place: a query of"
+                " several does not go over to them, one that reads these partitions alone does"
             )
 
     def has_begun(self, stream: str) -> bool:

@@ -83,6 +83,23 @@ def test_two_queries_share_a_list(js, new_stream, publish, query, retention):
     assert set(one.planned[-1]["claims"]) <= {a, b, c}
 
 
+def test_the_numbers_of_a_shared_list(new_stream, publish, query):
+    """
+    Numbered streams of a list have their number as `partition`, also where they are shared.
+    """
+    a = new_stream()
+    names = [a, *(new_stream(f"{a}-{number}") for number in range(2))]
+    of = query(stream=f"{a},{a}-{{partition}}", partitions=2)
+    assert of.claim() is None
+    publish([message for name in names for message in numbered(name, 3)])
+    of.drain()
+
+    expected = [
+        (name, n, s + 1) for name, n in zip(names, (0, 0, 1), strict=True) for s in range(3)
+    ]
+    assert places(of) == sorted(expected)
+
+
 @pytest.mark.parametrize("when", ["recorded", "run", "committed"])
 def test_a_query_that_is_away_keeps_its_batch(js, three, publish, query, when):
     """

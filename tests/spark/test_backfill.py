@@ -353,12 +353,18 @@ def test_a_killed_backfill_of_several_streams_is_taken_up(
 ) -> None:
     """
     A backfill of several streams, by pattern or by list, goes on after a kill with the streams that
-    there were: each of their messages is copied once, in the order of its stream.
+    there were: each of their messages is copied once, in the order of its stream, also where the
+    stream numbers its subjects.
     """
     prefix = f"backfill-{into}"
-    names = [new_stream(f"{prefix}-{number}") for number in range(3)]
+    names = [new_stream(f"{prefix}-{number}") for number in range(2)]
+    number = {
+        "src": f"{prefix}-2.*",
+        "dest": f"{prefix}-2.{{{{partition(3,1)}}}}.{{{{wildcard(1)}}}}",
+    }
+    names.append(new_stream(f"{prefix}-2", subject_transform=number))
     sent = [(names[i % 3], b"m%d" % i) for i in range(900)]
-    publish([(f"{name}.k", data) for name, data in sent])
+    publish([(f"{name}.k{data[-1]}", data) for name, data in sent])
     output, target = tmp_path / "out", ""
     arguments = ["range_backfill", "--chunk-messages", "150"]
     if into == "parquet":

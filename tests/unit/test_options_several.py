@@ -10,6 +10,7 @@ from pyspark_jetstream.fetch.options import Several
 from pyspark_jetstream.options import parse_read, parse_stream
 
 LIST, PATTERN = {"stream": "ORDERS, RETURNS"}, {"streamPattern": "tenant-*"}
+BY_SUBJECT = {"partitions": "2", "partitionSubject": "a.{partition}.>"}
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,14 @@ def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
         ({"stream": "A,"}, "got an empty string"),
         ({"stream": "A,A"}, "distinct names"),
         ({"stream": "A,B c"}, "expected a stream name"),
-        ({"stream": "A,B-{partition}"}, "none with {partition}"),
-        (LIST | {"partitions": "2"}, "partitions': belongs to one stream"),
+        ({"stream": "A,B-{partition}"}, "partitions': expected the number of streams 'B-"),
+        ({"stream": "A,B-{partition}", "partitions": "auto"}, "partitions': expected the number"),
+        ({"stream": "A,B-1,B-{partition}", "partitions": "2"}, "distinct names"),
+        ({"stream": "A,{partition}-{partition}", "partitions": "2"}, "expected one {partition}"),
+        (LIST | {"partitions": "2"}, "partitions': needs option 'partitionSubject'"),
+        (LIST | {"partitionSubject": "a.{partition}"}, "needs option 'partitions'"),
+        (LIST | BY_SUBJECT | {"partitions": "auto"}, "auto belongs to one stream"),
+        (BY_SUBJECT | {"stream": "A-{partition},B"}, "partitionSubject': contradicts"),
         (PATTERN | {"subject": "a.>"}, "subject': belongs to one stream"),
         (LIST | {"startingOffsets": '{"0": 3}'}, "by stream, such as"),
         (LIST | {"startingOffsets": '{"ORDERS": {"1": 3}}'}, "partition 0 of 'ORDERS'"),
@@ -89,6 +96,28 @@ def test_what_does_not_go_together(options, told):
     """
     with pytest.raises(OptionError, match=told):
         parse_read(options)
+
+
+def test_a_name_of_a_list_stands_for_numbered_streams():
+    """
+    A name with `{partition}` stands for as many streams as `partitions` says, in its place of the
+    list. Their rows have their numbers, and those of the others 0.
+    """
+    parsed = parse_read({"stream": "A-{partition},B,C-{partition}", "partitions": "2"})
+
+    assert parsed.several is not None
+    assert parsed.several.names == ("A-0", "A-1", "B", "C-0", "C-1")
+    assert parsed.several.beyond == ("A-2", "C-2")
+    assert [parsed.number(name, 7) for name in parsed.several.names] == [0, 1, 0, 0, 1]
+
+
+def test_who_says_the_number_of_a_row():
+    """
+    Of one stream the partition is the number. Of several `partitionSubject` leaves it to subjects.
+    """
+    assert parse_read({"stream": "A"}).number("A", 7) == 7
+    assert parse_read(LIST).number("ORDERS", 7) == 0
+    assert parse_read(LIST | BY_SUBJECT).number("ORDERS", 7) is None
 
 
 def test_where_each_stream_begins():

@@ -22,6 +22,7 @@ from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
+from pyspark_jetstream.subjects import REST
 from pyspark_jetstream.tasks import OwnRead, RangeRead, ReadTask
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
@@ -77,6 +78,11 @@ class RangeSource:
         parsed = parse_read(self._options)
         if not isinstance(parsed, RangeOptions):
             raise UsageError("these options read no range of a stream; see snapshot_backfill.py")
+        if parsed.several is not None and parsed.partitions is not None:
+            raise UsageError(
+                "a backfill of several streams has each as one partition: leave partitions and"
+                " partitionSubject out, and write out the names"
+            )
         self._parsed = parsed
         self.fail_on_data_loss = parsed.fail_on_data_loss
 
@@ -176,6 +182,7 @@ class RangeSource:
         if self._parsed.several is not None:
             options = {k: v for k, v in options.items() if k.lower() not in _STREAMS}
             options["stream"], streams = chunk.stream, [chunk.stream]
+            options["subject"] = REST  # all of it is one partition, whatever its transforms are
         options |= offsets(chunk, streams)
         return spark.read.format("jetstream").options(**options).load()
 

@@ -8,7 +8,6 @@ have in Spark's logs, in their sinks and in the record stays.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -263,7 +262,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("model", [*SIZES.values(), *MORE.values()], ids=[*SIZES, *MORE])
-def test_no_message_is_in_two_batches(model, record_property, capsys):
+def test_no_message_is_in_two_batches(model, record_property):
     """
     Whatever the order of the queries' steps, wherever they are killed, whatever the server forgets:
     no message is in two batches, and none is acknowledged that is in no batch. Only where a query
@@ -272,8 +271,6 @@ def test_no_message_is_in_two_batches(model, record_property, capsys):
     states = explore(model)
 
     record_property("states", states)
-    with capsys.disabled():
-        sys.stdout.write(f" {states:,} states ")
     assert states > 1_000
 
 
