@@ -126,7 +126,7 @@ _SECTIONS: Final = {
         " messages of 91 B meanwhile: those of 50 and 500 a second together, then those of"
         " 5,000. Their times count from the publish to its PubAck. Each reader and each"
         " publisher is a process of its own, and all share the cores: the wait of a publish"
-        " into another stream is the want of cores.",
+        " into another stream shows how short cores are.",
     ),
     "wan": (
         "Far from the servers",
