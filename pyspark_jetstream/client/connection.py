@@ -95,8 +95,12 @@ class Connection:
         self._sids = itertools.count(1)
         self._inbox = self.new_inbox()
         self._permissions = Permissions(inbox_prefix)
-        self._reply_sid = self.subscribe(f"{self._inbox}.*")
-        self._send_ping(30.0)  # how far away the server is shows with its first words
+        try:
+            self._reply_sid = self.subscribe(f"{self._inbox}.*")
+            self._send_ping(30.0)  # how far away the server is shows with its first words
+        except BaseException:  # it is gone again, and nobody else has the socket
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         name = self.info.get("server_name", "?")

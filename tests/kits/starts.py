@@ -65,7 +65,7 @@ with DevServer() as server:
     gateway = spark.sparkContext._gateway
     spark.stop()
     gateway.proc.stdin.close()  # which ends the JVM, and it writes the archive
-    assert gateway.proc.wait(200) == 0
+    assert gateway.proc.wait(900) == 0
 """
 
 
@@ -116,7 +116,7 @@ def write_archive(scratch: Path) -> None:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     words = [sys.executable, "-c", _WARM_UP, str(scratch)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=1200)
     if done.returncode:
         raise RuntimeError(f"the program that warms a JVM up failed: {done.stderr[-500:]}")
     if not draft.exists():
@@ -129,7 +129,7 @@ def write_bytecode() -> None:
     """Compiles the modules of the package and of the tests."""
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
     environment = {name: value for name, value in os.environ.items() if name != _NO_BYTECODE}
-    subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=300)
+    subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=1200)
 
 
 def _installed() -> Path:
@@ -145,7 +145,7 @@ def _home() -> Path:
 def _archive() -> Path | None:
     """Where the archive of this Java and this PySpark belongs; None without a Java."""
     try:
-        java = subprocess.run(["java", "-version"], capture_output=True, timeout=60).stderr
+        java = subprocess.run(["java", "-version"], capture_output=True, timeout=300).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
     key = f"{version('pyspark')} {_home()}".encode()

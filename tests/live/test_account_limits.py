@@ -195,7 +195,7 @@ def bounded():
         yield server
 
 
-def written_amid(server, act, mode):
+def written_amid(server, act, mode, timeout_s=60.0):
     """A task of six blocks of rows; something happens once the first ones are stored."""
     client = Client(connection_of(server.url))
     js = JetStream(client)
@@ -210,7 +210,7 @@ def written_amid(server, act, mode):
 
     options = sink_of(
         connection_of(server.url), publish_mode=mode, ledger=True,
-        publish_timeout_s=4.0, ack_timeout_s=1.0,
+        publish_timeout_s=timeout_s, ack_timeout_s=1.0,
     )  # fmt: skip
     writer = Client(options.connection)
     try:
@@ -263,4 +263,4 @@ def test_a_payload_of_the_account_that_stays_lowered(bounded, mode):
     with pytest.raises(
         (RowError, NotConnectedError, PublishTimeoutError), match=r"(?i)max(_|imum )payload"
     ):
-        written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), mode)
+        written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), mode, 4.0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -24,9 +22,9 @@ from pyspark_jetstream.write.task import write_task
 from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, sink_of
 from ..kits.pins import Puller, Query
-from ..kits.places import ROOT
 from .test_inboxes import guarded, login, rows
 from .test_throttle import Task
+from .test_throttle_job import PATIENT, start
 
 __all__ = ["guarded"]
 
@@ -117,11 +115,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
     monkeypatch.setattr(throttle, "receipt_wait", throttle.duration)  # at most 400ms otherwise
     words = ("pause", "--subject", "alerts.b", "--for", "1200ms", "--receipt-wait", "20s", "--json")
     paused = ops("throttle", *words)
-    quota = subprocess.Popen(
-        [sys.executable, str(ROOT / "jobs" / "throttle.py"), "quota",
-         "--limit", "alerts.>=1000000/s", *ops.flags],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+    quota = start(guarded[0], "quota", "--limit", "alerts.>=1000000/s", *PATIENT, *ops.flags)
     first = quota.stderr.readline()
     time.sleep(2.0)
     quota.send_signal(signal.SIGINT)

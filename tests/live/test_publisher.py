@@ -19,6 +19,7 @@ from pyspark_jetstream.errors import (
     RowError,
 )
 from pyspark_jetstream.outbox.targets import Target
+from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.lanes import window
@@ -320,12 +321,13 @@ def test_max_msg_size_is_a_rejection(nats_server, js, new_stream):
         publish(js.client, sink(nats_server), batches(name, 10, width=100))
 
 
-def test_a_full_stream_is_a_timeout(nats_server, js, new_stream):
+def test_a_full_stream_is_a_timeout(nats_server, js, new_stream, monkeypatch):
     """
     A stream that discards new messages may get room; without, the task ends at publishTimeout.
     """
     name = new_stream(max_msgs=5, discard="new")
-    options = sink(nats_server, publish_timeout_s=1.0)
+    options = sink(nats_server, publish_timeout_s=3.0)
+    monkeypatch.setattr(throttle, "_SHARE", 0.2)  # of its time, as answers may take some, too
 
     with pytest.raises(ProducerThrottledError, match=r"maximum messages exceeded.*err_code 10077"):
         publish(js.client, options, batches(name, 10))

@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_jetstream.client import connection as module
 from pyspark_jetstream.client.connection import Connection
-from pyspark_jetstream.errors import RequestTimeoutError
+from pyspark_jetstream.errors import NotConnectedError, RequestTimeoutError
 
 
 class Clock:
@@ -42,6 +42,18 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield Connection(ours, {}), theirs
+
+
+def test_a_server_that_is_gone_behind_its_handshake_leaves_no_socket():
+    """
+    It was killed between its PONG and our first words: nobody else would close the socket.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.close()
+
+    with pytest.raises(NotConnectedError):
+        Connection(ours, {})
+    assert ours.fileno() == -1
 
 
 @pytest.mark.parametrize("late_s", [0.0, 1.0, 3600.0])
