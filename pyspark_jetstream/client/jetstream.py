@@ -167,7 +167,7 @@ class JetStream:
         for (subject, _), reply in zip(at, replies[len(of) :], strict=True):
             try:
                 seen.append(self.answer(subject, reply, consumer_info_of))
-            except ConsumerNotFoundError:
+            except (ConsumerNotFoundError, StreamNotFoundError):
                 seen.append(None)
         return infos, seen
 

@@ -137,6 +137,8 @@ class Survey:
         self._beyond = options.several.beyond if options.several is not None else ()
         """Streams with the next numbers, until one was named that is there and is not read."""
         self._may_own: dict[str, bool] = {}
+        self._awaited: set[str] = set()
+        """Streams that came, of which it was said that they do not reach their start yet."""
         self._server = ""
         """The run of the server that was asked for the streams last."""
         self._whole: dict[str, tuple[tuple[Any, ...], int, datetime]] = {}
@@ -281,6 +283,23 @@ class Survey:
         trip_s = away_s(self._client.connection)
         return planning.Site(info.clustered, trip_s if trip_s >= FAR_S else 0.0)
 
+    def has_begun(self, info: StreamInfo) -> bool:
+        """
+        Whether a stream that came can be read: one that `startingOffsets` begins at a sequence
+        joins when that has come, or is the next to come.
+        """
+        first = self._options.starting.streams.get(info.name, {}).get(0)
+        if not isinstance(first, int) or first <= info.last_seq + 1:
+            return True
+        if info.name not in self._awaited:
+            self._awaited.add(info.name)
+            logger.warning(
+                "stream=%s is not read yet: startingOffsets begins it at sequence %d, and it ends"
+                " at %d. It is read from then on, when it has that sequence",
+                info.name, first, info.last_seq,
+            )  # fmt: skip
+        return False
+
     def require(self, version: tuple[int, int], capability: str) -> None:
         """
         Raises:
@@ -321,7 +340,9 @@ class Survey:
         if self._options.several is not None and may_change:
             there = self._several(self._options.several)
             self._server = str(self._client.connection.info.get("server_id"))
-            return ServerView(there, {}, time.monotonic())
+            at = {p: consumer for p, consumer in consumers.items() if consumer[0] in there}
+            seen = self.js.consumer_infos(list(at.values())) if at else []
+            return ServerView(there, dict(zip(at, seen, strict=True)), time.monotonic())
         known = known or {}
         every = list(self.layout.streams)
         names = [name for name in every if of is None or name in of or name not in known]

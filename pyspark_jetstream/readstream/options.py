@@ -297,12 +297,6 @@ def _check_several(values: Values, several: Several) -> None:
     """
     what = f"{several.option}={several}"
     if values["priorityPolicy"] in POLICIES:
-        if several.pattern:
-            raise OptionError(
-                "priorityPolicy",
-                f"{what} does not go with {values['priorityPolicy']}: a stream that is shared does"
-                " not join or leave while a query runs; name the streams in option stream",
-            )
         return
     if values["readMode"] == "consumer":
         raise OptionError(

@@ -573,7 +573,7 @@ class RangeDriver(Driver):
         offset = self._watched.still_there(offset)
         known = self._layout.streams
         came = [n for n in self._infos if n not in known and self._end.has(n)]
-        new = [n for n in came if self._watched.has_begun(n)]
+        new = [n for n in came if self._survey.has_begun(self._infos[n])]
         joining = Layout.of_streams(new)
         named = Starting(streams=self._options.starting.streams)
         positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)

@@ -59,8 +59,6 @@ class WatchedStreams:
         self._lost = lost
         self._gone: set[str] = set()
         """Streams that were deleted, of which Spark's log may still have a place."""
-        self._awaited: set[str] = set()
-        """Streams that came, of which it was said that they do not reach their start yet."""
 
     def __repr__(self) -> str:
         return f"<WatchedStreams {', '.join(self.infos)}>"
@@ -210,23 +208,6 @@ class WatchedStreams:
                 " checkpointLocation of its own. Where other streams take its place: a query of"
                 " several does not go over to them, one that reads these partitions alone does"
             )
-
-    def has_begun(self, stream: str) -> bool:
-        """
-        Whether a stream that came can be read: one that `startingOffsets` begins at a sequence
-        joins when that has come, or is the next to come.
-        """
-        first = self._options.starting.streams.get(stream, {}).get(0)
-        last = self.infos[stream].last_seq
-        if not isinstance(first, int) or first <= last + 1:
-            return True
-        if stream not in self._awaited:
-            self._awaited.add(stream)
-            logger.warning(
-                "stream=%s is not read yet: startingOffsets begins it at sequence %d, and it ends"
-                " at %d. It is read from then on, when it has that sequence", stream, first, last,
-            )  # fmt: skip
-        return False
 
     def still_there(self, offset: Offset) -> Offset:
         """

@@ -58,6 +58,12 @@ FORMS = {
         range(21, 31),
         range(31, 41),
     ),
+    "claims-several": (
+        {"claims", "several"},
+        SHARED | {"stream": "SMALL,LARGE", "consumer": "sizes", "maxRecordsPerTrigger": "10"},
+        range(11, 21),
+        range(21, 31),
+    ),
 }
 
 
@@ -88,7 +94,7 @@ def test_an_old_checkpoint_goes_on(
     old.planned = offsets(form)
     old.committed = len(old.planned) - 1
     assert keys <= old.planned[-1].keys()
-    assert {each["version"] for each in old.planned} == {1}
+    assert {each["version"] for each in old.planned} == {2 if "several" in keys else 1}
 
     old.commit()
     assert sorted(old.sequences) == list(planned)

@@ -488,15 +488,15 @@ def test_what_is_refused(
     nats_server: DevServer, tenants: Tenants, query: Callable[..., Query]
 ) -> None:
     """
-    Consumers, and streams that keep messages only for these, do not go with several streams; a
-    checkpoint of one stream is none of several, nor of others than it has.
+    Consumers of one's own, and streams that keep messages only for these, do not go with several
+    streams; a checkpoint of one stream is none of several, nor of others than it has.
     """
     pattern = {"streamPattern": f"{tenants.prefix}-*"}
     tenants.make("a", "b")
     tenants.fill("a", "b")
     for name, value in (
         ("readMode", "consumer"), ("consumer", "c"), ("standby", "true"),
-        ("priorityPolicy", "overflow"),
+        ("priorityPolicy", "pinned_client"),
     ):  # fmt: skip
         with pytest.raises(OptionError, match=f"'{name}'"):
             query(**pattern | {name: value})

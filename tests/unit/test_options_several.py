@@ -136,7 +136,6 @@ def test_where_each_stream_begins():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"priorityPolicy": "overflow", "consumer": "c"}, "priorityPolicy': .* does not go with"),
         ({"priorityPolicy": "pinned_client", "consumer": "c"}, "priorityPolicy': .* none to pin"),
         ({"consumer": "c"}, "consumer': .* is read without consumers"),
         ({"standby": "true"}, "standby': needs option 'consumer'"),
@@ -152,15 +151,18 @@ def test_what_needs_a_consumer_is_refused_by_its_own_name(options, told):
         parse_stream(PATTERN | options)
 
 
-def test_a_list_is_shared():
+def test_several_streams_are_shared():
     """
-    Queries may share a list of streams: by consumers, not by direct get alone.
+    Queries may share a list of streams, or a pattern: by consumers, not by direct get alone.
     """
     shares = {"priorityPolicy": "overflow", "consumer": "c", "priorityGroup": "g"}
     parsed = parse_stream(LIST | shares)
 
     assert parsed.sharing is not None and parsed.read_mode == "auto"
     assert parsed.several is not None and parsed.several.names == ("ORDERS", "RETURNS")
+    parsed = parse_stream(PATTERN | shares)
+    assert parsed.sharing is not None and parsed.read_mode == "auto"
+    assert parsed.several is not None and parsed.several.pattern
     with pytest.raises(OptionError, match="readMode"):
         parse_stream(LIST | shares | {"readMode": "direct"})
 

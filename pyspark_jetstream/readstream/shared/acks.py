@@ -21,7 +21,7 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...client.patience import Patience
-from ...errors import JetStreamError, RequestTimeoutError
+from ...errors import JetStreamError, RequestTimeoutError, StreamNotFoundError
 from ...sanitize import get_logger
 from .claimant import Claimant
 from .claims import Claim, SharedConsumer
@@ -63,6 +63,8 @@ def ack(
     A sequence beyond what the consumer has delivered is not answered: a server that was killed may
     have forgotten its last deliveries. Those are left out with a warning, and delivered once more.
 
+    Of a stream that was deleted nothing is to be acknowledged: the consumer is gone with it.
+
     Raises:
         RequestTimeoutError: No answer within `requestTimeout`.
         NotConnectedError: No server in that time.
@@ -80,7 +82,10 @@ def ack(
                 patience.pause()
                 raise RequestTimeoutError(consumer.acks, timeout_s)
         except RequestTimeoutError:
-            info = JetStream(client).consumer_info(consumer.stream, consumer.name)
+            try:
+                info = JetStream(client).consumer_info(consumer.stream, consumer.name)
+            except StreamNotFoundError:
+                return
             if info.stream_seq < chunk[-1]:
                 known = bisect_right(left, info.stream_seq)
                 logger.warning(
@@ -167,9 +172,9 @@ def keep(
                     heartbeats.release(consumer, sequences)
                     new[consumer.partition] = []
                     logger.info(
-                        "consumer=%s: its leader changed, or the ack wait was over, amid %d claims;"
-                        " they come again, to whoever it is",
-                        consumer.name, len(sequences),
+                        "stream=%s consumer=%s: its leader changed, or the ack wait was over, amid"
+                        " %d claims; they come again, to whoever it is",
+                        consumer.stream, consumer.name, len(sequences),
                     )  # fmt: skip
     except BaseException:
         # The server may take them for expired, and somebody else may have them.
@@ -224,7 +229,7 @@ class Heartbeats:
         self._lock = threading.Lock()
         self._held: dict[SharedConsumer, set[int]] = {}
         self._confirmed = time.monotonic()
-        self._stopped = threading.Event()
+        self._woken, self._is_over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="jetstream-heartbeats", daemon=True)
         self._thread.start()
 
@@ -244,6 +249,18 @@ class Heartbeats:
         with self._lock:
             self._held.get(consumer, set()).difference_update(sequences)
 
+    def keep_only(self, consumers: Iterable[SharedConsumer]) -> None:
+        """Ends the heartbeats of all other consumers: they are gone with their streams."""
+        with self._lock:
+            for gone in self._held.keys() - set(consumers):
+                del self._held[gone]
+
+    def hurry(self, interval_s: float) -> None:
+        """A consumer was joined, which may want heartbeats more often than the others."""
+        if interval_s < self._interval_s:
+            self._interval_s = interval_s
+            self._woken.set()
+
     def held(self) -> dict[SharedConsumer, Set[int]]:
         """The sequences held at present."""
         with self._lock:
@@ -258,13 +275,18 @@ class Heartbeats:
 
     def close(self) -> None:
         """Ends the thread; what is held returns to the others after its ack wait."""
-        self._stopped.set()
+        self._is_over = True
+        self._woken.set()
         self._thread.join(5.0)
 
     def _run(self) -> None:
         try:
             pause_s = self._interval_s
-            while not self._stopped.wait(pause_s):
+            while True:
+                self._woken.wait(pause_s)
+                self._woken.clear()
+                if self._is_over:
+                    return
                 pause_s = self._interval_s if self._beat() else min(1.0, self._interval_s)
         finally:
             self._client.close()
@@ -283,9 +305,10 @@ class Heartbeats:
             except Exception as error:  # whatever it is: without this thread all claims expire
                 failed = True
                 logger.warning(
-                    "heartbeats for claims of consumer %s failed, and are tried again. After"
-                    " ackWait without one, others may read these messages: %r",
-                    consumer.name, error, exc_info=not isinstance(error, JetStreamError),
+                    "stream=%s consumer=%s: heartbeats for claims failed, and are tried again."
+                    " After ackWait without one, others may read these messages: %r",
+                    consumer.stream, consumer.name, error,
+                    exc_info=not isinstance(error, JetStreamError),
                 )  # fmt: skip
         if failed:
             return False

@@ -43,6 +43,7 @@ class Ahead:
             keep_s: after which claims are given back that are not taken.
         """
         self._client = Client(options)
+        self._of = claimant
         self._claimant = claimant.another(self._client)
         self._heartbeats = heartbeats
         self.keep_s = keep_s
@@ -58,6 +59,11 @@ class Ahead:
         return f"<Ahead {sum(map(len, self._claimed.values()))} claims>"
 
     @property
+    def consumers(self) -> tuple[SharedConsumer, ...]:
+        """Those that the last claims are of."""
+        return self._claimant.consumers
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is claimed ahead, nor is being claimed."""
         return self._thread is None
@@ -65,6 +71,7 @@ class Ahead:
     def begin(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
         self._wanted.clear()
+        self._claimant.take(self._of.consumers)
         # Before the batch that is acknowledged meanwhile is: of it, too, nothing is claimed again.
         self._ours = self._heartbeats.held()
         self._thread = threading.Thread(
@@ -131,15 +138,19 @@ class Ahead:
         """Returns claims; those that cannot be given back return after their ack wait."""
         late = self._late()
         self._release(claimed)
-        for place, consumer in enumerate(self._claimant.consumers):
+        for consumer in self._claimant.consumers:
             sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
             if late or not sequences:  # late: somebody else may have them by now
                 continue
-            delivery, delay_s = self._claimant.delivered[place], self._claimant.nak_delay_s
+            delivery = self._claimant.delivered.get(consumer.partition, 1)
+            delay_s = self._claimant.nak_delay_s
             try:
                 give_back(self._client, consumer, sequences, delivery, delay_s)
             except JetStreamError as error:
-                logger.info("%d claims return after their ack wait: %r", len(sequences), error)
+                logger.info(
+                    "stream=%s consumer=%s: %d claims return after their ack wait: %r",
+                    consumer.stream, consumer.name, len(sequences), error,
+                )  # fmt: skip
 
     def _release(self, claimed: Mapping[int, list[Claim]]) -> None:
         for consumer in self._claimant.consumers:

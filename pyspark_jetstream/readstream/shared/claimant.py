@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from ...client.connection import Client, Connection
@@ -23,10 +24,12 @@ from ...client.patience import Patience
 from ...errors import (
     ApiError,
     ConsumerEditedError,
+    ConsumerNotFoundError,
     NotConnectedError,
     OptionError,
     ReadError,
     RequestTimeoutError,
+    StreamNotFoundError,
     further,
 )
 from ...fetch.assumptions import edit_of
@@ -137,14 +140,14 @@ class Claimant:
         self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
     ) -> None:
         self.consumers = tuple(consumers)
+        self.by_partition = {consumer.partition: consumer for consumer in consumers}
+        """The consumers, and those of streams that were deleted since."""
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
-        self.nak_delay_s = sharing.nak_delay_s
-        """Time after which claims that are given back are dealt out again."""
         self.joined: dict[int, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
-        self.delivered = dict.fromkeys(range(len(self.consumers)), 1)
-        """The number of the last delivery that each consumer made to us, by its place."""
+        self.delivered: dict[int, int] = {}
+        """The number of the last delivery that each consumer made to us, by partition."""
         self.last = LastClaim({})
         self.sizes = ClaimSizes()
         self._client = client
@@ -158,35 +161,41 @@ class Claimant:
         self._many = ManyClaims()
 
     @property
-    def by_partition(self) -> dict[int, SharedConsumer]:
-        """The consumers, by partition."""
-        return {consumer.partition: consumer for consumer in self.consumers}
+    def nak_delay_s(self) -> float:
+        """Time after which claims that are given back are dealt out again."""
+        return self._sharing.nak_delay_s
 
-    def join(self, starts: Mapping[int, int | None]) -> list[SharedConsumer]:
+    def take(self, consumers: Iterable[SharedConsumer]) -> None:
+        """Goes on with these: some streams come, some go, and some are made anew."""
+        self.consumers = tuple(consumers)
+        for consumer in self.consumers:
+            if self.by_partition.get(consumer.partition) != consumer:
+                self.by_partition[consumer.partition] = consumer
+                self.joined.pop(consumer.partition, None)
+
+    def join(self, starts: Mapping[int, int | None]) -> None:
         """
-        Makes the consumers that are missing; returns those.
+        Joins the consumers that are new, and makes those that are missing.
 
         Args:
             starts: by partition the first sequence to deliver, None for all.
 
         Raises:
             OptionError: A consumer of that name is of another kind, or has other settings.
+            StreamNotFoundError: A stream was deleted.
         """
-        made = []
-        waits: list[float] = []
         own = self._sharing.ack_wait_s * 1e9
-        infos = self.infos()
-        for consumer in self.consumers:
+        new = [consumer for consumer in self.consumers if consumer.partition not in self.joined]
+        infos = self.infos(new)
+        for consumer in new:
             info = infos.get(consumer.partition)
             if info is None:
                 info = self._create(consumer, starts[consumer.partition])
-                made.append(consumer)
             self._check(consumer, info)
             self.joined[consumer.partition] = info
-            config = info.config
-            waits += config.get("backoff") or [config.get("ack_wait") or own]
-        self.ack_wait_s = min(waits) / 1e9
-        return made
+        configs = [info.config for info in self.joined.values()]
+        waits = [c.get("backoff") or [c.get("ack_wait") or own] for c in configs]
+        self.ack_wait_s = min(chain.from_iterable(waits), default=own) / 1e9
 
     def another(self, client: Client) -> Claimant:
         """One of the same consumers, which are joined, with a connection of its own."""
@@ -212,6 +221,9 @@ class Claimant:
             ConsumerNotFoundError: A consumer was deleted.
         """
         claim = self.last = LastClaim({consumer.partition: [] for consumer in self.consumers})
+        if not self.consumers:  # all of several streams are gone
+            time.sleep(wait_s)
+            return claim.claims
         limit = int(min(limit, self.sizes.most))
         patience = Patience(self._client.options.request_timeout_s)
         if wait_s <= 0:
@@ -233,19 +245,29 @@ class Claimant:
                 patience.pause()
         for consumer in claim.doubted:
             # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
-            self._js.consumer_info(consumer.stream, consumer.name)
+            try:
+                self._js.consumer_info(consumer.stream, consumer.name)
+            except (ConsumerNotFoundError, StreamNotFoundError):
+                if self._has_its_stream(consumer):
+                    raise
+                # The look behind this claim says that the stream is gone, or was made anew.
         return claim.claims
 
-    def infos(self) -> dict[int, ConsumerInfo]:
-        """Configurations and positions of the consumers, by partition."""
+    def _has_its_stream(self, consumer: SharedConsumer) -> bool:
+        (info,) = self._js.stream_infos_there([consumer.stream])
+        return info is not None and consumer.created in ("", info.created)
+
+    def infos(self, of: Sequence[SharedConsumer] | None = None) -> dict[int, ConsumerInfo]:
+        """Configurations and positions of the consumers, or of these, by partition."""
         asked_s = time.monotonic()
+        consumers = self.consumers if of is None else of
         infos = self._js.consumer_infos(
-            [(consumer.stream, consumer.name) for consumer in self.consumers]
+            [(consumer.stream, consumer.name) for consumer in consumers]
         )
         self.note_clock([info for info in infos if info is not None], asked_s)
         return {
             consumer.partition: info
-            for consumer, info in zip(self.consumers, infos, strict=True)
+            for consumer, info in zip(consumers, infos, strict=True)
             if info is not None
         }
 
@@ -264,7 +286,7 @@ class Claimant:
         if change is not None:
             raise ConsumerEditedError(
                 consumer.stream,
-                consumer.partition,
+                consumer.number,
                 f"{change.text}. Queries that share it would read other messages, or each"
                 " other's; set it back (`nats consumer edit`), or start them again with it."
                 " What another filter leaves out the consumer has passed over, and does not"
@@ -296,10 +318,11 @@ class Claimant:
         lasted_s = time.monotonic() - last.began_s
         if lasted_s >= self.ack_wait_s:
             if last.count <= 1:
-                at = self.consumers[0]
+                at = next((c for c in self.consumers if last.claims.get(c.partition)), None)
+                at = at or self.consumers[0]
                 raise ReadError(
                     at.stream,
-                    at.partition,
+                    at.number,
                     f"consumer '{at.name}': a claim of one message took {lasted_s:.1f}s, and others"
                     f" have it after {self.ack_wait_s:g}s; give a longer ackWait",
                 )
@@ -338,12 +361,14 @@ class Claimant:
             return self._js.create_consumer(
                 consumer.stream, self._config(consumer, start), action="create"
             )
+        except StreamNotFoundError:
+            raise
         except ApiError as error:
             if error.err_code == _CONSUMER_EXISTS:
                 return self._js.consumer_info(consumer.stream, consumer.name)
             raise ReadError(
                 consumer.stream,
-                consumer.partition,
+                consumer.number,
                 f"the server refuses the consumer '{consumer.name}': {error.description} (err_code"
                 f" {error.err_code})",
             ) from None
@@ -440,13 +465,17 @@ class Claimant:
         A consumer that has nothing is waited for in the first round; the server ends the pull with
         the first message, and whatever else is there.
         """
-        consumers = dict(enumerate(self.consumers))
+        consumers = {consumer.partition: consumer for consumer in self.consumers}
         fields = {"group": self._group} | self._sharing.pull
-        open_ = [True] * len(consumers)
+        open_ = dict.fromkeys(consumers, True)
         left = limit - claim.count
-        while any(wanted := shares(left, open_)):
+        while any(wanted := shares(left, list(open_.values()))):
             most = self.sizes.each_pull(sum(count > 0 for count in wanted), self.ack_wait_s)
-            asked = {place: min(count, most) for place, count in enumerate(wanted) if count}
+            asked = {
+                partition: min(count, most)
+                for partition, count in zip(open_, wanted, strict=True)
+                if count
+            }
             began = time.monotonic()
             pulls = ClaimPulls(consumers, asked, self._many)
             timeout_s = self._client.options.request_timeout_s
@@ -458,15 +487,15 @@ class Claimant:
             self.sizes.measure(count, time.monotonic() - began)
             left -= count
             wait_s = 0
-            for place, claims in pulls.claims.items():
-                open_[place] = len(claims) >= asked[place]
+            for partition, claims in pulls.claims.items():
+                open_[partition] = len(claims) >= asked[partition]
             if time.monotonic() >= claim.began_s + self.ack_wait_s / _IN_TIME:
                 return
 
     def _collect(self, claim: LastClaim, pulls: ClaimPulls) -> None:
         """Adds what pulls have brought, also where the connection broke amid them."""
-        for place, claims in pulls.claims.items():
-            claim.claims[self.consumers[place].partition] += claims
+        for partition, claims in pulls.claims.items():
+            claim.claims[partition] += claims
         claim.oldest_ns = min(claim.oldest_ns, pulls.oldest_ns)
         claim.doubted.update(pulls.doubted)
         self.delivered.update(pulls.delivered)

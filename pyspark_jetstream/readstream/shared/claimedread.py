@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from ...client.connection import Client
 from ...client.info import Mark
 from ...client.jetstream import JetStream
+from ...errors import DataLossError, StreamNotFoundError
 from ...fetch import planning
-from ...fetch.dataloss import check_loss
+from ...fetch.dataloss import check_loss, report_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import DirectRead, read_direct
@@ -95,9 +96,18 @@ class ClaimedRead:
 
         Raises:
             ReadTimeoutError: No progress within `requestTimeout`.
-            DataLossError: A claimed message has left the stream (`failOnDataLoss`).
+            DataLossError: A claimed message has left the stream, or it was deleted
+                (`failOnDataLoss`).
             ReadError: Direct get is off, or the server refuses the request.
         """
+        try:
+            yield from self._claimed(client)
+        except StreamNotFoundError:
+            what = f"the stream was deleted before {self.expected} claimed messages of it were read"
+            error = DataLossError(self.stream, self.partition, what)
+            report_loss(error, self.fail_on_data_loss)
+
+    def _claimed(self, client: Client) -> Iterator[pa.RecordBatch]:
         sequences, deliveries = _columns(self.claims)
         rows, missing = 0, self.excusable  # of those that may be missing, until they come
         gathered: list[pa.RecordBatch] = []

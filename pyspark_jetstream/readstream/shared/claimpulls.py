@@ -176,7 +176,7 @@ class ClaimPulls:
             if ack.consumer != self._acks[place]:
                 raise ReadError(
                     consumer.stream,
-                    consumer.partition,
+                    consumer.number,
                     f"the server acknowledges on '{ack.consumer.decode('utf-8', 'replace')}.…', and"
                     f" not on {consumer.acks}.…; shared consumers need the plain form of ack"
                     " subjects",
@@ -199,7 +199,7 @@ class ClaimPulls:
             return
         raise ReadError(
             consumer.stream,
-            consumer.partition,
+            consumer.number,
             f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
         )
 

@@ -56,6 +56,15 @@ class SharedConsumer:
     filter: str | None
     replicated: bool = False
     """Whether its leader may change."""
+    created: str = ""
+    """Creation time of its stream: claims of one that is made anew are others."""
+    is_alone: bool = False
+    """Whether it is all of its stream, one of several: `partition` is its place among these."""
+
+    @property
+    def number(self) -> int:
+        """The partition that its rows have, and its errors."""
+        return 0 if self.is_alone else self.partition
 
     @property
     def acks(self) -> str:
@@ -152,7 +161,10 @@ class ClaimedOffset:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """Each stream as it was when the batch was planned, by name; empty in such checkpoints."""
     several: tuple[str, ...] = ()
-    """By partition its stream, where each stream is one by itself; empty otherwise."""
+    """
+    By partition its stream, where each stream is one by itself, and more than `streams` may have
+    places; empty otherwise.
+    """
 
     def __repr__(self) -> str:
         counts = {p: self.count(p) for p in self.claims}
@@ -174,7 +186,7 @@ class ClaimedOffset:
     def over(self, several: tuple[str, ...]) -> ClaimedOffset:
         """The offset of several streams with its claims at the places of this list."""
         claims = {several.index(self.several[p]): each for p, each in self.claims.items()}
-        return replace(self, partitions=len(several), claims=claims, several=several)
+        return replace(self, claims=claims, several=several)
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""

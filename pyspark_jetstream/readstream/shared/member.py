@@ -8,7 +8,7 @@ when a batch begins, and makes tasks of what is claimed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from ..planner import messages_in
 from .acks import IN_PROGRESS, Heartbeats, ack, keep
 from .ahead import Ahead
 from .claimant import Claimant
-from .claims import Claim, ClaimedOffset
+from .claims import Claim, ClaimedOffset, SharedConsumer
 from .fence import Dealt
 from .openbatches import OpenBatches
 from .poison import Poison
@@ -103,8 +103,6 @@ class GroupMember:
         self._budget = budget
         self._settled = -1
         """The serial of the last batch that is acknowledged."""
-        self._ahead_of: dict[str, str] = {}
-        """Creation times of the streams whose messages are claimed ahead."""
 
     def __repr__(self) -> str:
         return f"<GroupMember of {self._options.consumer}: {self.heartbeats!r}, {self.ahead!r}>"
@@ -123,20 +121,18 @@ class GroupMember:
         Those made ahead come first. Where they fill the batch, the next are made while this one is
         acknowledged and runs; otherwise what is missing is claimed now.
         """
-        claimed, made = dict(self.ahead.take()), self._ahead_of
+        claimed, of = dict(self.ahead.take()), self.ahead.consumers
         if claimed:
             self._streams.look_at_streams()  # before one that was made anew is claimed of
+            claimed = self.still(claimed, of)
         maximum = self._budget.limit(self._maximum())
-        is_full = 0 < maximum <= count(claimed) and made == self._streams.created
+        is_full = 0 < maximum <= count(claimed)
         if is_full:
             self._budget.spend(count(claimed))
             self._go_ahead()
         if before is not None:
             self.settle(before)
-        if claimed and made != self._streams.created:  # their stream is no more
-            self._release(claimed)
-            self._release(self.ahead.take())
-            claimed, is_full = {}, False
+            claimed = self.still(claimed, of)
         if is_full:
             return claimed
         waits = self._budget.left is None and not count(claimed)
@@ -146,6 +142,17 @@ class GroupMember:
         if 0 < maximum <= count(claimed):
             self._go_ahead()
         return claimed
+
+    def still(
+        self, claimed: dict[int, list[Claim]], of: Collection[SharedConsumer]
+    ) -> dict[int, list[Claim]]:
+        """The claims of these consumers without those whose streams are no more."""
+        there = set(self._claimant.consumers)
+        gone = {consumer.partition for consumer in of if consumer not in there}
+        if gone:
+            self.heartbeats.keep_only(there)
+        self.heartbeats.hurry(self._claimant.ack_wait_s / _BEATS)
+        return {p: taken for p, taken in claimed.items() if p not in gone}
 
     def is_held_up(self, look: ServerView) -> bool:
         """Whether a run that ends at what is there waits for a consumer that is paused."""
@@ -172,7 +179,6 @@ class GroupMember:
         """
         limit = self._budget.limit(self._maximum())
         if limit and self._poison is None and self.lasted_s * _SHORT < self.ahead.keep_s:
-            self._ahead_of = self._streams.created
             self.ahead.begin(limit)
 
     def _maximum(self) -> int:
@@ -221,7 +227,7 @@ class GroupMember:
         mine = {index: list(taken) for index, taken in claimed.items()}
         if self.batches is None:
             return Dealt(mine, {}, {})
-        self.batches.forget(self._streams.taken_back)
+        self.batches.forget(self._streams.forgotten)
         if before is not None:
             claims = {p: each for p, each in before.claims.items() if self._holds(before, p)}
             before = replace(before, claims=claims)
@@ -240,8 +246,9 @@ class GroupMember:
             consumer = self._claimant.by_partition[index]
             self.heartbeats.release(consumer, sequences)
             logger.info(
-                "consumer=%s: %d messages were dealt to this query and are in a batch of another"
-                " one, which is %s; they are left to it", consumer.name, len(sequences), reason,
+                "stream=%s consumer=%s: %d messages were dealt to this query and are in a batch of"
+                " another one, which is %s; they are left to it",
+                consumer.stream, consumer.name, len(sequences), reason,
             )  # fmt: skip
 
     def without_poison(self, claimed: dict[int, list[Claim]]) -> dict[int, list[Claim]]:
@@ -259,9 +266,10 @@ class GroupMember:
     def hold(self, upto: ClaimedOffset) -> None:
         """Keeps the claims of a batch that is run again."""
         consumers = self._claimant.by_partition
-        for index in upto.claims:
+        there = [index for index in upto.claims if self._holds(upto, index)]
+        for index in there:
             ack(self._client, consumers[index], upto.sequences(index), IN_PROGRESS)
-        for index in upto.claims:
+        for index in there:
             self.heartbeats.hold(consumers[index], upto.sequences(index))
 
     def settle(self, offset: ClaimedOffset) -> None:
@@ -283,24 +291,20 @@ class GroupMember:
         if offset.serial == self._settled:
             return
         self._streams.look_at_streams()  # an ack in another stream of that name is of another claim
+        self.heartbeats.keep_only(self._claimant.consumers)
         settles = self.batches is None or self.batches.settles(offset)
         for index in offset.claims:
             consumer, sequences = self._claimant.by_partition[index], offset.sequences(index)
             if settles and self._holds(offset, index):
                 ack(self._client, consumer, sequences)
-            self.heartbeats.release(consumer, sequences)
+            if consumer.created == offset.streams.get(consumer.stream):
+                self.heartbeats.release(consumer, sequences)
         self._settled = offset.serial
 
     def _holds(self, offset: ClaimedOffset, partition: int) -> bool:
         """Whether the claims of a batch are of messages that its stream still has there."""
         stream = self._claimant.by_partition[partition].stream
         return self._streams.has_claims_of(offset, stream)
-
-    def _release(self, claimed: Mapping[int, Sequence[Claim]]) -> None:
-        """Lets go of claims."""
-        for index, taken in claimed.items():
-            sequences = [claim.sequence for claim in taken]
-            self.heartbeats.release(self._claimant.by_partition[index], sequences)
 
 
 def count(claimed: Mapping[int, Sequence[Claim]]) -> int:

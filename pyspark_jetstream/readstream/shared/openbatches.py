@@ -86,7 +86,7 @@ class OpenBatches:
         client: Client,
         key: str,
         query: str,
-        streams: Sequence[str],
+        streams: list[str],
         ack_wait_s: float,
         abandon_s: float,
         is_several: bool = False,
@@ -94,7 +94,8 @@ class OpenBatches:
         """
         Args:
             key: the record's.
-            streams: by partition the stream that it is of.
+            streams: by partition the stream that it is of. Of several streams more come, and those
+                that only others read have places behind.
             ack_wait_s: time after which the server deals out again what a query was dealt.
             abandon_s: time after which others take what a query has noted (`abandonAfter`).
             is_several: whether the record names the streams: others may read more of them, or
@@ -104,14 +105,14 @@ class OpenBatches:
         self.alive = Alive(key, query, abandon_s)
         self._bucket = _bucket(client)
         self._key = key
-        self._streams = tuple(streams)
-        self._names = list(streams) if is_several else []
-        """By partition what the record calls it, those of others behind; empty for numbers."""
+        self._streams = streams
+        self._names = streams if is_several else None
+        """By partition what the record calls it; None for its number."""
         self._keep_s = _KEEP_ACK_WAITS * ack_wait_s + _KEEP_S
         self._abandon_s = abandon_s
         self._fence = Fence()
-        self._forgotten: frozenset[str] = frozenset()
-        """Streams of which it was forgotten what is settled."""
+        self._forgotten: dict[str, object] = {}
+        """Streams of which it was forgotten what is settled, and why."""
         self._looked_at = -math.inf
         self._sequence = 0
         """Sequence of the record in the bucket, as far as known."""
@@ -201,12 +202,16 @@ class OpenBatches:
             self._change(planned)
         return dealt
 
-    def forget(self, streams: frozenset[str]) -> None:
-        """Forgets, once, what is settled of streams that were taken back to older copies."""
-        of = {p for p, name in enumerate(self._streams) if name in streams - self._forgotten}
-        if of:
+    def forget(self, streams: Mapping[str, object]) -> None:
+        """
+        Forgets what is settled of streams that were deleted, or taken back to older copies: once of
+        each for the same reason.
+        """
+        new = {name for name, why in streams.items() if self._forgotten.get(name) != why}
+        of = {p for p, name in enumerate(self._streams) if name in new}
+        if of & self._fence.settled.keys():
             self._change(lambda fence: fence.forgotten(of))
-            self._forgotten |= streams
+        self._forgotten = dict(streams)
 
     def of_others(self, partition: int, stream: str) -> int:
         """Number of a partition's messages in batches of others, when the record was read last."""
@@ -265,7 +270,7 @@ class OpenBatches:
         largest = self._bucket.js.client.connection.max_payload - ROOM
         for _ in range(_TRIES):
             fence = change(self._fence)
-            data = fence.to_bytes(self._names)
+            data = fence.to_bytes(self._names or ())
             if len(data) > largest:
                 raise JetStreamError(
                     f"bucket {BUCKET}, key '{self._key}': the open batches of its queries make"

@@ -38,6 +38,7 @@ from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
 from ...fetch.assumptions import resumed_by
+from ...fetch.layout import Layout
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ...tasks import ReadTask, WarmUp
@@ -48,12 +49,12 @@ from ..options import Sharing
 from .acks import IN_PROGRESS, ack
 from .claimant import Claimant
 from .claimedread import ClaimedRead
-from .claims import ClaimedOffset, SharedConsumer, gathered, pieces, shared_name
+from .claims import ClaimedOffset, gathered, pieces
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
 from .openbatches import OpenBatches, entered
 from .poison import Poison
-from .streams import SharedStreams
+from .streams import GONE, SharedStreams
 
 logger = get_logger(__name__)
 
@@ -106,6 +107,9 @@ class _Planned(NamedTuple):
 class ClaimDriver(Driver):
     """The query's claims, and its plans by them."""
 
+    _places: list[str] | None = None
+    """Of several streams those that have a place, by partition."""
+
     @property
     def _needs(self) -> tuple[tuple[int, int], str]:
         return (2, 12), f"priorityPolicy={self._sharing.policy}"
@@ -118,37 +122,38 @@ class ClaimDriver(Driver):
     def _enter(self) -> None:
         options, sharing = self._options, self._sharing
         infos = self._survey.streams()
-        for name in options.several.names if options.several is not None else ():
-            if name not in infos:  # also with failOnDataLoss=false
-                JetStream(self._client).stream_info(name)  # raises that there is none
-        self._check_streams(infos)
-        self._survey.check_coverage(infos)
-        self.claimant = Claimant(
-            self._client,
-            [
-                SharedConsumer(
-                    p.index,
-                    p.stream,
-                    shared_name(str(options.consumer), p.index, self._layout.is_several),
-                    p.filter,
-                    replicated=int(infos[p.stream].config.get("num_replicas") or 1) > 1,
-                )
-                for p in self._layout
-            ],
-            sharing,
-            options.priority_group,
-        )
-        self._streams = SharedStreams(self._survey, infos, self.claimant, self._lost)
+        if options.several is not None:
+            self._survey.take(Layout.of_streams(infos))
         self._poison: Poison | None = None
         if sharing.max_deliver is not None and sharing.dead_letter_subject is not None:
             self._poison = Poison(self._client, sharing.max_deliver, sharing.dead_letter_subject)
-            self._poison.check(self._layout, infos)
+        self._check_streams(infos)
+        self._survey.check_coverage(infos)
+        self.claimant = Claimant(self._client, [], sharing, options.priority_group)
+        self._streams = SharedStreams(
+            options, self._survey, infos, self.claimant, self._check_streams, self._lost
+        )
+        if options.several is not None:
+            self._places = self._streams.places
         self._query = ""
         """Names the query as long as it has this checkpoint; known once it has joined."""
         self.member: GroupMember | None = None
         """None before the consumers are there."""
         self._budget = Budget()
         self._planned: _Planned | None = None
+
+    @property
+    def _layout(self) -> Layout:
+        """
+        The partitions; several streams keep their places for as long as the query runs, also those
+        that are gone.
+        """
+        return self._survey.layout if self._places is None else Layout.of_streams(self._places)
+
+    @property
+    def _present(self) -> Layout:
+        """The partitions that are there, each with its number."""
+        return replace(self._layout, partitions=self._streams.partitions)
 
     def close(self) -> None:
         if self.member is not None:
@@ -166,7 +171,7 @@ class ClaimDriver(Driver):
 
     def freeze(self) -> None:
         """This run claims as many messages as wait now, at most: for the first time, or again."""
-        self._budget.is_frozen = True
+        self._budget.is_frozen = self._streams.is_closed = True
 
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
@@ -186,10 +191,11 @@ class ClaimDriver(Driver):
             member.lasted_s = time.monotonic() - self._planned.at
             self._planned = None
         while True:
-            claimed = member.claim(before)
+            claimed, of = member.claim(before), self.claimant.consumers
             look = self._streams.look()
+            claimed = member.still(claimed, of)
             dealt = member.fence(before, claimed, look)
-            self._count(partial(_count_dealt, dealt=dealt))
+            self._count(partial(_count_dealt, dealt=dealt, of=self._present))
             if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
             time.sleep(0 if count(claimed) else WAIT_S)
@@ -202,7 +208,7 @@ class ClaimDriver(Driver):
         end = ClaimedOffset(
             policy=self._sharing.policy,
             consumer=str(self._options.consumer),
-            partitions=len(self._layout),
+            partitions=len(self._present),
             streams=self._streams.created,
             serial=next_serial(before),
             claims=claims,
@@ -221,7 +227,8 @@ class ClaimDriver(Driver):
         self._begin_reports(str(self._options.consumer))
         replayed = self._planned is None or self._planned.end != upto
         is_lost = replayed and self._replay(start, upto)
-        self._count(lambda counts: _count_batch(counts, upto, is_lost), soon=True)
+        there = {p.index: upto.count(p.index) for p in self._present if p.index in upto.claims}
+        self._count(lambda counts: _count_batch(counts, there, is_lost), soon=True)
         tasks = self._tasks(upto, replayed)
         if is_lost:
             logger.warning(
@@ -251,21 +258,21 @@ class ClaimDriver(Driver):
 
     def _tasks(self, upto: ClaimedOffset, replayed: bool) -> list[ReadTask]:
         """The tasks of a batch, which depend on its offset alone."""
-        options = self._options
+        options, layout = self._options, self._layout
         total = max(1, sum(upto.count(index) for index in upto.claims))
         tasks = []
-        for index in sorted(upto.claims):
-            partition = self._layout.partitions[index]
-            info = self._streams.infos[partition.stream]
-            if info.created != upto.streams.get(partition.stream):
-                continue  # claims of a stream that is no more (failOnDataLoss=false)
+        names = layout.streams if layout.is_several else ()  # places are of this run alone
+        for index in sorted(upto.claims, key=lambda p: (names and names[p], p)):
+            partition = layout.partitions[index]
+            info = self._streams.infos.get(partition.stream)
+            is_there = info is not None and info.created == upto.streams.get(partition.stream)
             others_from = None
-            if info.retention != "limits":
+            if info is not None and info.retention != "limits":
                 # Of a replay any claim may have passed to somebody else; otherwise only one that
                 # somebody had before, who may be back and acknowledge it.
                 others_from = 1 if replayed else 2
             whole = ClaimedRead(
-                partition=self._layout.within(index)[1],
+                partition=layout.within(index)[1],
                 stream=partition.stream,
                 filter=partition.filter,
                 claims=upto.claims[index],
@@ -273,11 +280,13 @@ class ClaimDriver(Driver):
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
-                mark=info.mark,
+                mark=info.mark if info is not None else None,
             )
             wanted = -(-(options.min_partitions or 0) * upto.count(index) // total)
             tasks += [
-                ReadTask(options.connection, replace(whole, claims=part))
+                # Of a stream that is no more nothing is read (failOnDataLoss=false), and the others
+                # keep their tasks.
+                ReadTask(options.connection, replace(whole, claims=part) if is_there else WarmUp())
                 for part in pieces(whole.claims, wanted, options.max_records_per_partition)
             ]
         return tasks
@@ -295,7 +304,7 @@ class ClaimDriver(Driver):
             return self.member
         if offset is not None:
             self._check_joined(offset)
-        self.claimant.join(self._starts())
+        self._streams.join(offset.streams if offset is not None else None)
         for consumer in self.claimant.consumers:
             # It acknowledges no message: an error here says that this user may not publish acks.
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
@@ -314,21 +323,23 @@ class ClaimDriver(Driver):
     def _check_joined(self, offset: ClaimedOffset) -> None:
         """
         Raises:
-            DataLossError: A stream or a consumer is not the one that the run before had joined
-                (`failOnDataLoss`).
+            DataLossError: A stream or a consumer is gone, or not the one that the run before had
+                joined (`failOnDataLoss`).
         """
         for name, created in offset.streams.items():
-            made = self._streams.infos[name].created
-            if made != created:
+            info = self._streams.infos.get(name)
+            if info is None:
+                self._lost(name, 0, GONE)
+            elif info.created != created:
                 self._lost(
                     name,
                     0,
-                    f"the stream was made anew at {made}; the checkpoint knows the one of"
+                    f"the stream was made anew at {info.created}; the checkpoint knows the one of"
                     f" {created}",
                 )
         for consumer in self.claimant.missing():
             if consumer.stream not in offset.streams:
-                continue  # it has joined the list
+                continue  # it came since
             self._lost(
                 consumer.stream,
                 consumer.partition,
@@ -345,21 +356,12 @@ class ClaimDriver(Driver):
             return None
         stream, is_several = options.stream.replace("{partition}", "="), bool(self._several)
         key = str(options.consumer) if is_several else f"{stream}.{options.consumer}"
-        streams = [partition.stream for partition in self._layout]
+        streams = self._streams.places
         ack_wait_s, abandon_s = self.claimant.ack_wait_s, sharing.abandon_after_s
         batches = OpenBatches(
             self._client, key, self._query, streams, ack_wait_s, abandon_s, is_several
         )
         return entered(batches, sharing.claims_ledger == "true")
-
-    def _starts(self) -> dict[int, int | None]:
-        """Starts of the consumers that are missing."""
-        if self._from_start:
-            return dict.fromkeys(range(len(self._layout)))
-        positions = self._survey.positions(
-            self._options.starting, self._streams.infos, "startingOffsets"
-        )
-        return {index: position + 1 for index, position in enumerate(positions)}
 
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
@@ -367,8 +369,9 @@ class ClaimDriver(Driver):
         """Notes for progress and metrics what the batch was planned by."""
         before, self.report = self.report, {}
         awaiting = self.member.awaiting(look) if self.member is not None else {}
-        for partition in self._layout:
-            index, info = partition.index, look.consumers[partition.index]
+        of = self._present
+        for partition in of:
+            index, info = partition.index, look.consumers.get(partition.index)
             claims = end.claims.get(index, {}) if end is not None else {}
             claimed = end.count(index) if end is not None else 0
             first = sum(b - a + 1 for a, b in claims.get(1, ()))
@@ -386,30 +389,35 @@ class ClaimDriver(Driver):
                 if before.get(str(index), {}).get("pausedUntil") != until:
                     logger.warning(
                         "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
-                        partition.stream, index, info.name, until,
+                        partition.stream, self._layout.within(index)[1], info.name, until,
                         resumed_by(self._options.connection.command, partition.stream, info.name),
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
-        infos = {p: info for p, info in look.consumers.items() if info is not None}
-        self._count(lambda counts: _stand(counts, infos, awaiting))
+        found = {p.index: look.consumers.get(p.index) for p in of}
+        infos = {index: info for index, info in found.items() if info is not None}
+        awaiting = {index: messages for index, messages in awaiting.items() if index in infos}
+        self._count(lambda counts: _stand(counts, of, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
-        consumers = self.claimant.consumers
+        consumers, of = self.claimant.consumers, self._present
         answers = JetStream(client).consumer_infos(
             [(consumer.stream, consumer.name) for consumer in consumers]
         )
+        there = {partition.index for partition in of}
         infos = {
             consumer.partition: info
             for consumer, info in zip(consumers, answers, strict=True)
-            if info
+            if info and consumer.partition in there
         }
-        self._count(lambda counts: _stand(counts, infos))
+        self._count(lambda counts: _stand(counts, of, infos))
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
-            counts.set_dead_letters(dict(self._poison.stored))
+            stored, of = self._poison.stored, self._present
+            counts.take(of)
+            counts.set_dead_letters({p.index: stored[p.index] for p in of if p.index in stored})
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
@@ -422,6 +430,9 @@ class ClaimDriver(Driver):
                     f" allow_direct on it (`nats stream edit {info.name} --allow-direct`)",
                 )
             self._check_start(info)
+        if self._poison is not None:
+            of = self._survey.layout
+            self._poison.check(of if not of.is_several else Layout.of_streams(infos), infos)
 
     def _offset(self, start: Mapping[str, Any]) -> ClaimedOffset | None:
         """The offset that `start` stands for; None at the beginning."""
@@ -432,7 +443,7 @@ class ClaimDriver(Driver):
     @property
     def _several(self) -> tuple[str, ...]:
         """By partition its stream, where the query has several."""
-        return self._layout.streams if self._layout.is_several else ()
+        return tuple(self._places or ())
 
     def _fitting(self, offset: ClaimedOffset) -> ClaimedOffset:
         """
@@ -448,17 +459,18 @@ class ClaimDriver(Driver):
                 f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
                 " use those, or a new checkpointLocation"
             )
-        if offset.several and self._several:
-            gone = sorted(offset.streams.keys() - set(self._several))
-            if gone:
+        several = options.several
+        if offset.several and several is not None:
+            left = sorted(name for name in offset.streams if not several.takes(name))
+            if left:
                 raise OffsetError(
-                    f"the checkpoint has claims of stream {', '.join(gone)}, which this query does"
-                    f" not read: stream={','.join(self._several)}. Name it again; other streams may"
-                    " join the list. To read without it, run the query with all of them and"
+                    f"the checkpoint has claims of stream {', '.join(left)}, which this query does"
+                    f" not read: {several.option}={several}. Read it again; other streams may come."
+                    " To go on without it, run the query with all of them and"
                     " trigger(availableNow=True), then start with a new checkpointLocation: what is"
                     " acknowledged does not come again"
                 )
-            return offset.over(self._several)
+            return offset.over(self._streams.placed(offset.streams))
         if offset.several or self._several:
             was, has = ("several streams", "one") if offset.several else ("one stream", "several")
             raise OffsetError(
@@ -474,8 +486,9 @@ class ClaimDriver(Driver):
         return offset
 
 
-def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:
-    """Whose the messages are that the query was dealt."""
+def _count_dealt(counts: ReadCounts, dealt: Dealt, of: Layout) -> None:
+    """Whose the messages are that the query was dealt, of these partitions."""
+    counts.take(of)
     for index, taken in dealt.mine.items():
         counts.add_claims(index, [claim.deliveries for claim in taken])
     for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
@@ -483,20 +496,23 @@ def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:
             counts.add_left(index, reason, len(sequences))
 
 
-def _count_batch(counts: ReadCounts, upto: ClaimedOffset, is_lost: bool) -> None:
-    """A batch begins, or was given up."""
-    messages = {index: upto.count(index) for index in upto.claims}
+def _count_batch(counts: ReadCounts, messages: Mapping[int, int], is_lost: bool) -> None:
+    """A batch of so many messages, by partition, begins, or was given up."""
     counts.set_under_way({} if is_lost else messages)
     counts.add_lost(messages if is_lost else {})
 
 
 def _stand(
-    counts: ReadCounts, infos: Mapping[int, ConsumerInfo], awaiting: Mapping[int, int] | None = None
+    counts: ReadCounts,
+    of: Layout,
+    infos: Mapping[int, ConsumerInfo],
+    awaiting: Mapping[int, int] | None = None,
 ) -> None:
     """
-    Counts at the shared consumers: messages that nobody was dealt, those not acknowledged, and, if
-    that is known now, those that wait for redelivery.
+    Counts at the shared consumers of these partitions: messages that nobody was dealt, those not
+    acknowledged, and, if that is known now, those that wait for redelivery.
     """
+    counts.take(of)
     counts.set_awaiting(awaiting or {})
     counts.set_lag({index: info.num_pending for index, info in infos.items()})
     counts.set_ack_pending({index: info.num_ack_pending for index, info in infos.items()})

@@ -6,42 +6,78 @@ its batches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from ...client.info import ConsumerInfo, Mark, StreamInfo
+from ...errors import StreamNotFoundError
 from ...fetch.assumptions import Assumption, Change
+from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.survey import ServerView, Survey
+from ...values import EARLIEST, Starting
 from ..driver import lasting
+from ..options import SourceOptions
 from .claimant import Claimant
-from .claims import ClaimedOffset
+from .claims import ClaimedOffset, SharedConsumer, shared_name
+
+_LOOKS: Final = 5
+"""Looks at several streams, while others are deleted amid each."""
+
+T = TypeVar("T")
+
+GONE: Final = "the stream was deleted, with what was not read of it"
 
 
 class SharedStreams:
     """
     The streams of one query, and their shared consumers.
 
+    Several streams come and go. Each has its place among the partitions for as long as the query
+    runs, also when it is gone, and those that only others read have places, too (`openbatches`).
+
     Args:
         infos: the streams by a first look.
+        claimant: has no consumers yet.
+        fits: told of the streams before consumers are made on some; it raises where one cannot be
+            shared.
         lost: told of each loss: stream, partition, and what is gone. It raises where
             `failOnDataLoss` says so.
     """
 
     def __init__(
         self,
+        options: SourceOptions,
         survey: Survey,
         infos: Mapping[str, StreamInfo],
         claimant: Claimant,
+        fits: Callable[[Mapping[str, StreamInfo]], None],
         lost: Callable[[str, int, str], None],
     ) -> None:
         self.infos = infos
         """The streams, by name."""
+        self.is_closed = False
+        """Whether no more streams come: the run ends at what is there (`availableNow`)."""
+        self.places = [partition.stream for partition in survey.layout]
+        """By partition its stream."""
         self.marks: Mapping[str, Mark] = {}
         """The streams as the last batch was planned by them."""
         self._back: dict[str, Mark] = {}
         """Streams that were found to be taken back, as they were then."""
+        self._deleted: dict[str, str] = {}
+        """Streams that went, as this run has seen: the creation time of each."""
+        self._known: Mapping[str, str] | None = None
+        """
+        The streams whose consumers are joined, by creation time; before that those of the run
+        before, and None where there was none.
+        """
+        self._has_joined = False
+        self._options = options
         self._survey = survey
         self._claimant = claimant
+        self._fits = fits
         self._lost = lost
+        claimant.take(self._consumers())
 
     def __repr__(self) -> str:
         return f"<SharedStreams {', '.join(self.infos)}>"
@@ -56,15 +92,60 @@ class SharedStreams:
         Whether a stream still holds, under its sequences, what a batch has claimed of it: it was
         neither made anew nor, as this run has seen, taken back since the batch was planned.
         """
-        if self.infos[name].created != offset.streams.get(name):
+        info = self.infos.get(name)
+        if info is None or info.created != offset.streams.get(name):
             return False
         back, mark = self._back.get(name), offset.marks.get(name)
         return back is None or (mark is not None and (mark.seen_us or 0) >= (back.seen_us or 0))
 
     @property
-    def taken_back(self) -> frozenset[str]:
-        """The streams that were, as far as this run has seen."""
-        return frozenset(self._back)
+    def forgotten(self) -> Mapping[str, object]:
+        """
+        The streams of which what was settled says nothing any more, each with what tells when: they
+        were deleted, or taken back, as far as this run has seen.
+        """
+        return {**self._deleted, **self._back}
+
+    @property
+    def partitions(self) -> tuple[SubjectPartition, ...]:
+        """The partitions whose streams are there."""
+        if not self._survey.layout.is_several:
+            return self._survey.layout.partitions
+        return tuple(
+            SubjectPartition(place, name)
+            for place, name in enumerate(self.places)
+            if name in self.infos
+        )
+
+    def placed(self, streams: Mapping[str, str]) -> tuple[str, ...]:
+        """
+        All streams by their places, after those of a batch, by creation time, have theirs: some may
+        be gone.
+        """
+        self.places += sorted(streams.keys() - set(self.places))
+        for place, name in enumerate(self.places):
+            if name in streams and place not in self._claimant.by_partition:
+                gone = SubjectPartition(place, name)
+                self._claimant.by_partition[place] = self._consumer(gone, streams[name])
+        return tuple(self.places)
+
+    def join(self, known: Mapping[str, str] | None) -> None:
+        """
+        Joins all consumers, and makes those that are missing.
+
+        Args:
+            known: the streams of an earlier run by their creation times; None where there was none.
+
+        Raises:
+            OptionError: A consumer cannot be shared in the way the options say.
+        """
+        self._known, self._has_joined = known, True
+        self._deleted |= {n: made for n, made in (known or {}).items() if n not in self.infos}
+        self._leave_out(name for name in self._came() if not self._may_join(name))
+        try:
+            self._join()
+        except StreamNotFoundError:
+            self.look_at_streams()  # of several one was deleted just now, and this joins the others
 
     def mark(self) -> Mapping[str, Mark]:
         """Marks the streams as they are now, for the batch that is planned by them."""
@@ -72,35 +153,124 @@ class SharedStreams:
         return self.marks
 
     def look(self) -> ServerView:
-        """The streams and the consumers as they are now, in one round trip."""
+        """The streams and the consumers as they are now; those that came are joined."""
+        return self._amid_deletions(self._look)
+
+    def look_at_streams(self) -> None:
+        self._amid_deletions(lambda: self._take_in(self._survey.look({}).streams))
+
+    def _look(self) -> ServerView:
         asked_s = time.monotonic()
-        consumers = {c.partition: (c.stream, c.name) for c in self._claimant.consumers}
-        look = self._survey.look(consumers, may_change=False)
+        asked = {c.partition: c for c in self._claimant.consumers}
+        look = self._survey.look({p: (c.stream, c.name) for p, c in asked.items()})
         self._take_in(look.streams)
-        infos = {index: info for index, info in look.consumers.items() if info is not None}
+        infos = {
+            index: info
+            for index, info in look.consumers.items()
+            if info is not None and self._claimant.by_partition[index] == asked[index]
+        }
         self._claimant.note_clock(infos.values(), asked_s)
         self._check_consumers(infos)
         return look
 
-    def look_at_streams(self) -> None:
-        self._take_in(self._survey.look({}, may_change=False).streams)
-
     def _take_in(self, streams: Mapping[str, StreamInfo]) -> None:
         """
         Raises:
-            DataLossError: A stream was made anew since the last look, or taken back to an older
-                copy (`failOnDataLoss`).
+            DataLossError: A stream was deleted or made anew since the last look, or taken back to
+                an older copy (`failOnDataLoss`).
+            OptionError: One that came cannot be shared.
         """
         before, self.infos = self.infos, streams
-        for name, info in streams.items():
-            if info.created != before[name].created:
+        known = {name: info.created for name, info in before.items()}
+        came = [name for name, info in streams.items() if known.get(name) != info.created]
+        self._leave_out(name for name in came if self.is_closed or not self._may_join(name))
+        for name, created in known.items():
+            if name not in streams:
+                self._deleted[name] = created
+                self._lost(name, 0, GONE)
+            elif streams[name].created != created:
                 self._lost(
                     name,
                     0,
-                    f"the stream was made anew at {info.created}, while the query ran; what was not"
-                    f" read of the one of {before[name].created} is gone",
+                    f"the stream was made anew at {streams[name].created}, while the query ran;"
+                    f" what was not read of the one of {created} is gone",
                 )
         self.check_taken_back()
+        self._claimant.take(self._consumers())
+        if self._has_joined and self._known != self.created:
+            self._join()
+
+    def _leave_out(self, names: Iterable[str]) -> None:
+        """Goes on without these, which are not read yet."""
+        left = set(names)
+        if self._survey.layout.is_several:
+            self.infos = {name: info for name, info in self.infos.items() if name not in left}
+            self._survey.take(Layout.of_streams(self.infos))
+            self._claimant.take(self._consumers())
+
+    def _may_join(self, name: str) -> bool:
+        return self._survey.has_begun(self.infos[name])
+
+    def _came(self) -> list[str]:
+        """Those of several streams that came while the query had others, or were made anew."""
+        known = self._known
+        if known is None or not self._survey.layout.is_several:
+            return []
+        return [name for name, info in self.infos.items() if known.get(name) != info.created]
+
+    def _consumers(self) -> list[SharedConsumer]:
+        """Those of the streams that are there, which have places from now on."""
+        self.places += sorted(self.infos.keys() - set(self.places))
+        return [self._consumer(p, self.infos[p.stream].created) for p in self.partitions]
+
+    def _consumer(self, partition: SubjectPartition, created: str) -> SharedConsumer:
+        known = self._claimant.by_partition.get(partition.index)
+        if known is not None and known.created == created:
+            return known
+        is_several, prefix = self._survey.layout.is_several, str(self._options.consumer)
+        info = self.infos.get(partition.stream)
+        return SharedConsumer(
+            partition.index,
+            partition.stream,
+            shared_name(prefix, partition.index, is_several),
+            partition.filter,
+            replicated=info is None or int(info.config.get("num_replicas") or 1) > 1,
+            created=created,
+            is_alone=is_several,
+        )
+
+    def _join(self) -> None:
+        self._fits(self.infos)
+        self._claimant.join(self._starts())
+        self._known = self.created
+
+    def _amid_deletions(self, look: Callable[[], T]) -> T:
+        """What `look` gives; of several streams one that is deleted amid it is told by the next."""
+        for _ in range(_LOOKS if self._survey.layout.is_several else 0):
+            with suppress(StreamNotFoundError):
+                return look()
+        return look()
+
+    def _starts(self) -> dict[int, int | None]:
+        """
+        By partition where a consumer begins that is made now; None for the first message. Streams
+        that came while the query had others begin there where `startingOffsets` does not name them.
+        """
+        starting, is_several = self._options.starting, self._survey.layout.is_several
+        new = [p for p in self.partitions if p.index not in self._claimant.joined]
+        came = set(self._came())
+        starts: dict[int, int | None] = {}
+        for where, some in (
+            (starting, [p for p in new if p.stream not in came]),
+            (Starting(streams=starting.streams), [p for p in new if p.stream in came]),
+        ):
+            of = Layout.of_streams(p.stream for p in some) if is_several else self._survey.layout
+            positions = self._survey.positions(where, self.infos, "startingOffsets", of=of)
+            skips = where.moment or where.word != EARLIEST or where.sequences
+            for partition, position in zip(some if is_several else of, positions, strict=True):
+                is_whole = not skips and partition.stream not in where.streams
+                starts.setdefault(partition.index, None if is_whole else position + 1)
+        return starts
 
     def check_taken_back(self) -> None:
         """
@@ -117,10 +287,12 @@ class SharedStreams:
 
     def _changes(self) -> Mapping[str, Change]:
         """By stream what shows that it is not what it was at its mark."""
-        return self._survey.changed(self.marks, self.infos)
+        marks = {name: mark for name, mark in self.marks.items() if name in self.infos}
+        return self._survey.changed(marks, self.infos)
 
     def _look_on(self) -> None:
-        self.infos = self._survey.look({}, may_change=False).streams
+        streams = self._survey.look({}).streams  # what is gone is told by the next look
+        self.infos = {name: streams.get(name, info) for name, info in self.infos.items()}
 
     def _check_consumers(self, infos: Mapping[int, ConsumerInfo]) -> None:
         """
