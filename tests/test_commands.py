@@ -175,7 +175,8 @@ def test_an_unknown_command(capsys, words, says):
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_the_help_of_a_command(capsys, name):
     """
-    The help shows the command as it was called, in its usage and in its examples.
+    The help shows the command as it was called, in its usage and in its examples, and options by
+    their flags.
     """
     status, out, err = said(capsys, *name.split(), "--help")
 
@@ -183,6 +184,7 @@ def test_the_help_of_a_command(capsys, name):
     assert out.startswith(f"usage: pyspark-jetstream {name} ")
     assert out.count(f"    pyspark-jetstream {name} ") >= 1
     assert "python jobs/" not in out
+    assert "credentialsFile" not in out
 
 
 @pytest.mark.parametrize("name", ["", *commands.COMMANDS, "throttle pause", "throttle quota"])

@@ -227,6 +227,7 @@ def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
 
     assert (status, out) == (1, "")
     assert said.startswith("inspect_stream: stream 'NOWHERE' not found")
+    assert "check the --stream, --js-domain and the account" in said
     assert said.count("\n") == 1
 
 

@@ -532,6 +532,34 @@ def test_the_position_of_one_that_waits_may_be_gone(js, new_stream, publish, que
     assert found == list(range(21, 26))
 
 
+def test_inspect_says_what_a_query_meets_that_takes_the_lease(js, new_stream, publish, query):
+    """
+    Once no query of a pair reads, messages that left the stream behind the lease are a problem:
+    those that nobody has read, and no others. While one reads, they are its own to find.
+    """
+
+    def problems() -> list[str]:
+        return Inspector(js.client, parse_read({"stream": stream})).look().problems()
+
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    first = query(stream=stream, priorityTimeout="1h")
+    first.batch()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    assert until_it_reads(first) == list(range(11, 21))
+    first.batch()  # it notes where the one before ended
+    publish([(f"{stream}.x", b"x") for _ in range(5)])
+    js.purge(stream, None, 24)
+    reads = problems()
+    first.stop()
+    ended = problems()
+
+    assert reads == []
+    assert ended == [
+        f"standby {stream}/hot: partition 0 of {stream}: 3 messages left the stream unread"
+    ]
+
+
 def test_what_is_gone_is_told_once(js, new_stream, publish, query, caplog):
     """
     With failOnDataLoss=false a query that reads tells once that messages are gone, or that the

@@ -40,8 +40,13 @@ T = TypeVar("T")
 
 _SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.secret)
 _PAIR: Final = "NAME=VALUE"
-_OPTION: Final = re.compile(r"\boption '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])")
-"""Names of options in errors: `option 'x'`, `option x`, or the bare name where it has a capital."""
+_OPTION: Final = re.compile(
+    r"\boptions? '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])"
+)
+"""
+Names of options in texts: `option 'x'`, `option x`, the first of `options x, y`, or the bare name
+where it has a capital.
+"""
 
 
 def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> int:
@@ -259,7 +264,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The usage, as one line; the docstring; all arguments."""
-        self.usage = self._usage()
+        self.usage, self.description = self._usage(), self.spelled(self.description or "")
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -275,7 +280,8 @@ class Parser(argparse.ArgumentParser):
     def spelled(self, text: str) -> str:
         """A text that names options by their flags, secrets by their variables."""
         spelled = {name: f"${_variable('option', name)}" for name in _SECRETS} | self._flags
-        spelled |= {_camel(flag): flag for flag, _ in self.flags()}
+        for parser in (self, *self.commands().values()):
+            spelled |= {_camel(flag): flag for flag, _ in parser.flags()}
         return _OPTION.sub(lambda match: spelled.get(match[1] or match[2], match[0]), text)
 
     def _usage(self) -> str:

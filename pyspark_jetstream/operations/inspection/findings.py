@@ -16,6 +16,7 @@ Rates are messages a second, and None where one look does not tell.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -544,6 +545,27 @@ def position_state(
         problems=tuple(problems),
         notes=("consumer stands beyond the checkpoint",) if beyond and not problems else (),
     )
+
+
+def met_by(lease: LeaseState, record: Offset, server: ServerState) -> LeaseState:
+    """
+    A lease with what a query meets that takes it.
+
+    Args:
+        record: up to where the lease says that all is read. While a query reads, its own looks tell
+            more.
+    """
+    pattern = re.escape(lease.stream).replace(r"\{partition\}", "[0-9]+")
+    is_its = lease.streams or any(re.fullmatch(pattern, stream) for stream in record.streams)
+    if not is_its or record.layout is None or (lease.left_s or -1.0) >= 0:
+        return lease
+    found = [
+        f"partition {partition.index} of {partition.stream}: {problem}"
+        for partition in record.layout
+        if partition.stream in server.streams
+        for problem in position_state(partition, record, record, server, None).problems
+    ]
+    return replace(lease, problems=(*lease.problems, *found))
 
 
 def _in_short(change: Change, info: StreamInfo, done: int, upto: int, filter: str | None) -> str:

@@ -74,6 +74,7 @@ from .findings import (
     claim_state,
     consumer_state,
     is_ours,
+    met_by,
     missing,
     position_state,
     read_up_to,
@@ -191,6 +192,13 @@ class Inspector:
         streams = {name: stream_state(info, self._command) for name, info in infos.items()}
         server = ServerState(infos, answered, self._outgrown(sources, infos))
         absent = missing(consumers, leases, self._expected) if self._expected else []
+        if not sources:
+            leases = tuple(
+                met_by(lease, record, server)
+                if (record := self._recorded.get(lease.consumer)) is not None
+                else lease
+                for lease in leases
+            )
         inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             server=", ".join(self._client.options.display_servers),

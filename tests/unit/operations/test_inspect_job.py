@@ -130,7 +130,7 @@ def test_the_examples_are_commands(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     done = [ended(capsys, [*each, *NOWHERE]) for each in commands]
 
-    assert [status for status, _ in done] == [1] * 6
+    assert [status for status, _ in done] == [1] * 7
     assert all("no connection to nats://127.0.0.1:1" in said[0] for _, said in done)
 
 
