@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import compress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +19,6 @@ from pyspark_jetstream.devserver import DevServer
 
 from .kits import seeds, soak, starts
 from .kits.options import connection_of
-from .kits.places import ROOT
 
 starts.start_fast()
 
@@ -40,18 +39,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-only", action="store_true", help="only the tests of tests/soak.txt")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What a collection makes stays, so no garbage is looked for in it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     What stands in tests/live or tests/spark carries that mark. Spark's come first, then live ones.
     """
     soak.note(config, items)
-    for item in items:
-        place = Path(item.path).relative_to(ROOT / "tests")
-        for mark in ("live", "spark"):
-            if mark in place.parts:
-                item.add_marker(mark)
     order = {"spark": 0, "live": 1}
-    items.sort(key=lambda item: order.get(Path(item.path).parent.name, 2))
+    folders = {item: item.nodeid.split("/", 2)[1] for item in items}
+    for item, folder in folders.items():
+        if folder in order:
+            item.add_marker(folder)
+    items.sort(key=lambda item: order.get(folders[item], 2))
     if config.getoption("--soak-only") or not config.getoption("--soak"):
         only = config.getoption("--soak-only")
         is_soak = [soak.is_soak(item.nodeid) for item in items]

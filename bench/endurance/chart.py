@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Final, NamedTuple
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
 _POINTS: Final = 80
 """Of a line, about."""
 
@@ -23,6 +20,9 @@ class Panel(NamedTuple):
 
 def drawn(panels: Sequence[Panel], samples: Sequence[Mapping[str, float]]) -> str:
     """The panels, two a row, over minutes; a series that no sample has is left out."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 8}):
         rows = -(-len(panels) // 2)
         figure = Figure(figsize=(8.4, 1.9 * rows), layout="constrained")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pyspark_jetstream.outbox.admission import Admission, Leaving, Load, Rules
+from pyspark_jetstream.outbox.admission import Admission, Load, Rules
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
@@ -17,8 +17,6 @@ from .options import rules_of
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 IDLE, FULL = Load(0, 64), Load(64, 64)
-SHED = rules_of(queue_size=20, sheddable=frozenset({NON_CRITICAL}))
-BOTH = rules_of(queue_size=20, sheddable=frozenset({NORMAL, NON_CRITICAL}))
 OF = {"c": CRITICAL, "n": NORMAL, "l": NON_CRITICAL}
 
 
@@ -49,10 +47,6 @@ def drained(one: Admission, now: float = 0.0, piece: int = 1) -> list[int]:
     while (part := numbers(one.take(piece, now))) != []:
         found += part
     return found
-
-
-def shed(found: list[Leaving]) -> list[int]:
-    return [number for each in found for number in numbers(each.rows)]
 
 
 def pause(throttle: Throttle, subject: str, pause_s: float, now: float = 0.0, **rest) -> None:

@@ -272,15 +272,15 @@ def test_what_leaves_as_it_should_is_no_loss(place):
         place.js.create_stream({"name": name, "subjects": [f"{name}.>"], **config})
         query = Query(place.server.url, name, f"l{i}", ack_timeout_s=1.0, publish_timeout_s=10.0)
         query.batch(0)
-        change(place.js, name)
         queries.append((query, change))
     for restart in (None, place.server.stop, place.server.kill):
+        for query, change in queries:
+            change(place.js, query.target)
         if restart is not None:
             restart()
             place.server.restart()
-        for query, change in queries:
+        for query, _ in queries:
             assert query.batch(query.at).acked == SIZE
-            change(place.js, query.target)
 
 
 def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):

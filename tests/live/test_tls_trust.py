@@ -170,7 +170,7 @@ def test_bytes_in_clear_while_tls_begins(certificates, server):
     The same a moment later, in the middle of TLS's own handshake.
     """
     with Proxy(server.port, retort=INJECTED) as proxy:
-        error = refused(asking(certificates, "tlsCaFile", proxy.port))
+        error = refused(asking(certificates, "tlsCaFile", proxy.port, request_timeout_s=6.0))
 
     assert isinstance(error, NotConnectedError)  # who is full speaks in clear there, too
     assert proxy.heard and not any(SECRET.encode() in each for each in proxy.heard)
@@ -183,7 +183,7 @@ def test_a_server_that_is_full_is_tried_again(certificates, server):
     """
     full = b"-ERR 'maximum connections exceeded'\r\n"
     with Proxy(server.port, lambda line: line + full) as proxy:
-        error = refused(asking(certificates, "tlsCaFile", proxy.port))
+        error = refused(asking(certificates, "tlsCaFile", proxy.port, request_timeout_s=6.0))
 
     assert type(error) is NotConnectedError and error.retryable
     assert "before TLS" in str(error)

@@ -177,6 +177,11 @@ WRITES: dict[str, tuple[Callable[[Place], object], type[Exception], str]] = {
         AnalysisException,
         "ColumnError: column 'value': unknown",
     ),
+    "no subject": (
+        lambda at: save(at, "'x' AS data"),
+        AnalysisException,
+        "ColumnError: column 'subject': required",
+    ),
     "overwrite": (
         lambda at: save(at, "'x' AS data", mode="overwrite", subject="S.a"),
         AnalysisException,
@@ -211,13 +216,19 @@ def save(at: Place, *columns: str, mode: str | None = "append", **options: Any) 
 @pytest.mark.parametrize("name", WRITES)
 def test_what_a_write_says(place, name):
     """
-    A write's mistake is one line of ours on the driver, or the task's as it is.
+    A write's mistake is one line of ours on the driver, where no job of it starts; or the task's as
+    it is.
     """
     call, kind, says = WRITES[name]
+    context = place.spark.sparkContext
+    context.setJobGroup(name, "")
     with pytest.raises(kind) as caught:
         call(place)
+    jobs = context.statusTracker().getJobIdsForGroup(name)
+    context.setLocalProperty("spark.jobGroup.id", None)
 
     assert sentence(caught.value).startswith(says)
+    assert kind is not AnalysisException or not jobs
 
 
 SPARKS: dict[str, tuple[Callable[[Place], object], str]] = {

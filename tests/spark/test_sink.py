@@ -39,17 +39,10 @@ def registered(spark):
 
 
 def messages(js, stream):
-    """Subject and data of every message of a small stream."""
-    found = []
+    """Subject, data and headers of every message of a small stream."""
     info = js.stream_info(stream)
-    for seq in range(info.first_seq, info.last_seq + 1):
-        reply = js.client.request(
-            f"{js.prefix}.DIRECT.GET.{stream}", json.dumps({"seq": seq}).encode()
-        )
-        if not reply.status:
-            subject = reply.headers.split(b"Nats-Subject: ")[1].split(b"\r\n")[0]
-            found.append((subject.decode(), reply.data, reply.headers))
-    return found
+    found = js.messages(stream, [{"seq": seq} for seq in range(info.first_seq, info.last_seq + 1)])
+    return [(each.subject, each.data, each.stored) for each in found if each is not None]
 
 
 def test_append_maps_subjects_and_stores_every_row(spark, nats_server, js, new_stream):
@@ -244,68 +237,6 @@ def test_a_retried_task_loses_and_doubles_nothing(how, nats_server, js, new_stre
     assert stored == Counter(str(i).encode() for i in range(4000))
     assert set(control) == set(stored)
     assert control.total() > 4000
-
-
-def saved(spark, server, columns, mode="append", **options):
-    """A write of one row; what it raises, as text."""
-    with pytest.raises(Exception) as raised:
-        (
-            spark.range(1)
-            .selectExpr(*columns)
-            .write.format("jetstream")
-            .mode(mode)
-            .options(servers=server.url, **options)
-            .save()
-        )
-    return str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("columns", "mode", "options", "message"),
-    [
-        (["'x' as data", "1 as value"], "append", {"subject": "s"}, "column 'value': unknown"),
-        (["'x' as data"], "append", {}, "column 'subject': required"),
-        (["'x' as data"], "append", {"subjcet": "s"}, "did you mean 'subject'?"),
-        (["'x' as data"], "append", {"subject": "s", "maxInFlight": "4k"}, "option 'maxInFlight'"),
-        (["'x' as data"], "overwrite", {"subject": "s"}, "a stream is append-only"),
-    ],
-    ids=["column", "subject", "option", "value", "overwrite"],
-)
-def test_mistakes_surface_before_any_task(spark, nats_server, columns, mode, options, message):
-    """
-    A wrong column, option or mode is an error of ours on the driver; no job starts.
-    """
-    spark.sparkContext.setJobGroup("mistakes", "")
-    text = saved(spark, nats_server, columns, mode, **options)
-    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup("mistakes")
-    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-
-    assert message in text
-    assert jobs == []
-
-
-def test_complete_output_mode_is_refused(spark, nats_server, tmp_path):
-    """
-    A stream cannot be replaced by each batch's result.
-    """
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.txt").write_text("x\n")
-    query = (
-        spark.readStream.format("text")
-        .load(str(tmp_path / "in"))
-        .groupBy("value")
-        .count()
-        .selectExpr("value as data")
-        .writeStream.format("jetstream")
-        .outputMode("complete")
-        .options(servers=nats_server.url, subject="s")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-
-    with pytest.raises(Exception, match="a stream is append-only"):
-        query.awaitTermination(60)
 
 
 def test_a_continuous_trigger_commits_nothing(spark, nats_server, new_stream, tmp_path):

@@ -63,17 +63,16 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("member", ["pass", "auth_token"])
-@pytest.mark.parametrize("value", VALUES)
-def test_a_secret_is_masked_in_whatever_form(value, member, form):
+def test_a_secret_is_masked_in_whatever_form(member, form):
     """
     By its value and by the member of the CONNECT that has it; what stands around it stays.
     """
-    secret = VALUES[value]
-    seen = sanitized(FORMS[form](greeting(member, secret), secret))
+    for secret in VALUES.values():
+        seen = sanitized(FORMS[form](greeting(member, secret), secret))
 
-    assert secret not in seen and json.dumps(secret)[1:-1] not in seen
-    assert secret[:4] not in seen
-    assert "***" in seen
+        assert secret not in seen and json.dumps(secret)[1:-1] not in seen
+        assert secret[:4] not in seen
+        assert "***" in seen
 
 
 @pytest.mark.parametrize("member", ["pass", "auth_token", "jwt", "sig", "nkey"])

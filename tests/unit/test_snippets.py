@@ -12,40 +12,40 @@ import pytest
 from ..kits.places import ROOT
 from ..kits.snippets import OUTPUT, PAGES, RUN, snippets
 
-ALL = [each for page in PAGES for each in snippets(page)]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("snippet", ALL, ids=str)
-def test_an_example_is_run_or_says_why_not(snippet):
+@each_page
+def test_an_example_is_run_or_says_why_not(page):
     """
     A block of code has a language that `tests/spark/test_snippets.py` runs, is text, is saved as a
     file, or stands under `<!-- not run: why -->`; a test that is named there exists.
     """
-    known = snippet.language in (*RUN, OUTPUT, "text") or snippet.file
-    assert known, f"{snippet}: a block of code without a language"
-    for test in re.findall(r"tests/[\w/]+\.py", snippet.reason):
-        assert (ROOT / test).is_file(), f"{snippet}: {test}"
+    for snippet in snippets(page):
+        known = snippet.language in (*RUN, OUTPUT, "text") or snippet.file
+        assert known, f"{snippet}: a block of code without a language"
+        for test in re.findall(r"tests/[\w/]+\.py", snippet.reason):
+            assert (ROOT / test).is_file(), f"{snippet}: {test}"
 
 
-@pytest.mark.parametrize(
-    "snippet", [s for s in ALL if s.language in ("bash", "python", "json")], ids=str
-)
-def test_an_example_is_of_its_language(snippet):
+@each_page
+def test_an_example_is_of_its_language(page):
     """
     Also such as are not run.
     """
-    if snippet.language == "python":
-        compile(snippet.text, str(snippet), "exec")
-    elif snippet.language == "json":
-        json.loads(snippet.text)
-    else:
-        checked = subprocess.run(
-            ["bash", "-n"], input=snippet.text, capture_output=True, text=True, timeout=60
-        )
-        assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
+    for snippet in snippets(page):
+        if snippet.language == "python":
+            compile(snippet.text, str(snippet), "exec")
+        elif snippet.language == "json":
+            assert json.loads(snippet.text) is not None, snippet
+        elif snippet.language == "bash":
+            checked = subprocess.run(
+                ["bash", "-n"], input=snippet.text, capture_output=True, text=True, timeout=60
+            )
+            assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_page
 def test_an_output_stands_behind_what_prints_it(page):
     """
     The block before it is one that is run, so that what a page says it prints is compared.

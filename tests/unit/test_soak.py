@@ -31,6 +31,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_a_file_system_that_does_not_answer",
         "test_a_follower_that_lags_is_not_believed",
         "test_a_handful_of_faults",
+        "test_a_killed_backfill_of_several_streams_is_taken_up",
         "test_a_killed_copy_into_a_stream_is_taken_up",
         "test_a_killed_range_backfill_is_taken_up",
         "test_a_killed_replay_is_taken_up",

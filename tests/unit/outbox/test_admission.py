@@ -1,10 +1,20 @@
-"""Which rows go next: blocks as they came, lanes in their order, urgent rows first."""
+"""
+What the walk beside a model has not (`test_admission_walk`): blocks that go untouched or have no
+priorities beside some that have, sizes by name, and the errors of pauses.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
+from pyspark_jetstream.outbox.admission import AUTO_ROWS, queue_rows
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
-from ...kits.admission import FULL, IDLE, SHED, admission, drained, numbers, pause, rows, shed
+from ...kits.admission import FULL, IDLE, admission, drained, numbers, pause, rows
 from ...kits.options import rules_of
 
 
@@ -22,16 +32,6 @@ def test_plain_blocks_go_as_they_came():
     assert one.take(100, 0.0) is None
 
 
-def test_a8_what_fits_is_not_reordered():
-    """
-    A8: rows for which there is room go in the order of their arrival, whatever their priorities.
-    """
-    one = admission()
-    one.offer(rows("a.l b.n c.c"), 0.0, IDLE)
-
-    assert numbers(one.take(64, 0.0)) == [0, 1, 2]
-
-
 def test_rule_1_critical_rows_overtake_other_lanes():
     """
     overload.md §7.1: at once, also those that come in a later block, when part of an earlier one is
@@ -46,82 +46,97 @@ def test_rule_1_critical_rows_overtake_other_lanes():
     assert drained(one) == [4, 1, 2, 3, 5]
 
 
-def test_rule_2_a_critical_row_drags_its_own_lane():
+@pytest.mark.parametrize(
+    ("size", "limit", "expected"),
+    [
+        ("auto", 64, AUTO_ROWS),
+        ("sqrt", 64, 20),
+        ("sqrt", 4096, 64),
+        ("sqrt", 1000, 32),
+        (5, 64, 20),
+        (500, 64, 500),
+    ],
+)
+def test_a11_capacities(size, limit, expected):
     """
-    overload.md §7.2: it never overtakes an older row of its own subject; they go first, as urgent
-    as it is.
+    A11: one Arrow batch, the root of the limit, or a number; 20 at least.
     """
-    one = admission()
-    one.offer(rows("b a.l b a.n b a.c"), 0.0, FULL)
-
-    assert drained(one) == [1, 3, 5, 0, 2, 4]
+    assert queue_rows(size, limit) == expected
 
 
-def test_rule_3_behind_its_last_critical_row_a_lane_is_what_it_was():
+@pytest.mark.parametrize("fail_fast", [False, True])
+def test_b14_a_pause_longer_than_a_row_may_wait(fail_fast):
     """
-    overload.md §7.3: the rest of the lane goes with its own class.
+    B14: with back-pressure a row waits up to `throttleMaxWait`; failing fast, it fails as soon as
+    the pause is longer than the time it has.
     """
-    one = admission()
-    one.offer(rows("a.c a.l b.n a.l b.n"), 0.0, FULL)
+    rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=0.0 if fail_fast else 60.0)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    one.offer(rows("b a"), 0.0, FULL)
+    one.expire(0.5)
+    failed = None
+    now = 0.5
+    while failed is None and now < 100:
+        pause(throttle, "a", 9.9 if now < 5 else 30.0, now)
+        try:
+            one.expire(now)
+            now += 1.0
+        except ProducerThrottledError as error:
+            failed = error
 
-    assert drained(one) == [0, 2, 4, 1, 3]
+    assert now == (0.5 if fail_fast else 60.5)
+    assert failed.subject == "a"
+    assert failed.reason == "TopicProduceQuotaExceeded"
 
 
-def test_rule_4_lanes_of_a_class_take_turns():
+def test_b14_failing_fast_leaves_short_pauses_alone():
     """
-    overload.md §7.4: one hot critical subject does not have its class alone.
+    B14: a pause that ends in time is waited for.
     """
-    one = admission()
-    one.offer(rows("a.c a.c a.c a.c b.c c.c b.c d.n"), 0.0, FULL)
+    rules = rules_of(publish_timeout_s=10.0, throttle_max_wait_s=0.0)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    one.offer(rows("a"), 0.0, FULL)
+    pause(throttle, "a", 9.0, 0.5)
+    one.expire(1.0)
 
-    assert drained(one, piece=7) == [0, 4, 5, 1, 6, 2, 3, 7]
+    assert drained(one, 9.5) == [0]
 
 
-def test_rule_5_inherited_urgency_protects_nobody():
+@pytest.mark.parametrize(
+    ("paused_s", "error"), [(0.95, ProducerThrottledError), (0.5, PublishTimeoutError)]
+)
+def test_b15_refusals_without_end_are_a_pause_or_a_timeout(paused_s, error):
     """
-    A14, §7.5: a non-critical row ahead of a critical one of its lane is shed like any other, and
-    the survivors keep their order.
+    B15: a subject at its limit fails after `publishTimeout`, as throttled if it was, by 0.8 of it.
     """
-    one = admission(SHED)
-    one.overload.pushed_back(None, 0.0)
-    one.offer(rows("a.n " * 18), 0.0, FULL)
-    left = shed(one.offer(rows("b.l b.c b.l b.c", 18), 0.1, FULL))
+    one = admission(rules_of(publish_timeout_s=30.0), throttle=(throttle := Throttle()))
+    one.offer(rows("a b"), 0.0, FULL)
+    first = one.take(1, 0.0)
+    now = 0.0
 
-    assert left == [18, 20]
-    assert drained(one, 0.1, piece=2)[:2] == [19, 21]
+    with pytest.raises(error) as raised:
+        while now < 100:
+            throttle.refused(10077, "a", paused_s, now)
+            one.give_back(replace(first, sent=pa.array([0.0])), now)
+            one.expire(now)
+            now += 1.0
+            first = one.take(1, now)
+            assert numbers(first) == [0]
+    assert now == 30.0
+    assert raised.value.subject == "a"
 
 
-def test_rule_6_a_throttle_outranks_priority():
+def test_a15_what_was_sent_fails_after_publish_timeout():
     """
-    overload.md §7.6: a paused lane does not go, however critical; others do.
+    A15, I8: it does not wait for ever: `publishTimeout` counts from its first sending.
     """
-    one = admission(throttle=(throttle := Throttle()))
-    pause(throttle, "a", 2.0)
-    one.offer(rows("a.c b.n a.n c.l"), 0.0, FULL)
-    meanwhile = drained(one, 1.0)
+    rules = rules_of(queue_timeout_s=5.0, publish_timeout_s=60.0)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    one.offer(rows("a.l"), 0.0, FULL)
+    sent = one.take(1, 0.0)
+    throttle.refused(10077, "a", 300.0, 1.0)
+    one.give_back(replace(sent, sent=pa.array([0.0])), 1.0)
+    one.expire(59.0)
 
-    assert meanwhile == [1, 3]
-    assert drained(one, 2.0) == [0, 2]
-
-
-def test_without_order_each_row_goes_by_its_own_priority():
-    """
-    overload.md §7, publishOrder=none: no row drags another; of one priority the first that came
-    goes first.
-    """
-    one = admission(rules_of(by_subject=False))
-    one.offer(rows("a.n a.c b.l a.n b.c"), 0.0, FULL)
-
-    assert drained(one, piece=1) == [1, 4, 0, 3, 2]
-
-
-def test_a28_repr_shows_the_state():
-    """
-    A28: what waits, by priority, what is held, what was shed.
-    """
-    one = admission(throttle=(throttle := Throttle()))
-    pause(throttle, "a", 5.0)
-    one.offer(rows("a.c b.n c.l c.l"), 0.0, FULL)
-    one.take(1, 0.0)
-
-    assert repr(one) == "<Admission 1 critical, 0 normal, 2 noncritical; 1 held; 0 shed>"
+    with pytest.raises(ProducerThrottledError):
+        one.expire(60.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+from itertools import product
 
 import pytest
 
@@ -117,8 +118,6 @@ def test_odd_blocks_are_null_headers(caplog):
     assert "stream=S" in record.message and "sequences=2,3,4," in record.message
 
 
-@pytest.mark.parametrize("position", [0, 1, 2], ids=["first", "middle", "last"])
-@pytest.mark.parametrize("data", [b"xyz", b"x\r\nz"], ids=["lines", "frames"])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -129,21 +128,23 @@ def test_odd_blocks_are_null_headers(caplog):
     ],
     ids=repr,
 )  # fmt: skip
-def test_sizes_that_cannot_be_are_no_cut(sizes, data, position):
+def test_sizes_that_cannot_be_are_no_cut(sizes):
     """
-    Sizes on a frame's line that are not those of its bytes make no offset, and no cut.
+    Sizes on a frame's line that are not those of its bytes make no offset, and no cut, wherever the
+    frame stands, and whether line ends are in its data or not.
     """
-    parts = [Message(i, data=data).got(0, 1) for i in range(1, 4)]
-    line, _, rest = parts[position].partition(b"\r\n")
-    before, header, total = line.rsplit(b" ", 2)
-    words = []
-    for word in sizes.split(b" "):
-        name, add = word[:1], word[1:]
-        number = {b"H": header, b"T": total}.get(name)
-        words.append(word if number is None else b"%d" % (int(number) + int(add or 0)))
-    parts[position] = b"%b %b\r\n%b" % (before, b" ".join(words), rest)
+    for position, data in product(range(3), (b"xyz", b"x\r\nz")):
+        parts = [Message(i, data=data).got(0, 1) for i in range(1, 4)]
+        line, _, rest = parts[position].partition(b"\r\n")
+        before, header, total = line.rsplit(b" ", 2)
+        words = []
+        for word in sizes.split(b" "):
+            name, add = word[:1], word[1:]
+            number = {b"H": header, b"T": total}.get(name)
+            words.append(word if number is None else b"%d" % (int(number) + int(add or 0)))
+        parts[position] = b"%b %b\r\n%b" % (before, b" ".join(words), rest)
 
-    assert cut(b"".join(parts), PREFIX, "S") is None
+        assert cut(b"".join(parts), PREFIX, "S") is None, (position, data)
 
 
 @pytest.mark.parametrize("headers", [[], STALE], ids=["bare", "headers"])
@@ -165,7 +166,6 @@ GOOD = [Message(1), Message(2, headers=STALE), Message(3, data=b"a\r\nb")]
 LINES = [Message(1), Message(2), Message(3)]
 
 
-@pytest.mark.parametrize("messages", [GOOD, LINES], ids=["frames", "lines"])
 @pytest.mark.parametrize(
     "between",
     [
@@ -194,16 +194,16 @@ LINES = [Message(1), Message(2), Message(3)]
         "imitated", "crlf", "nothing",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("at", [0, 1, 3])
-def test_nothing_but_whole_messages_is_cut(messages, between, at):
+def test_nothing_but_whole_messages_is_cut(between):
     """
     Whatever else stands before, between or behind messages, or imitates the line that frames
     begin with, makes the cut fail: it never shifts, hides or invents a row.
     """
-    parts = [m.got(0, 1) for m in messages]
-    found = cut(b"".join([*parts[:at], between, *parts[at:]]), PREFIX, "S")
+    for messages, at in product((GOOD, LINES), (0, 1, 3)):
+        parts = [m.got(0, 1) for m in messages]
+        found = cut(b"".join([*parts[:at], between, *parts[at:]]), PREFIX, "S")
 
-    assert (found is None) is (between != b"")
+        assert (found is None) is (between != b""), (messages, at)
 
 
 @pytest.mark.parametrize("data", [PREFIX, PREFIX + b"1 1", b"\r\n" + PREFIX], ids=repr)
