@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
+from .client.jetstream import JetStream
 from .client.options import ConnectionOptions
 from .errors import DataLossError, JetStreamError, ReadError, StreamNotFoundError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
-from .fetch.dataloss import report_loss
+from .fetch.dataloss import History, report_loss
+from .fetch.decoding.keys import keyed
 from .fetch.decoding.markers import without_markers
 from .fetch.decoding.rows import RowBuilder, kept
 from .fetch.directget import DirectRead, read_direct
@@ -30,7 +33,7 @@ _TASK_SEQUENCES: Final = 10_000
 
 if TYPE_CHECKING:
     from .client.info import StreamInfo
-    from .fetch.options import StreamOptions
+    from .fetch.options import RowExtent, StreamOptions
     from .fetch.survey import Survey
 
 logger = get_logger(__name__)
@@ -70,6 +73,73 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with borrow(task.connection) as client:
             yield from kept(task.work.batches(client))
         settle()
+
+
+class TaskRows(NamedTuple):
+    """The part of a reader that its tasks need: how messages become the rows of the read."""
+
+    extent: RowExtent
+    include_headers: bool
+    is_keyed: bool = False
+    """Whether rows are those of a Key-Value bucket."""
+    drop_markers: bool | None = None
+    """Of a range, at whose end its history is looked at; else None."""
+
+    @classmethod
+    def of(cls, options: StreamOptions, drop_markers: bool | None = None) -> TaskRows:
+        """The rows of a read with these options."""
+        is_keyed = options.bucket is not None
+        return cls(options.extent, options.include_headers, is_keyed, drop_markers)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        rows = read_task(partition)
+        if self.is_keyed:
+            yield from keyed(rows, self.include_headers)
+        elif self.drop_markers is None:
+            yield from self._wanted(rows)
+        else:
+            with_headers = self.include_headers or self.extent.needs_headers
+            yield from self._wanted(trimmed(rows, self.drop_markers, with_headers))
+            if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
+                with borrow(partition.connection) as client:
+                    History(JetStream(client), partition.work).end()
+
+    def _wanted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        Batches with the rows (`headerFilter`) and columns that the read has: `count` behind the
+        others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
+        stay if `includeHeaders` wants them.
+
+        Raises:
+            ReadError: A counter has more digits than a DECIMAL.
+        """
+        extent = self.extent
+        for batch in batches:
+            if extent.header_filter is not None:
+                batch = batch.filter(_have(batch, *extent.header_filter))
+            counts = _count(batch) if extent.include_count else None
+            if extent.needs_headers and not self.include_headers:
+                batch = batch.drop_columns(["headers"])
+            if not extent.include_data:
+                batch = batch.drop_columns(["data"])
+            yield batch if counts is None else batch.append_column(COUNT, counts)
+
+
+class SentAsRows:
+    """
+    Mixed into a reader. Spark pickles a reader for its tasks alone, and it becomes its `rows`
+    there: a task need not import what plans.
+    """
+
+    rows: TaskRows
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self.rows.read(partition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy, (self.rows,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,29 +315,6 @@ def of_many(
         return []
     found = [tuple(read for read in group if read.stream in there) for group in groups]
     return [ReadTask(connection, ManyReads(reads)) for reads in found]
-
-
-def asked_for(
-    batches: Iterator[pa.RecordBatch], options: StreamOptions
-) -> Iterator[pa.RecordBatch]:
-    """
-    Batches with the rows (`headerFilter`) and columns that the options say: `count` behind the
-    others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
-    stay if `includeHeaders` wants them.
-
-    Raises:
-        ReadError: A counter has more digits than a DECIMAL.
-    """
-    extent = options.extent
-    for batch in batches:
-        if extent.header_filter is not None:
-            batch = batch.filter(_have(batch, *extent.header_filter))
-        counts = _count(batch) if extent.include_count else None
-        if extent.needs_headers and not options.include_headers:
-            batch = batch.drop_columns(["headers"])
-        if not extent.include_data:
-            batch = batch.drop_columns(["data"])
-        yield batch if counts is None else batch.append_column(COUNT, counts)
 
 
 def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:
