@@ -21,7 +21,16 @@ from .about import about
 from .cases import Case
 from .comparisons import Part
 from .flights import DATA, Flights
-from .measures import buckets, disk, mapping, neighbours, partitions, pressure, rowlatency
+from .measures import (
+    buckets,
+    disk,
+    mapping,
+    neighbours,
+    partitions,
+    pressure,
+    rowlatency,
+    starts,
+)
 from .measures.kafka import Beside
 from .measures.reads import read_cases
 from .measures.scale import scale_cases
@@ -41,7 +50,7 @@ _PEER: Final = "kafka"
 """A phase of its own: it fetches a broker and needs memory for two more JVMs."""
 
 _OF_SPARK: Final = ("read", "write", "snapshot", "share", "wan", "scale", _PEER, "latency")
-PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "buckets", "disk", "neighbours")
+PHASES: Final = (*_OF_SPARK, "mapping", "pressure", "buckets", "disk", "neighbours", "starts")
 
 _WRITING_S: Final = 2.0
 _WARM_S: Final = 12.0
@@ -74,6 +83,7 @@ def main() -> int:
         "buckets": lambda: {"buckets": lambda: buckets.part(seconds, arguments.repeat)},
         "disk": lambda: {"disk": lambda: disk.part(seconds, arguments.repeat)},
         "neighbours": lambda: {"neighbours": lambda: neighbours.part(2 * seconds)},
+        "starts": lambda: {"starts": starts.part},
     }
     for phase, measures in parts.items():
         if phase in wanted:

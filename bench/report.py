@@ -162,6 +162,13 @@ _SECTIONS: Final = {
         " with `publishMode=atomic`. Streams with replicas sync their log instead, and are not"
         " measured.",
     ),
+    "starts": (
+        "Starts of processes",
+        "CPU that each Python process of a query costs before Spark has its answer, for one"
+        " message or row. Spark forks these processes from daemons that have imported PySpark; so"
+        " do the benchmarks, and pyarrow is imported before the fork as well. *Without bytecode*"
+        " the package is there as source alone, and each process compiles what it imports.",
+    ),
     "mapping": (
         "Subject mapping",
         "Nanoseconds a row over columns of 10,000 rows, whose subjects are all different or"

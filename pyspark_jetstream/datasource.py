@@ -1,8 +1,11 @@
-"""The format `jetstream`: the reader or writer for each of Spark's calls."""
+"""
+The format `jetstream`: the reader or writer for each of Spark's calls.
+
+Spark sends the data source to every task as well. So each call imports what it needs itself.
+"""
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -26,9 +29,6 @@ from pyspark.sql.types import (
 )
 
 from .errors import OptionError
-from .logs import log_for
-from .options import check_reads, parse_read, parse_sink, parse_stream
-from .readstream.options import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +59,7 @@ def columns_of(options: Mapping[str, str]) -> StructType:
     `headers` and `count` only with `includeHeaders` and `includeCount`, `deliveries` only where the
     consumer is shared (`priorityPolicy`), no `data` with `includeData=false`.
     """
+    from .readstream.options import POLICIES
 
     def said(name: str) -> str:
         return str(options.get(name, "")).strip().lower()
@@ -105,11 +106,15 @@ class JetStreamDataSource(DataSource):
         Raises:
             OptionError: The options are those of no read.
         """
+        from .options import check_reads
+
         check_reads(dict(self.options))
         return columns_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read: a snapshot, one direct get, a bucket, or a range."""
+        from .logs import log_for
+        from .options import parse_read
         from .read.options import BucketOptions, CallOptions, SnapshotOptions
         from .read.pushdown import pushes_filters
 
@@ -146,7 +151,9 @@ class JetStreamDataSource(DataSource):
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        gc.freeze()  # a process that begins has no garbage: importing the rest need not look for it
+        from .logs import log_for
+        from .options import parse_stream
+
         options = parse_stream(dict(self.options))
         log_for(options.connection.log_level, options.query_name or options.consumer)
         _check_schema(schema, columns_of(self.options))
@@ -160,6 +167,8 @@ class JetStreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write."""
+        from .logs import log_for
+        from .options import parse_sink
         from .write.sink import batch_writer
 
         options = parse_sink(dict(self.options))
@@ -168,6 +177,8 @@ class JetStreamDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A streaming write."""
+        from .logs import log_for
+        from .options import parse_sink
         from .write.sink import stream_writer
 
         options = parse_sink(dict(self.options), streaming=True)
@@ -185,6 +196,7 @@ def pinned(options: Mapping[str, str]) -> dict[str, int]:
     Raises:
         OptionError: A mistake in the options, or a bound in the future.
     """
+    from .options import parse_read
     from .read.options import SnapshotOptions
     from .read.snapshot import bounds
 

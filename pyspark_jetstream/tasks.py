@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from .client.connection import Client, borrow
+from .client.jetstream import JetStream
 from .client.options import ConnectionOptions
 from .errors import DataLossError, JetStreamError, ReadError, StreamNotFoundError
 from .fetch import planning
 from .fetch.consumer import ConsumerRead
-from .fetch.dataloss import report_loss
+from .fetch.dataloss import History, report_loss
+from .fetch.decoding.keys import keyed
 from .fetch.decoding.markers import without_markers
 from .fetch.decoding.rows import RowBuilder, kept
 from .fetch.directget import DirectRead, read_direct
@@ -35,7 +38,7 @@ _KNOWN_SUBJECTS: Final = 200_000
 
 if TYPE_CHECKING:
     from .client.info import StreamInfo
-    from .fetch.options import StreamOptions
+    from .fetch.options import RowExtent, StreamOptions
     from .fetch.survey import Survey
 
 logger = get_logger(__name__)
@@ -75,6 +78,122 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with borrow(task.connection) as client:
             yield from kept(task.work.batches(client))
         settle()
+
+
+class Numbers(NamedTuple):
+    """The column `partition` of several streams: the stream's number, or the subject's."""
+
+    streams: Mapping[str, int]
+    """By name; 0 for any other."""
+    template: str | None
+    """With it the subject has the number: 0 for one of another form, null where none stands."""
+    partitions: int
+
+    @classmethod
+    def of(cls, options: StreamOptions) -> Numbers | None:
+        """None where no options say a number."""
+        several, template = options.several, options.partition_subject
+        if several is None or not (several.numbers or template):
+            return None
+        return cls(several.numbers, template, options.partitions or 1)
+
+    def number(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches with that column."""
+        by = "stream"
+        number: Callable[[str], int | None] = self._of_stream
+        if self.template is not None:
+            classify = Layout.of_filters("", self.template, self.partitions).classifier()
+            assert classify is not None
+            by, number = "subject", self._of_subject(classify, self.template)
+        for batch in batches:
+            of = batch.column(by).dictionary_encode()
+            codes = map(number, of.dictionary.to_pylist())
+            column = pa.array(codes, pa.int32()).take(of.indices)
+            at = batch.schema.names.index("partition")
+            yield batch.set_column(at, batch.schema.field(at), column)
+
+    def _of_stream(self, name: str) -> int:
+        return self.streams.get(name, 0)
+
+    @staticmethod
+    def _of_subject(
+        classify: Callable[[str], int | None], template: str
+    ) -> Callable[[str], int | None]:
+        inside = matcher(partition_wildcard(template))
+        return lru_cache(_KNOWN_SUBJECTS)(lambda s: classify(s) if inside(s) else 0)
+
+
+class TaskRows(NamedTuple):
+    """The part of a reader that its tasks need: how messages become the rows of the read."""
+
+    extent: RowExtent
+    include_headers: bool
+    numbers: Numbers | None = None
+    is_keyed: bool = False
+    """Whether rows are those of a Key-Value bucket."""
+    drop_markers: bool | None = None
+    """Of a range, at whose end its history is looked at; else None."""
+
+    @classmethod
+    def of(cls, options: StreamOptions, drop_markers: bool | None = None) -> TaskRows:
+        """The rows of a read with these options."""
+        is_keyed = options.bucket is not None
+        numbers = Numbers.of(options)
+        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        rows = read_task(partition)
+        if self.is_keyed:
+            yield from keyed(rows, self.include_headers)
+        elif self.drop_markers is None:
+            yield from self._wanted(rows)
+        else:
+            with_headers = self.include_headers or self.extent.needs_headers
+            yield from self._wanted(trimmed(rows, self.drop_markers, with_headers))
+            if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
+                with borrow(partition.connection) as client:
+                    History(JetStream(client), partition.work).end()
+
+    def _wanted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = self._trimmed(batches)
+        return rows if self.numbers is None else self.numbers.number(rows)
+
+    def _trimmed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        Batches with the rows (`headerFilter`) and columns that the read has: `count` behind the
+        others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
+        stay if `includeHeaders` wants them.
+
+        Raises:
+            ReadError: A counter has more digits than a DECIMAL.
+        """
+        extent = self.extent
+        for batch in batches:
+            if extent.header_filter is not None:
+                batch = batch.filter(_have(batch, *extent.header_filter))
+            counts = _count(batch) if extent.include_count else None
+            if extent.needs_headers and not self.include_headers:
+                batch = batch.drop_columns(["headers"])
+            if not extent.include_data:
+                batch = batch.drop_columns(["data"])
+            yield batch if counts is None else batch.append_column(COUNT, counts)
+
+
+class SentAsRows:
+    """
+    Mixed into a reader. Spark pickles a reader for its tasks alone, and it becomes its `rows`
+    there: a task need not import what plans.
+    """
+
+    rows: TaskRows
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self.rows.read(partition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy, (self.rows,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,54 +369,6 @@ def of_many(
         return []
     found = [tuple(read for read in group if read.stream in there) for group in groups]
     return [ReadTask(connection, ManyReads(reads)) for reads in found]
-
-
-def asked_for(
-    batches: Iterator[pa.RecordBatch], options: StreamOptions
-) -> Iterator[pa.RecordBatch]:
-    """
-    Batches with the rows (`headerFilter`) and columns that the options say: `count` behind the
-    others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
-    stay if `includeHeaders` wants them. Of several streams `partition` is the stream's number, or
-    with `partitionSubject` the subject's: 0 for one of another form, null where no number stands.
-
-    Raises:
-        ReadError: A counter has more digits than a DECIMAL.
-    """
-    extent, numbered = options.extent, _numbers(options)
-    for batch in batches:
-        if extent.header_filter is not None:
-            batch = batch.filter(_have(batch, *extent.header_filter))
-        counts = _count(batch) if extent.include_count else None
-        if extent.needs_headers and not options.include_headers:
-            batch = batch.drop_columns(["headers"])
-        if not extent.include_data:
-            batch = batch.drop_columns(["data"])
-        batch = batch if counts is None else batch.append_column(COUNT, counts)
-        yield batch if numbered is None else numbered(batch)
-
-
-def _numbers(options: StreamOptions) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
-    """What numbers the rows of several streams; None where no options say how."""
-    several, template = options.several, options.partition_subject
-    if several is None or not (several.numbers or template):
-        return None
-    number = None
-    if template is not None:
-        of = Layout.of_filters("", template, options.partitions or 1).classifier()
-        assert of is not None
-        classify, inside = of, matcher(partition_wildcard(template))
-        number = lru_cache(_KNOWN_SUBJECTS)(lambda s: classify(s) if inside(s) else 0)
-
-    def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
-        of = batch.column("stream" if number is None else "subject").dictionary_encode()
-        names = of.dictionary.to_pylist()
-        codes = [options.number(n, 0) for n in names] if number is None else map(number, names)
-        at = batch.schema.names.index("partition")
-        column = pa.array(codes, pa.int32()).take(of.indices)
-        return batch.set_column(at, batch.schema.field(at), column)
-
-    return numbered
 
 
 def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:

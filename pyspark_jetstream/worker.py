@@ -7,6 +7,8 @@ import time
 from functools import cache
 from typing import Final
 
+gc.freeze()  # a process that begins has no garbage: importing the rest need not look for it
+
 MAX_NAME: Final = 200
 """Characters of a query's name; what follows is cut off."""
 

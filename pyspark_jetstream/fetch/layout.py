@@ -22,7 +22,6 @@ from .. import subjects
 from ..client.info import Mark
 from ..errors import OptionError
 from ..foreign import read_json
-from ..mapping.rule import find_partition
 from .options import StreamOptions
 
 PARTITIONS: Final = "pyspark-jetstream.partitions"
@@ -229,6 +228,8 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     derived: tuple[int, int] | None = None
     if not options.subjects:
         for destination in _transforms(configs.get(options.stream, {})):
+            from ..mapping.rule import find_partition  # what plans alone comes here
+
             partitioning = find_partition(destination)
             if partitioning is None:
                 continue

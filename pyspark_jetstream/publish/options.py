@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import subjects
 from .. import values as value_of
@@ -17,13 +17,15 @@ from ..client.options import (
 )
 from ..errors import OptionError
 from ..foreign import each, flag, number, read_json, record, text
-from ..mapping.subjectmapping import SubjectMapping
 from ..option import Option, Values, exclusive, parsed, table
 from ..outbox.admission import Rules
 from ..outbox.limits import INITIAL, MINIMUM
 from ..outbox.priority import Priorities
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
+
+if TYPE_CHECKING:
+    from ..mapping.subjectmapping import SubjectMapping
 
 _INT64: Final = (1 << 63) - 1
 
@@ -53,6 +55,8 @@ _CONFIG: Final = record(
 
 
 def _mapping(value: str) -> SubjectMapping:
+    from ..mapping.subjectmapping import SubjectMapping  # few writes have one
+
     return SubjectMapping.parse(value_of.inline_or_file(value))
 
 

@@ -14,18 +14,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-
 from ..client.connection import borrow
 from ..client.info import StreamInfo
-from ..client.jetstream import JetStream
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
-from ..fetch.dataloss import History, report_loss
+from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, check_direct, total
-from ..tasks import OwnRead, RangeRead, ReadTask, asked_for, direct_tasks, read_task, trimmed
+from ..tasks import RangeRead, ReadTask, SentAsRows, TaskRows, direct_tasks
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
@@ -34,11 +30,12 @@ _TASK_SEQUENCES: Final = 500_000
 """Length of a task's range where neither minPartitions nor maxRecordsPerPartition is given."""
 
 
-class JetStreamRangeReader(NarrowedReader):
+class JetStreamRangeReader(SentAsRows, NarrowedReader):
     """Reads `startingOffsets` to `endingOffsets` of every partition."""
 
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
+        self.rows = TaskRows.of(options, options.drop_markers)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -65,15 +62,6 @@ class JetStreamRangeReader(NarrowedReader):
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        options = self._options
-        rows = trimmed(read_task(partition), options.drop_markers, options.needs_headers)
-        yield from asked_for(rows, options)
-        if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
-            with borrow(partition.connection) as client:
-                History(JetStream(client), partition.work).end()
 
     def _check_order(self, layout: Layout, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader
 
 from .. import subjects
 from ..client.connection import Client, borrow
@@ -38,7 +38,7 @@ from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_subjects
 from ..sanitize import get_logger
-from ..tasks import ReadTask, asked_for, read_task, shaped
+from ..tasks import ReadTask, SentAsRows, TaskRows, shaped
 from .options import CallOptions
 
 logger = get_logger(__name__)
@@ -68,11 +68,12 @@ class CallRead:
         return shaped(batches, self.layout, self.drop_markers, self.include_headers)
 
 
-class JetStreamCallReader(DataSourceReader):
+class JetStreamCallReader(SentAsRows, DataSourceReader):
     """Reads what one direct get brings."""
 
     def __init__(self, options: CallOptions) -> None:
         self._options = options
+        self.rows = TaskRows.of(options)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -118,10 +119,6 @@ class JetStreamCallReader(DataSourceReader):
             up_to_time=options.up_to_time.rfc3339(now) if options.up_to_time else None,
             appended=last is not None and subjects.is_literal(last),
         )
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of the task."""
-        return asked_for(read_task(partition), self._options)
 
     def _info(self, client: Client) -> StreamInfo | None:
         """The stream; None where the user may read one subject, and ask nothing else."""

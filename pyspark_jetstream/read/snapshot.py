@@ -7,17 +7,16 @@ task, delivers the messages of the same snapshot (`snapshotread`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..fetch.decoding.rows import Texts
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..tasks import ReadTask, asked_for, read_task
+from ..tasks import ReadTask, SentAsRows, TaskRows
 from . import snapshotplan
 from .lasts import LastOfEach, by_sequence
 from .narrowing import Interval, Narrowing
@@ -27,11 +26,12 @@ from .snapshotplanner import Snapshot, Snapshots
 from .snapshotread import PickRead
 
 
-class JetStreamSnapshotReader(NarrowedReader):
+class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
     """Reads the last message of every subject at one point."""
 
     def __init__(self, options: SnapshotOptions) -> None:
         self._options = options
+        self.rows = TaskRows.of(options)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -63,10 +63,6 @@ class JetStreamSnapshotReader(NarrowedReader):
                         for read in picks(options, snapshot, part, number, self.narrowing)
                     ]
             return tasks
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return asked_for(read_task(partition), self._options)
 
 
 def bounds(options: SnapshotOptions) -> dict[str, int]:

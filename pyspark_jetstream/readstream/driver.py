@@ -1,8 +1,8 @@
 """
 The common part of streaming reads: it hands Spark's calls to the state of one run of the query.
 
-A reader is pickled to the tasks before anything runs, so it holds no socket: all state is in its
-driver, which is made on first use, in the source process.
+A reader that is pickled to the tasks has no driver: all state of a run is there, which is made on
+first use, in the source process.
 
 Spark's source process puts an `UnboundLocalError` of its own behind whatever `streamReader()`
 raises. So nothing is raised there: a read that cannot be says so when Spark first asks something.
@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
@@ -24,11 +23,10 @@ from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
 from ..fetch.assumptions import Assumption, Change
 from ..fetch.dataloss import GO_ON, report_loss
-from ..fetch.decoding.keys import keyed
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
-from ..tasks import ReadTask, WarmUp, asked_for, read_task
+from ..tasks import ReadTask, SentAsRows, TaskRows, WarmUp
 from ..values import EARLIEST
 from .counts import ReadCounts, behind_latest, query_label
 from .offsets import INITIAL
@@ -196,16 +194,17 @@ class Driver(ABC):
 D = TypeVar("D", bound=Driver)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
+class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
     """
     Spark's side of a streaming read.
 
-    One instance lives in the driver's source process for a whole run of the query; another, which
-    sees nothing of its state, reads in the tasks.
+    One instance lives in the driver's source process for a whole run of the query; its `rows`,
+    which see nothing of its state, read in the tasks.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self.rows = TaskRows.of(options)
         self._driver: D | None = None
 
     @abstractmethod
@@ -234,14 +233,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the offsets alone."""
         return self.driver.counted(self.driver.tasks(start, end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        assert isinstance(partition, ReadTask)  # a stream's plan has no task of nothing
-        options, rows = self._options, read_task(partition)
-        if options.bucket is not None:
-            return keyed(rows, options.include_headers)
-        return asked_for(rows, options)
 
     def stop(self) -> None:
         """Closes the connections. Spark often ends the process without this call."""

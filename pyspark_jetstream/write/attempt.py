@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,7 @@ from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
 from .parked import found_parking, parking
+from .results import Written
 from .rows import MessageBuilder
 from .streams import Streams, duplicate_id, target_fault
 
@@ -53,33 +54,6 @@ logger = get_logger(__name__)
 _FENCE: Final = 0.25
 _REFRESH: Final = 0.5
 """Parts of the shortest duplicate window after which the ledger and the streams are read again."""
-
-
-class Written(NamedTuple):
-    """The outcome of a task's rows."""
-
-    rows: int
-    acked: int
-    duplicates: int
-    """Of the acked: those a stream had already, by their `Nats-Msg-Id`."""
-    retries: int
-    """Publishes sent again."""
-    lost: int
-    """Rows that the mapping loses, as its weights say."""
-    stored: int
-    """Rows that an earlier attempt had stored; they were not published again."""
-    dead_letters: int = 0
-    """Rows that were shed or rejected and are stored elsewhere (`deadLetterSubject`)."""
-    dropped: int = 0
-    """Rows that were shed and are gone (`overloadPolicy=drop`)."""
-    parked: int = 0
-    """Rows of paused subjects that wait in the parking stream (`throttleParkStream`)."""
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether the place of every row is known."""
-        elsewhere = self.dead_letters + self.dropped + self.parked
-        return self.rows == self.acked + self.lost + self.stored + elsewhere
 
 
 @dataclass(slots=True)

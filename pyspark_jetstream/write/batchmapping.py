@@ -18,10 +18,13 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import OptionError
 from ..foreign import read_json, unpacked
-from ..mapping.subjectmapping import SubjectMapping
+
+if TYPE_CHECKING:
+    from ..mapping.subjectmapping import SubjectMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class BatchMapping:
             key, cluster = fields["key"], fields["cluster"]
             if not all(word is None or isinstance(word, str) for word in (key, cluster)):
                 raise TypeError("words that are none")
+            from ..mapping.subjectmapping import SubjectMapping
+
             return cls(SubjectMapping.parse(fields["mapping"]), key, cluster)
         except (KeyError, TypeError, OptionError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None

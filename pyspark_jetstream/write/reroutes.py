@@ -15,14 +15,16 @@ waiting, so weights are drawn again only with the option.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.targets import Targets
-from ..publish.context import RowSignals
+
+if TYPE_CHECKING:
+    from ..mapping.subjectmapping import SubjectMapping
+    from ..publish.context import RowSignals
 
 _VAIN: Final = 10_000
 """

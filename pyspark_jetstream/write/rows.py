@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,6 @@ import pyarrow.compute as pc
 from .. import subjects
 from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, is_text, join, places, scalar
 from ..errors import ColumnError, RowError
-from ..mapping.subjectmapping import SubjectMapping
 from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import ALL_NORMAL, Priorities, Publish
 from ..outbox.targets import Targets, untaken
@@ -51,6 +50,9 @@ from .commandlines import (
 )
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
+
+if TYPE_CHECKING:
+    from ..mapping.subjectmapping import SubjectMapping
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "claims", *COMMANDS)
 """What a row may consist of."""

@@ -11,15 +11,17 @@ of their own.
 A streaming batch has the same ids, and the same place in the ledger, when the query starts again
 from its checkpoint. A batch write has both in every attempt of its tasks, and new ones when the
 job is run again; that goes for a write inside `foreachBatch`, too.
+
+The driver's plan, a task and the commit run in processes of their own, which get a writer. Each
+imports what it alone needs itself.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -29,38 +31,24 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import TimestampType
 from pyspark.taskcontext import TaskContext
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
-from ..client.versions import Version, require
-from ..errors import ColumnError, CommitError, JetStreamError, OptionError, WriterFencedError
+from ..errors import CommitError, JetStreamError, OptionError, WriterFencedError
 from ..logs import log_for
-from ..outbox.targets import Target, untaken
 from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
-from ..publish.telemetry import Telemetry
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
-from ..subjects import bucket_prefix
-from ..worker import settle
-from .attempt import TaskReport, Written
-from .commandlines import column_fault
-from .creation import create_streams, stream_configs
-from .drainer import keep_draining
 from .exactlyonce.changes import FoundStream, check_targets
-from .exactlyonce.ids import Ids, of_query
-from .exactlyonce.ledger import Ledger
-from .exactlyonce.records import TaskName
-from .parked import PARK_BYTES, drain, ensure_parking
-from .rows import check_names, check_schema
-from .streams import Streams, target_fault
-from .task import write_task
+from .results import Published, Written
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
+
+    from .exactlyonce.ids import Ids
+    from .exactlyonce.ledger import Ledger
 
 logger = get_logger(__name__)
 
@@ -78,27 +66,6 @@ one process, unless it is told to use none twice.
 """
 
 
-@dataclass(frozen=True)
-class Published(WriterCommitMessage):
-    """The result of one task's write."""
-
-    partition: int
-    write_id: str
-    """The query's id, or that of a `df.write`."""
-    written: Written | None
-    """None when the ledger says that the batch was written before."""
-    metrics: MetricsSnapshot = MetricsSnapshot({})
-    """The counts of the task."""
-    streams: tuple[FoundStream, ...] = ()
-    """Its target streams as it found them, as far as it looked them up."""
-    run: str = ""
-    """Of a streaming query: from its start to its end."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """Names of headers that did not go out, and of how many of its rows."""
-    sequenced: int = 0
-    """Rows that have a sequence of their own in these streams, as far as known."""
-
-
 def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> JetStreamBatchWriter:
     """
     The writer of `df.write`; on the driver, before any row moves.
@@ -112,8 +79,10 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> J
         raise OptionError(
             "mode", "a stream is append-only, nothing is replaced; use mode('append')"
         )
+    from .preparation import prepare
+
     writer = JetStreamBatchWriter(options, schema)
-    _prepare(options, schema)
+    prepare(options, schema)
     return writer
 
 
@@ -132,8 +101,10 @@ def stream_writer(
         raise OptionError(
             "outputMode", "a stream is append-only, 'complete' replaces; use outputMode('append')"
         )
+    from .preparation import prepare
+
     writer = JetStreamStreamWriter(options, schema)
-    _prepare(options, schema)
+    prepare(options, schema)
     return writer
 
 
@@ -141,7 +112,9 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame once; its tasks' attempts share the ids of their rows."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        _check(schema, options)
+        from .preparation import check_rows
+
+        check_rows(schema, options)
         self.options = options
         self.write_id = os.urandom(8).hex()
         """Made once on the driver: every attempt of a task makes the same ids of it."""
@@ -151,6 +124,8 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
+        from .exactlyonce.ids import Ids
+
         return _write(self.options, iterator, self.write_id, 0, Ids(self.write_id))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -194,7 +169,9 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch; every attempt, after a restart as well, makes the same ids."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        _check(schema, options)
+        from .preparation import check_rows
+
+        check_rows(schema, options)
         self.options = options
 
     def __repr__(self) -> str:
@@ -202,6 +179,8 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Publishes the rows of one task; returns when each has its PubAck."""
+        from .exactlyonce.ids import of_query
+
         query, batch = _query_and_batch()
         return _write(self.options, iterator, query, batch, of_query(query, batch))
 
@@ -225,9 +204,12 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
                 counts, rules = total._asdict(), self.options.rules
                 park = rules.park_stream or ""
                 if park:  # for whoever inspects it
+                    from .parked import PARK_BYTES
+
                     counts |= {PARK_BYTES: rules.park_bytes}
                 ledger.commit(query, batchId, len(messages), counts, targets, park)
-        self._drain(query)
+        if self.options.rules.park_stream is not None:
+            self._drain(query)
 
     def _drain(self, query: str) -> None:
         """
@@ -236,6 +218,9 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             PublishError: One will never be stored.
         """
+        from .drainer import keep_draining
+        from .parked import drain
+
         try:
             is_left = drain(self.options, query) > 0
         except JetStreamError as error:
@@ -261,112 +246,6 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     def _log_for(self, query: str | None, batch: int) -> None:
         name = self.options.metrics.query_name
         log_for(self.options.connection.log_level, name or query, batch)
-
-
-def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, str]]:
-    """Features of this write that older servers lack: version and feature."""
-    if options.ledger:
-        yield (2, 10), "exactlyOnce"
-    if options.create is not None:
-        yield (2, 10), "createStream"
-    if "ttl" in schema.names:  # taken for any header, and never acted on
-        yield (2, 11), "the column ttl"
-    if "schedule_target" in schema.names:
-        yield (2, 12), "the columns deliver_at and schedule"
-    if "increment" in schema.names:
-        yield (2, 12), "the column increment"
-    config = options.create.config if options.create is not None else {}
-    if options.publish_mode == "atomic" or config.get("allow_atomic"):
-        yield (2, 12), "publishing atomic batches"
-    if options.publish_mode == "fast":
-        yield (2, 14), "publishMode=fast"
-    if config.get("allow_batched"):
-        yield (2, 14), "allow_batched in streamConfig"
-
-
-def _prepare(options: SinkOptions, schema: StructType) -> None:
-    """
-    Everything that can be wrong with the servers, before a row moves. A server that is not there
-    has `requestTimeout`: Spark says of no write whether it is the first one of a running query.
-
-    Raises:
-        UnsupportedServerError: The server is too old for one of the options or columns.
-        OptionError: The target stream, where it is known, cannot be written as the options say.
-        ColumnError: It does not take what a column says.
-        LedgerError: There is no ledger, and none can be made.
-    """
-    with borrow(options.connection) as client:
-        client.connection.ping(options.connection.request_timeout_s)
-        for needed, capability in _needs(options, schema):
-            require(client.connection.version, needed, capability)
-        js = JetStream(client)
-        if options.create is not None:
-            for config in stream_configs(options.create):
-                target = Target.parse(config)
-                fault = target_fault(target, options) or column_fault(
-                    schema.names, target, options.ledger
-                )
-                if fault is not None:
-                    raise fault
-            create_streams(js, options.create)
-        ensure_parking(js, options)
-        if options.ledger:
-            Ledger(js).ensure()
-        with closing(Streams(client, options)) as streams:
-            subject, targets = options.rows.subject, streams.targets
-            bucket = options.rows.bucket
-            if bucket is not None:
-                subject = f"{bucket_prefix(bucket)}_"
-            if subject is None or options.rows.mapping is not None:
-                return
-            (place,) = targets.of(pa.array([subject])).to_pylist()
-            if place is not None:
-                fault = target_fault(targets[place], options) or column_fault(
-                    schema.names, targets[place], options.ledger
-                )
-            elif options.rows.require_stream and not targets.is_blind:
-                fault = OptionError("subject", untaken(subject))
-                if bucket is not None:
-                    what = (
-                        f"there is no bucket '{bucket}' in this account; createStream=true makes it"
-                    )
-                    fault = OptionError("bucket", what)
-            else:
-                return
-            if fault is not None:
-                raise fault
-
-
-def _check(schema: StructType, options: SinkOptions) -> None:
-    """The columns by name first: the type of an unknown one may have no Arrow form."""
-    subject_given, bucket = options.rows.subject is not None, options.rows.bucket is not None
-    check_names(schema.names, subject_given, bucket)
-    if "claims" in schema.names and options.priorities.claim is None:
-        raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
-    commands = {"schedule_target", "increment"} & set(schema.names)
-    if commands and options.dead_letter_subject is not None:
-        raise ColumnError(
-            min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"
-        )
-    commands = {"ttl", "deliver_at", "schedule", "schedule_target", "increment"}
-    timed = commands & set(schema.names)
-    if timed and options.rules.park_stream is not None:
-        why = "cannot wait with a row that is parked; drop it, or option throttleParkStream"
-        raise ColumnError(min(timed), why)
-    fields = []
-    for each in schema.fields:
-        try:
-            fields.append(pa.field(each.name, _arrow_type(each.dataType)))
-        except Exception as error:
-            raise ColumnError(
-                each.name, f"the type {each.dataType.simpleString()} cannot be written"
-            ) from error
-    check_schema(pa.schema(fields), subject_given, bucket)
-
-
-def _arrow_type(type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark hands values over; the zone of a TIMESTAMP is the session's."""
-    return pa.timestamp("us", "UTC") if isinstance(type, TimestampType) else to_arrow_type(type)
 
 
 def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Written | None:
@@ -404,6 +283,12 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         return Published(partition, write_id, Written(0, 0, 0, 0, 0, 0))
+    from ..publish.telemetry import Telemetry
+    from ..worker import settle
+    from .attempt import TaskReport
+    from .exactlyonce.records import TaskName
+    from .task import write_task
+
     report = TaskReport(Telemetry(options.priorities.routes))
     with borrow(options.connection) as client:
         written = write_task(
@@ -479,6 +364,8 @@ def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
 
 @contextmanager
 def _ledger(options: SinkOptions) -> Iterator[Ledger]:
+    from .exactlyonce.ledger import Ledger
+
     with borrow(options.connection) as client:
         yield Ledger(JetStream(client))
 

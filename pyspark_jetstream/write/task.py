@@ -37,13 +37,14 @@ from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, TaskReport, Written, built, sequenced_rows, written
+from .attempt import Task, TaskAttempt, TaskReport, built, sequenced_rows, written
 from .batchmapping import BatchMapping, digest
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
 from .exactlyonce.records import LedgerLook, TaskName
 from .parked import check_parked
 from .reroutes import Reroutes
+from .results import Written
 from .rows import MessageBuilder
 from .streams import Streams
 

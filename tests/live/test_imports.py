@@ -2,82 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
-from ..kits.places import ROOT
-
-PLAN = """
-options = {"servers": sys.argv[1], "stream": sys.argv[2]}
-source = JetStreamDataSource(CaseInsensitiveDict(options))
-open(sys.argv[3], "wb").write(pickle.dumps((source, source.schema())))
-"""
-
-DRIVE = """
-source, schema = pickle.load(open(sys.argv[3], "rb"))
-reader = source.streamReader(schema)
-start = reader.initialOffset()
-task = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))[0]
-reader.stop()
-open(sys.argv[3], "wb").write(pickle.dumps((source, source.streamReader(schema), task)))
-"""
-
-READ = """
-_, reader, task = pickle.load(open(sys.argv[3], "rb"))
-assert sum(batch.num_rows for batch in reader.read(task)) == 1
-"""
-
-PLAN_WRITE = """
-options = CaseInsensitiveDict({"servers": sys.argv[1]})
-schema = StructType().add("subject", "string").add("data", "binary")
-writer = JetStreamDataSource(options).writer(schema, False)
-open(sys.argv[3], "wb").write(pickle.dumps(writer))
-"""
-
-WRITE = """
-writer = pickle.load(open(sys.argv[3], "rb"))
-row = pa.record_batch({"subject": [sys.argv[2] + ".a"], "data": [b"row"]})
-writer.write(iter([row]))
-"""
-
-FIRST = {
-    PLAN: "from pyspark.sql.datasource import CaseInsensitiveDict\n"
-    "from pyspark_jetstream.datasource import JetStreamDataSource\n",
-    DRIVE: "from pyspark.sql.streaming.datasource import ReadAllAvailable\n",
-    PLAN_WRITE: "from pyspark.sql.datasource import CaseInsensitiveDict\n"
-    "from pyspark.sql.types import StructType\n"
-    "from pyspark_jetstream.datasource import JetStreamDataSource\n",
-    WRITE: "import pyarrow as pa\n",
-}
-"""What a program needs to be itself."""
-
-LAST = """
-import json
-print(json.dumps([name for name in sys.modules if sys.modules[name] is not None]))
-"""
+from bench.measures.starts import PROCESSES, started
 
 SLOW = {"asyncio", "concurrent", "email", "http", "nats", "nkeys", "ssl"}
 """What is for TLS and signatures, and what comes with that."""
 
 OURS = "pyspark_jetstream."
-
-
-def loaded(program: str, *arguments: str) -> set[str]:
-    """What a process that runs this has imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import pickle, sys\n{FIRST.get(program, '')}{program}{LAST}",
-         *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )  # fmt: skip
-    return set(json.loads(done.stdout))
 
 
 @pytest.fixture
@@ -87,40 +19,67 @@ def given(nats_server, new_stream, publish, tmp_path):
     return nats_server.url, stream, str(tmp_path / "pickled")
 
 
-def wings(names: set[str]) -> dict[str, set[str]]:
-    """Our own modules, by wing."""
-    found: dict[str, set[str]] = {}
+def imported(names: list[str], given) -> list[set[str]]:
+    """Our own modules in each of these processes, and no process has what is slow."""
+    found = []
     for name in names:
-        if name.startswith(OURS):
-            wing, _, module = name.removeprefix(OURS).partition(".")
-            found.setdefault(wing, set()).add(module)
+        (start,) = started(PROCESSES[name], given)
+        assert not SLOW & {module.partition(".")[0] for module in start.modules}
+        ours = {each.removeprefix(OURS) for each in start.modules if each.startswith(OURS)}
+        assert not {"write", "operations", "devserver"} & ours or name.startswith("write")
+        assert not {"operations", "devserver"} & ours
+        found.append(ours)
     return found
+
+
+def of(wing: str, modules: set[str]) -> set[str]:
+    """Those of a wing."""
+    return {each.removeprefix(f"{wing}.") for each in modules if each.startswith(f"{wing}.")}
 
 
 def test_what_a_streaming_read_imports(given):
     """
-    Neither planning, nor the source process, nor a task on a plain connection imports nats-py,
+    Neither the plan, nor the source process, nor a task on a plain connection imports nats-py,
     asyncio or ssl; none of them loads anything of writes but the names of metrics, nor of batch
-    reads. Spark sends the data source itself to each.
+    reads. A task loads nothing that plans, though Spark sends it the data source and the reader.
     """
-    plan, drive, read = (loaded(program, *given) for program in (PLAN, DRIVE, READ))
+    schema, plan, source, task = imported(
+        ["schema of a read", *(f"streaming read: {each}" for each in ("plan", "source", "task"))],
+        given,
+    )
 
-    for names in (plan, drive, read):
-        assert not SLOW & {name.partition(".")[0] for name in names}
-        assert not {"write", "operations", "devserver"} & wings(names).keys()
-    for names in (drive, read):
-        assert wings(names)["publish"] == {"", "metrics"}
-        assert wings(names)["mapping"] == {"", "rule"}
-        assert "read" not in wings(names)
+    assert not {"readstream.reader", "tasks"} & schema
+    for modules in (plan, source):
+        assert of("publish", modules) == {"metrics"}
+        assert not {"read", "mapping"} & modules
+    assert "tasks" in task
+    planning = {"options", "readstream", "read", "outbox", "publish", "mapping"}
+    assert not (planning | {"fetch.survey"}) & task
+
+
+def test_what_a_batch_read_imports(given):
+    """Likewise of a batch read."""
+    names = ["schema of a read", "batch read: plan", "batch read: task"]
+    _, plan, task = imported(names, given)
+
+    assert not {"readstream.reader", "publish", "mapping"} & plan
+    assert "tasks" in task
+    planning = {"options", "readstream", "read", "outbox", "publish", "mapping"}
+    assert not (planning | {"fetch.survey"}) & task
 
 
 def test_what_a_write_imports(given):
     """
-    Likewise of a write: its tasks load nothing of reads but what an option's table names.
+    Neither the plan nor the commit of a write loads what publishes, nor one without a mapping what
+    maps. Tasks and the commit load nothing of reads.
     """
-    plan, write = loaded(PLAN_WRITE, *given), loaded(WRITE, *given)
+    plan, task, commit = imported([f"write: {each}" for each in ("plan", "task", "commit")], given)
 
-    for names in (plan, write):
-        assert not SLOW & {name.partition(".")[0] for name in names}
-        assert not {"operations", "devserver", "tasks"} & wings(names).keys()
-    assert not {"readstream", "read", "fetch", "options", "datasource"} & wings(write).keys()
+    sending = {"publish.publisher", "publish.lanes", "write.attempt", "write.task", "write.parked"}
+    for modules in (plan, commit):
+        assert not (sending | {"mapping"}) & modules
+    assert not {"write.preparation", "write.exactlyonce.ledger"} & commit
+    for modules in (task, commit):
+        assert not {"readstream", "read", "fetch", "options", "datasource", "tasks"} & modules
+    assert sending - {"write.parked"} <= task
+    assert not {"mapping", "write.preparation"} & task

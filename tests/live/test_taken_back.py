@@ -29,7 +29,8 @@ from pyspark_jetstream.write.exactlyonce.committed import Committed, Noted
 from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.sink import JetStreamStreamWriter, Published
+from pyspark_jetstream.write.results import Published
+from pyspark_jetstream.write.sink import JetStreamStreamWriter
 from pyspark_jetstream.write.task import TaskReport, write_task
 
 from ..kits.options import connection_of, sink_of

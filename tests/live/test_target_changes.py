@@ -26,7 +26,8 @@ from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.sink import JetStreamBatchWriter, Published
+from pyspark_jetstream.write.results import Published
+from pyspark_jetstream.write.sink import JetStreamBatchWriter
 from pyspark_jetstream.write.streams import Streams
 from pyspark_jetstream.write.task import write_task
 

@@ -20,10 +20,11 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.telemetry import Telemetry
-from pyspark_jetstream.write.attempt import TaskReport, Written
+from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.results import Written
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import changed, connection_of, sink_of

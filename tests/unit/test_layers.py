@@ -95,7 +95,7 @@ SPARK = {
     "operations.console.backfills.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.driver", "readstream.reader", "readstream.shared.reader",
-    "write.sink",
+    "write.preparation", "write.results", "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""
 
