@@ -297,10 +297,9 @@ def test_a_reader_suspended_beyond_the_pin_timeout_goes_on(js, deep):
 
 
 @pytest.mark.parametrize("filtered", [True, False], ids=["filtered", "unfiltered"])
-def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, caplog, filtered):
+def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, filtered):
     """
-    On a limits stream a deleted consumer is made again and the range stays exact; one warning says
-    so.
+    On a limits stream a deleted consumer is made again and the range stays exact.
     """
     read = reading(js, deep, 50_000, expected=50_000, filter=f"{deep}.a" if filtered else None)
     batches = read.batches(js.client)
@@ -310,6 +309,18 @@ def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, caplog
     admin.client.close()
 
     assert found + sequences(batches) == list(range(1, 50_001))
+
+
+def test_that_a_consumer_was_deleted_is_said(js, new_stream, publish, caplog):
+    """
+    An attempt that finds the consumer gone, and makes it anew, says so once.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"x")] * 3)
+    read = reading(js, stream, 3)
+    js.delete_consumer(stream, read.consumer)
+
+    assert [row["sequence"] for row in rows(js.client, read)] == [1, 2, 3]
     said = [each.message for each in caplog.records if "makes it anew" in each.message]
     assert len(said) == 1 and f"the consumer {read.consumer} was gone" in said[0]
 
