@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
@@ -232,8 +233,10 @@ def test_a_backlog_is_cut_by_sequence(nats_server, js, new_stream, publish):
     words = {"stream": stream, "partitions": 2, "partitionSubject": stream + ".{partition}.>"}
     query = Query(nats_server, consumer="q", minPartitions=4, **words)
     end, tasks = query.plan()
-    found = [row for task in tasks for each in query.reader.read(task) for row in each.to_pylist()]
-    again = [row for task in tasks for each in query.reader.read(task) for row in each.to_pylist()]
+    found, again = (
+        pa.Table.from_batches(each for task in tasks for each in query.reader.read(task))
+        for _ in range(2)
+    )
     query.at = end
     publish([(f"{stream}.{i % 2}.x", b"late") for i in range(10)])
     late, few = query.plan()
@@ -244,9 +247,10 @@ def test_a_backlog_is_cut_by_sequence(nats_server, js, new_stream, publish):
         (low, low + 20_000) for low in range(0, 80_000, 20_000)
     ]
     assert {type(task.work) for task in tasks} == {OwnRead}
-    assert [row["sequence"] for row in found] == list(range(1, 80_001))
-    assert all(row["partition"] == int(row["subject"].split(".")[1]) for row in found)
-    assert found == again
+    assert found["sequence"].to_pylist() == list(range(1, 80_001))
+    places = zip(found["partition"].to_pylist(), found["subject"].to_pylist(), strict=True)
+    assert all(partition == int(subject.split(".")[1]) for partition, subject in places)
+    assert found.equals(again)
     assert {type(task.work) for task in few} == {ConsumerRead} and len(few) == 2
     assert sorted(rest) == list(range(80_001, 80_011))
     assert sorted(kept(js, stream)) == ["q-0", "q-1"]
