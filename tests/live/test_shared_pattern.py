@@ -234,6 +234,26 @@ def test_a_stream_that_is_deleted_between_claim_and_look(
     one.drain()
     dealt_out(tenants, one)
     assert places(one) == every(tenants, a=3, b=2)
+    assert "of 0 claims" in repr(one.reader.driver.member.heartbeats)
+
+
+def test_a_consumer_that_waits_less(tenants: Tenants, member: Callable[..., Query]) -> None:
+    """
+    Heartbeats follow the consumer with the shortest ack wait, also of a stream that comes later.
+    """
+    tenants.make("a")
+    one = member()
+    del one.options["ackWait"]
+    one.reader = one._reader()
+    assert one.claim() is None
+    heartbeats = one.reader.driver.member.heartbeats
+    assert heartbeats._interval_s == 40.0
+    config = tenants.js.consumer_info(tenants.name("a"), "jobs").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    tenants.make("b")
+    tenants.js.create_consumer(tenants.name("b"), config | {"ack_wait": 30 * 10**9})
+    assert one.claim() is None and one.claim() is None
+    assert heartbeats._interval_s == 10.0
 
 
 def test_a_query_that_is_killed_while_streams_go(
