@@ -337,6 +337,31 @@ def test_where_a_stream_that_comes_begins(tenants: Tenants, member: Callable[...
     assert places(one) == [(tenants.name("b"), 0, n) for n in (4, 5, 6)] + every(tenants, c=2)
 
 
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_what_comes_is_read_whole(
+    tenants: Tenants, member: Callable[..., Query], meanwhile: bool
+) -> None:
+    """
+    With startingOffsets=latest, too, a stream that comes is read from its first message, whether
+    the query runs or is away.
+    """
+    tenants.make("a")
+    tenants.fill("a")
+    one = member(startingOffsets="latest")
+    assert one.claim() is None
+    tenants.fill("a")
+    eventually(one.step)
+    if meanwhile:
+        one.die()
+    tenants.make("b")
+    tenants.fill("b")
+    if meanwhile:
+        one.restart()
+    dealt_out(tenants, one)
+
+    assert places(one) == [(tenants.name("a"), 0, n) for n in (4, 5, 6)] + every(tenants, b=3)
+
+
 def test_a_run_that_ends_takes_none_that_comes_later(
     tenants: Tenants, member: Callable[..., Query]
 ) -> None:
