@@ -147,6 +147,25 @@ def test_heartbeats_go_on_whatever_happens(
         beats.close()
 
 
+def test_heartbeats_that_are_wanted_more_often(new_stream, publish, claimant, nats_server):
+    """
+    A consumer with a shorter ack wait does not wait for the heartbeat that the others want.
+    """
+    name = new_stream()
+    publish([(f"{name}.x", b"")])
+    one = claimant(name, policy="overflow")
+    (claim,) = one.claim(1, 30.0)[0]
+    beats = Heartbeats(connection_to(nats_server), 3600.0)
+    try:
+        beats.hold(one.consumers[0], [claim.sequence])
+        eventually(lambda: beats.overdue_s > 0.3)
+        last = beats.overdue_s
+        beats.hurry(0.05)
+        eventually(lambda: beats.overdue_s < last)
+    finally:
+        beats.close()
+
+
 def test_heartbeats_of_one_consumer_do_not_wait_for_another(
     new_stream, publish, claimant, nats_server
 ):

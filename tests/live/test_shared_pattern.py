@@ -234,6 +234,26 @@ def test_a_stream_that_is_deleted_between_claim_and_look(
     one.drain()
     dealt_out(tenants, one)
     assert places(one) == every(tenants, a=3, b=2)
+    assert "of 0 claims" in repr(one.reader.driver.member.heartbeats)
+
+
+def test_a_consumer_that_waits_less(tenants: Tenants, member: Callable[..., Query]) -> None:
+    """
+    Heartbeats follow the consumer with the shortest ack wait, also of a stream that comes later.
+    """
+    tenants.make("a")
+    one = member()
+    del one.options["ackWait"]
+    one.reader = one._reader()
+    assert one.claim() is None
+    heartbeats = one.reader.driver.member.heartbeats
+    assert heartbeats._interval_s == 40.0
+    config = tenants.js.consumer_info(tenants.name("a"), "jobs").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    tenants.make("b")
+    tenants.js.create_consumer(tenants.name("b"), config | {"ack_wait": 30 * 10**9})
+    assert one.claim() is None and one.claim() is None
+    assert heartbeats._interval_s == 10.0
 
 
 def test_a_query_that_is_killed_while_streams_go(
@@ -315,6 +335,31 @@ def test_where_a_stream_that_comes_begins(tenants: Tenants, member: Callable[...
     dealt_out(tenants, one)
 
     assert places(one) == [(tenants.name("b"), 0, n) for n in (4, 5, 6)] + every(tenants, c=2)
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_what_comes_is_read_whole(
+    tenants: Tenants, member: Callable[..., Query], meanwhile: bool
+) -> None:
+    """
+    With startingOffsets=latest, too, a stream that comes is read from its first message, whether
+    the query runs or is away.
+    """
+    tenants.make("a")
+    tenants.fill("a")
+    one = member(startingOffsets="latest")
+    assert one.claim() is None
+    tenants.fill("a")
+    eventually(one.step)
+    if meanwhile:
+        one.die()
+    tenants.make("b")
+    tenants.fill("b")
+    if meanwhile:
+        one.restart()
+    dealt_out(tenants, one)
+
+    assert places(one) == [(tenants.name("a"), 0, n) for n in (4, 5, 6)] + every(tenants, b=3)
 
 
 def test_a_run_that_ends_takes_none_that_comes_later(

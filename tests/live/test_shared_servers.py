@@ -221,7 +221,8 @@ def test_a_new_leader_keeps_claims_of_messages_older_than_the_ack_wait():
 
 
 @pytest.mark.parametrize("run", ["runs on", "starts again"])
-def test_a_stream_that_was_taken_back_and_outgrew_what_was_acknowledged(tmp_path, run):
+@pytest.mark.parametrize("option", ["stream", "streamPattern"])
+def test_a_stream_that_was_taken_back_and_outgrew_what_was_acknowledged(tmp_path, run, option):
     """
     What was acknowledged of a stream says nothing of the messages that have its sequences since the
     stream came back with an older store: with failOnDataLoss=false they are read, each of them.
@@ -232,8 +233,9 @@ def test_a_stream_that_was_taken_back_and_outgrew_what_was_acknowledged(tmp_path
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         reader = Query(
-            store.server, stream="S", priorityPolicy="overflow", consumer="jobs", ackWait="5s",
+            store.server, priorityPolicy="overflow", consumer="jobs", ackWait="5s",
             maxRecordsPerTrigger=20, failOnDataLoss="false" if run == "runs on" else "true",
+            **{option: "S" if option == "stream" else "S*"},
         )  # fmt: skip
         reader.claim()
         for i in range(30):
