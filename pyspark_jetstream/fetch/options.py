@@ -29,7 +29,8 @@ READ_OPTIONS: Final = table(
         "Number N of subject partitions. With `auto` the stream says the number. If another"
         " layout replaces the stream's, a streaming query with `auto` changes to it."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
-        "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`."),
+        "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`. If"
+        " several streams are read, it filters nothing: it says where subjects have the number."),
     Option("bucket", "bucket", value_of.bucket_name, "",
         "Name of a Key-Value bucket. A batch read has the keys with their latest values; a"
         " streaming read has the changes."),
