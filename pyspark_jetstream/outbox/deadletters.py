@@ -28,7 +28,6 @@ letter once has them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -36,7 +35,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import values as value_of
 from ..arrays import (
     BINARY,
     CRLF,
@@ -52,12 +50,9 @@ from ..arrays import (
 )
 from ..errors import RowError
 from ..serverheaders import copied
-from ..subjects import MAX_SUBJECT_BYTES, reserved, subject_fault
+from .lettersubjects import RESERVED, SUBJECT, loop_fault, publish_fault
 from .messages import FRAMING_BYTES, Messages
 from .priority import Priority
-
-SUBJECT: Final = "{subject}"
-"""Placeholder of the row's own subject in the template, allowed once."""
 
 NO_SUBJECT: Final = "no-subject"
 """Replaces the placeholder where the row's own subject cannot be part of a subject."""
@@ -90,27 +85,10 @@ _LONGEST: Final = 1000
 
 _CUT: Final = "; headers and payload are left out, as they are too large for a dead letter"
 
-_RESERVED: Final = reserved()
 _NO_TEXT: Final = pa.scalar(None, BINARY)
 
 _LABELS: Final = pa.array([priority.label for priority in Priority], BINARY)
 _HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
-
-
-def fault(template: str, subject: str | None = None, reserved: str = _RESERVED) -> str | None:
-    """
-    Why dead letters cannot go where this template says, or None if they can.
-
-    Args:
-        subject: of all rows, where it is known.
-        reserved: finds subjects on which none may go.
-    """
-    if template.count(SUBJECT) > 1:
-        return f"{SUBJECT} stands in it more than once"
-    if template == SUBJECT:
-        return "dead letters would go where their rows should"
-    problem = _publish_fault(template.replace(SUBJECT, "x"), reserved)
-    return problem if problem is not None or subject is None else _loop(template, subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +96,12 @@ class DeadLetters:
     """The dead letters of one task."""
 
     subject: str
-    """Their subject, a template that `fault` accepts."""
+    """Their subject, a template that `template_fault` accepts."""
     query_id: str
     batch_id: int
     max_payload: int | None = None
     """The largest headers and payload the server takes together; None leaves it to the server."""
-    reserved: str = _RESERVED
+    reserved: str = RESERVED
     """Finds subjects on which none may go."""
     suffix: str = SUFFIX
     """Suffix of their ids."""
@@ -144,7 +122,7 @@ class DeadLetters:
         for code in pc.unique(messages.indices).to_pylist():
             own = messages.distinct[code]
             names[code] = self._of(own)
-            problem = _loop(self.subject, own) or _publish_fault(names[code], self.reserved)
+            problem = loop_fault(self.subject, own) or publish_fault(names[code], self.reserved)
             if problem is not None and rejected:
                 names[code] = self._of(NO_SUBJECT)
             elif problem is not None:
@@ -182,7 +160,7 @@ class DeadLetters:
         if isinstance(reason, str):
             reason = pa.repeat(pa.scalar(reason), len(messages))
         reason = pc.utf8_slice_codeunits(reason, 0, _LONGEST)
-        sound = [_publish_fault(own, self.reserved) is None for own in messages.distinct]
+        sound = [publish_fault(own, self.reserved) is None for own in messages.distinct]
         subject = pc.if_else(
             pa.array(sound, pa.bool_()).take(messages.indices), messages.subject, _NO_TEXT
         )
@@ -264,7 +242,7 @@ def letter(
         RowError: It would come back for ever, or its subject is none.
     """
     to = template.replace(SUBJECT, subject)
-    problem = _loop(template, subject) or _publish_fault(to)
+    problem = loop_fault(template, subject) or publish_fault(to)
     if problem is not None:
         raise RowError(subject, f"the message cannot be a dead letter: {problem}")
     renamed = [
@@ -331,34 +309,3 @@ def _firsts(headers: pa.Array) -> Callable[[str], pa.Array]:
         return first_values.take(pc.index_in(rows, parents.take(of_name)))
 
     return value
-
-
-def _publish_fault(subject: str, reserved: str = _RESERVED) -> str | None:
-    """Why no dead letter can be published on this subject."""
-    problem = subject_fault(subject)
-    if problem is not None:
-        return f"on {subject!r} nothing can be published: {problem}"
-    if re.match(reserved, subject):
-        return f"a message on {subject!r} is a command, an answer, or a record of queries"
-    if len(subject.encode()) > MAX_SUBJECT_BYTES:
-        return f"the subject is longer than a protocol line: {subject[:40]}…"
-    return None
-
-
-def _loop(template: str, subject: str) -> str | None:
-    """Why rows on this subject are no rows but dead letters."""
-    before, placeholder, after = template.partition(SUBJECT)
-    room = len(subject) - len(before) - len(after)
-    if room > 0 if placeholder else room == 0:
-        if subject.startswith(before) and subject.endswith(after):
-            return f"{subject!r} is a subject of dead letters ({template!r}) itself"
-    return None
-
-
-def dead_letter_subject(value: str) -> str:
-    """The subject of dead letters; it may contain the message's own subject."""
-    template = value_of.text(value)
-    why = fault(template)
-    if why is not None:
-        raise ValueError(f"expected a subject, {SUBJECT} in it or not: {why}")
-    return template

@@ -13,9 +13,8 @@ from typing import Any, Final
 from .. import values as value_of
 from ..errors import OptionError
 from ..option import Option, Values, table
-from ..outbox import deadletters
 from ..outbox.admission import Rules
-from ..outbox.deadletters import dead_letter_subject
+from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..outbox.overload import OVERLOAD_WINDOW_S
 from ..outbox.priority import (
     STRATEGIES,
@@ -146,7 +145,7 @@ def under_pressure(values: Values) -> dict[str, Any]:
         why = "says nothing with throttleSubject=none: nobody pauses a subject then"
         raise OptionError("throttleParkStream", why)
     if "deadLetterSubject" in values:
-        fault = deadletters.fault(values["deadLetterSubject"], values["subject"])
+        fault = template_fault(values["deadLetterSubject"], values["subject"])
         if fault is not None:
             raise OptionError("deadLetterSubject", fault)
     if ("priorityClaim" in values) != ("priorityClaimValues" in values):

@@ -19,8 +19,7 @@ from ..client.options import metrics_options
 from ..errors import OptionError
 from ..fetch.options import Several, StreamOptions, ending_of, stream_values
 from ..option import Option, Values, exclusive, needs, parsed, table
-from ..outbox import deadletters
-from ..outbox.deadletters import dead_letter_subject
+from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..subjects import bucket_prefix
 from ..values import Starting
 
@@ -182,7 +181,7 @@ def shared_by(values: Values) -> Sharing | None:
         raise OptionError("maxDeliver", "belongs to deadLetterSubject: give both or none")
     letters = values["deadLetterSubject"]
     for subject in filter(subjects.is_literal, values["subject"] if letters is not None else ()):
-        problem = deadletters.fault(letters, subject)
+        problem = template_fault(letters, subject)
         if problem is not None:
             raise OptionError("deadLetterSubject", problem)
     if values["abandonAfter"] < 2 * values["ackWait"]:

@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 from ..client.connection import Client, borrow
 from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
-from ..outbox.deadletters import SUBJECT, DeadLetters, notes, restore
+from ..outbox.deadletters import DeadLetters, notes, restore
+from ..outbox.lettersubjects import SUBJECT
 from ..outbox.messages import Messages
 from ..outbox.parking import Parking, Staying, parking_prefix
 from ..outbox.targets import Target

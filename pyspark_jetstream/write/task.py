@@ -28,7 +28,7 @@ import pyarrow as pa
 from ..client.connection import Client, away_s
 from ..client.jetstream import JetStream
 from ..errors import JetStreamError, LedgerError, OptionError, RowError
-from ..outbox.deadletters import SUBJECT as DESTINATION
+from ..outbox.lettersubjects import SUBJECT as DESTINATION
 from ..outbox.priority import Priorities
 from ..outbox.targets import Targets
 from ..publish.context import RowSignals, WriteContext

@@ -49,6 +49,7 @@ def test_what_a_streaming_read_imports(given):
     )
 
     assert not {"readstream.reader", "tasks"} & schema
+    assert of("outbox", schema) == {"lettersubjects"}
     for modules in (plan, source):
         assert of("publish", modules) == {"metrics"}
         assert not {"read", "mapping"} & modules

@@ -47,7 +47,7 @@ ONLY = {
     ("fetch", "mapping"): {"rule"},
     ("publish", "mapping"): {"subjectmapping"},
     ("write", "fetch"): {"decoding.rows", "own"},
-    ("readstream", "outbox"): {"deadletters"},
+    ("readstream", "outbox"): {"deadletters", "lettersubjects"},
     ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
     ("__init__", "mapping"): {"subjectmapping"},

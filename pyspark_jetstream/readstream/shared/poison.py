@@ -21,6 +21,7 @@ from ...client.jetstream import JetStream
 from ...errors import OptionError, RowError
 from ...fetch.layout import Layout
 from ...outbox import deadletters
+from ...outbox.lettersubjects import SUBJECT
 from ...sanitize import get_logger
 from .acks import TERM, ack
 from .claims import Claim, SharedConsumer
@@ -66,7 +67,7 @@ class Poison:
             OptionError: They do not.
         """
         samples = {
-            self._template.replace(deadletters.SUBJECT, _sample(subject))
+            self._template.replace(SUBJECT, _sample(subject))
             for partition in layout
             for subject in _subjects(partition.filter, infos[partition.stream])
         }

@@ -11,7 +11,8 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.fetch.decoding.rows import user_headers
-from pyspark_jetstream.outbox.deadletters import DeadLetters, fault, restore
+from pyspark_jetstream.outbox.deadletters import DeadLetters, restore
+from pyspark_jetstream.outbox.lettersubjects import template_fault
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.subjects import reserved
@@ -180,7 +181,7 @@ def test_templates(template, subject, says):
     """
     A template must give subjects to publish on, and none of the write's own.
     """
-    found = fault(template, subject)
+    found = template_fault(template, subject)
 
     assert (found is None) if says is None else (found is not None and says in found)
 
