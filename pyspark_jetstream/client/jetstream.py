@@ -96,7 +96,10 @@ that 2.15.1 has these are the ones that our requests can get and that nobody nee
 _NOT_NOW_PAUSE_S: Final = 0.1
 
 _NO_LEADER: Final = 10008
-"""As which an INFO counts that names none."""
+"""As which an INFO counts that names none…"""
+
+_LEADER_S: Final = 5.0
+"""…for so long: a server that stood still hears of the leader in time, if there is one."""
 
 _INFO: Final = re.compile(
     rb'\{"type":"io\.nats\.jetstream\.api\.v1\.(stream|consumer)_info_response"'
@@ -669,18 +672,23 @@ class JetStream:
         """
         client = self.client
         patience = Patience(client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
+        elected = Patience(_LEADER_S)
         replies = client.requests(requests)
         began = time.monotonic()
         told = False
         while True:
-            again = [i for i, reply in enumerate(replies) if _err_code(reply) in passing]
+            again = [
+                i
+                for i, reply in enumerate(replies)
+                if _err_code(reply) in passing or (_lacks_leader(reply) and not elected.over)
+            ]
             if any(reply.status != wire.NO_RESPONDERS for reply in replies):
                 client.unanswered = False
             if not again or patience.over:
                 return replies
             if client.unanswered and time.monotonic() - began >= client.options.connect_timeout_s:
                 return replies
-            code = _err_code(replies[again[0]])
+            code = _err_code(replies[again[0]]) or _NO_LEADER
             if not told:
                 told = True
                 logger.warning(
@@ -720,9 +728,6 @@ class JetStream:
             answer = read_json(reply.data)
         except ValueError:
             raise ProtocolError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
-        if _lacks_leader(reply.data):
-            what = "the server that answers knows of no leader, and may have next to nothing of it"
-            raise ApiError(subject, 503, _NO_LEADER, what)
         try:
             refused = _REFUSAL(answer).get("error")
             if refused is None:
@@ -743,13 +748,15 @@ class JetStream:
         )
 
 
-def _lacks_leader(data: bytes) -> bool:
+def _lacks_leader(reply: Reply) -> bool:
     """
     Whether an INFO is of a server that has one of several replicas and knows of no leader, as when
     it stood still and goes on: it tells what it has.
     """
-    at = data.rfind(_CLUSTER) if _INFO.match(data) else -1
-    return at >= 0 and _LED.match(data, at) is None
+    if not _INFO.match(reply.data) or direct(reply.headers) is not None:
+        return False
+    at = reply.data.rfind(_CLUSTER)
+    return at >= 0 and _LED.match(reply.data, at) is None
 
 
 def _err_code(reply: Reply) -> int:
@@ -758,8 +765,6 @@ def _err_code(reply: Reply) -> int:
         return 0  # a stored message, whatever it says
     if reply.status == wire.NO_RESPONDERS:
         return wire.NO_RESPONDERS
-    if _lacks_leader(reply.data):
-        return _NO_LEADER
     if len(reply.data) > _LONGEST_ERROR:
         return 0
     match = _ERR_CODE.search(reply.data)
