@@ -113,7 +113,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
         pass
     found = ops("throttle", "producers", "--wait", "5s", "--json")
     monkeypatch.setattr(throttle, "receipt_wait", throttle.duration)  # at most 400ms otherwise
-    words = ("pause", "--subject", "alerts.b", "--for", "1200ms", "--receipt-wait", "20s", "--json")
+    words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "20s", "--json")
     paused = ops("throttle", *words)
     quota = start(guarded[0], "quota", "--limit", "alerts.>=1000000/s", *PATIENT, *ops.flags)
     first = quota.stderr.readline()

@@ -161,7 +161,7 @@ def test_b22_a_connections_reason_under_our_program(js, nats_server, new_stream,
     with bare.Producer(nats_server.url, 1, [f"{name}.a"], control) as producer:
         until(lambda: producer.published)
         program = start(
-            nats_server, "pause", "--subject", f"{name}.a", "--for", "1500ms",
+            nats_server, "pause", "--subject", f"{name}.a", "--for", "4s",
             "--reason", "BrokerProduceQuotaExceeded", "--throttle-subject", control,
         )  # fmt: skip
         out, err = program.communicate(timeout=60)

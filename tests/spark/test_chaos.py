@@ -29,7 +29,7 @@ def test_a_handful_of_faults(tmp_path: Path, seed: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *words, "--results", str(results),
          "--home", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=550,
+        cwd=ROOT, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     found = json.loads(results.read_text())
     verdict = found["verdict"]

@@ -61,7 +61,7 @@ def submit(tmp_path: Path, arguments: list[str], job: list[str], **changes: str)
             "--conf", "spark.executor.memory=1g", "--conf", "spark.log.level=ERROR",
             *arguments, str(script), *job,
         ],
-        capture_output=True, text=True, timeout=240, env=environment, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path,
     )  # fmt: skip
     result = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     # PythonRunner sends the job's own errors to standard output.
@@ -152,7 +152,7 @@ def test_register_in_an_environment_that_is_not_activated(
         environment.pop(chosen, None)
     done = subprocess.run(
         [sys.executable, str(script), nats_server.url, name, str(tmp_path / "checkpoint")],
-        capture_output=True, text=True, timeout=240, env=environment, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path,
     )  # fmt: skip
 
     assert "RESULT 40" in done.stdout, done.stdout[-2000:] + done.stderr[-4000:]

@@ -29,7 +29,7 @@ PARTITIONS = 8
 ROUND = 4_000
 """Messages between two faults."""
 
-DEADLINE_S = 240
+DEADLINE_S = 600
 
 
 class Copying:

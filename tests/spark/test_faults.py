@@ -207,7 +207,7 @@ print("RESULT", json.dumps([len(seen), len(set(seen)), min(seen), max(seen)]))
                "partitionSubject": f"{name}.{{partition}}.>"}  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(script), json.dumps(options), str(tmp_path)],
-        capture_output=True, text=True, timeout=200,
+        capture_output=True, text=True, timeout=600,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]

@@ -43,7 +43,7 @@ def submitted(
             "--conf", conf, "--conf", "spark.log.level=ERROR",
             "--driver-java-options", "-XX:TieredStopAtLevel=1", *map(str, arguments),
         ],
-        capture_output=True, text=True, timeout=240, env=environment, cwd="/",
+        capture_output=True, text=True, timeout=600, env=environment, cwd="/",
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def inspected(nats_server: DevServer, checkpoint: Path, *more: str) -> tuple[int
     done = subprocess.run(
         [sys.executable, str(JOB), "--checkpoint", str(checkpoint), "--json",
          "--servers", nats_server.url, *more],
-        capture_output=True, text=True, timeout=120, cwd="/",
+        capture_output=True, text=True, timeout=600, cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.stdout, done.stderr

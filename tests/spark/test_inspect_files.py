@@ -86,7 +86,7 @@ def test_a_file_system_that_does_not_answer(nats_server: DevServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/checkpoints/alerts"
         with started(nats_server, "--checkpoint", place, "--checkpoint-timeout", "20s") as process:
-            out, said = process.communicate(timeout=120)
+            out, said = process.communicate(timeout=600)
 
     assert (process.returncode, out) == (1, "")
     assert said == (
@@ -132,7 +132,7 @@ def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JAVA_HOME", str(tmp_path))
         with started(nats_server, "--checkpoint", "hdfs://h/c") as process:
-            out, said = process.communicate(timeout=120)
+            out, said = process.communicate(timeout=600)
 
     assert (process.returncode, out, said.count("\n")) == (1, "", 1)
     assert said.startswith(

@@ -36,7 +36,7 @@ def test_the_log_of_a_query(
         [sys.executable, "-m", "tests.spark.logged_query",
          nats_server.url, source, target, str(tmp_path), level],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=300, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     found = [match for line in done.stderr.splitlines() if (match := LINE.fullmatch(line))]
     told = {

@@ -29,7 +29,7 @@ def registered(spark):
     spark.dataSource.register(JetStreamDataSource)
 
 
-def until(what, seconds=300.0):
+def until(what, seconds=600.0):
     """Waits for it."""
     end = time.monotonic() + seconds
     while not what():

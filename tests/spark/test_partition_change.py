@@ -91,7 +91,7 @@ def test_the_number_of_partitions_grows_while_a_query_runs(
         assert command[:2] == ["pyspark-jetstream", "partition"]
         done = subprocess.run(
             [sys.executable, "-m", "pyspark_jetstream", *command[1:], "--servers", nats_server.url],
-            capture_output=True, text=True, timeout=100, check=False,
+            capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

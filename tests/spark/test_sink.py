@@ -228,7 +228,7 @@ def test_a_retried_task_loses_and_doubles_nothing(how, nats_server, js, new_stre
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     stored = Counter(data.rstrip() for _, data, _ in messages(js, with_ids))
     control = Counter(data.rstrip() for _, data, _ in messages(js, without_ids))

@@ -173,7 +173,7 @@ def _bash(snippet: Snippet, text: str, server: DevServer, commands: Path, place:
     beside = Path(sys.executable).parent  # where pip puts commands
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", text],
-        capture_output=True, text=True, timeout=300, cwd=place,
+        capture_output=True, text=True, timeout=600, cwd=place,
         env=os.environ | {
             "PATH": os.pathsep.join((str(commands), str(beside), os.environ["PATH"])),
             "NATS_URL": server.url,

@@ -55,7 +55,7 @@ class Driver:
     def rows(self) -> list[int]:
         return [number for _, batch in self.batches() for number in batch]
 
-    def wait_for(self, what: Callable[[Driver], bool], timeout_s: float = 240.0) -> None:
+    def wait_for(self, what: Callable[[Driver], bool], timeout_s: float = 600.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not what(self):
             tail = self.log.read_text()[-3000:]

@@ -14,7 +14,7 @@ import pytest
 from ..kits.places import ROOT
 from ..live.test_publisher import stored
 
-FOR = "10s"
+FOR = "20s"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +39,7 @@ def query(spark, server, subject, checkpoint):
     )
 
 
-def until(what, seconds=60.0):
+def until(what, seconds=300.0):
     """Waits for it."""
     end = time.monotonic() + seconds
     while not what():
@@ -57,7 +57,7 @@ def subjects_of(js, stream, after=0):
 def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, tmp_path):
     """
     B7, B24, §12.5: two queries with a batch every 500 ms, one of whose subjects an operator pauses
-    for 10 s. A second after the program has begun nothing of it is stored until the end, by
+    for 20 s. A second after the program has begun nothing of it is stored until the end, by
     sequence; the other one flows; then everything is there, once and in order.
     """
     name = new_stream(allow_direct=True)
@@ -77,7 +77,7 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
         until(lambda: js.stream_info(name).last_seq >= begun + 20)
         ended = js.publish(mark, b"", [])
         still_paused = program.poll() is None
-        out, err = program.communicate(timeout=60)
+        out, err = program.communicate(timeout=120)
         status = program.returncode
         until(lambda: subjects_of(js, name, ended).count(a) > 30)
     finally:
