@@ -12,7 +12,6 @@ only within about twice a block's subjects of the block's end it scans instead.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from .. import subjects
@@ -54,36 +53,22 @@ FEW_SUBJECTS: Final = 32
 """Up to about so many matching subjects the lookup is as cheap as a scan."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionGroup:
-    """A group of partitions that shares a batch with others: its messages, and its weight."""
-
-    available: int
-    weight: int = 1
-
-
-def share_records(groups: Sequence[PartitionGroup], limit: int) -> list[int]:
+def share_records(available: Sequence[int], limit: int) -> list[int]:
     """
-    Splits `limit` fairly: a small group is served whole, what it leaves goes to the larger ones.
+    Splits `limit` in proportion to what is available, as Kafka's source does: so partitions that
+    lag go through the same time together, and a watermark finds no rows of one late.
 
-    Max-min fairness by weight; every group with messages gets at least one, so none starves (the
-    sum then exceeds `limit` only where there are more such groups than `limit`).
+    Each that has messages gets one at least, so none starves; where more have some than `limit`,
+    the sum exceeds it.
     """
-    granted = [min(1, group.available) for group in groups]
-    open_ = [i for i, group in enumerate(groups) if group.available > 1]
-    rest = limit - sum(granted)
-    while open_ and rest > 0:
-        weight = sum(groups[i].weight for i in open_)
-        fair = {i: rest * groups[i].weight // weight for i in open_}
-        small = [i for i in open_ if groups[i].available - 1 <= fair[i]]
-        if not small:
-            for i in open_:
-                granted[i] += fair[i]
-            break
-        for i in small:
-            granted[i] = groups[i].available
-            rest -= granted[i] - 1
-            open_.remove(i)
+    everything = sum(available)
+    if everything <= limit:
+        return list(available)
+    granted, seen, shared = [], 0, 0
+    for count in available:
+        seen += count
+        before, shared = shared, limit * seen // everything
+        granted.append(max(min(1, count), shared - before))
     return granted
 
 

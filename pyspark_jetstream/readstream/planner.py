@@ -157,20 +157,20 @@ class BatchPlanner:
         groups: list[list[SubjectPartition]] = (
             [list(layout)] if together else [[partition] for partition in layout]
         )
-        shares = [planning.PartitionGroup(sum(counts[p.index] for p in g), len(g)) for g in groups]
+        available = [sum(counts[p.index] for p in group) for group in groups]
         ends = list(upto)
         wanted: list[tuple[Span, int, int]] = []
         cut_groups: list[list[SubjectPartition]] = []
-        for group, share, granted in zip(
-            groups, shares, planning.share_records(shares, maximum), strict=True
+        for group, there, granted in zip(
+            groups, available, planning.share_records(available, maximum), strict=True
         ):
-            if granted >= share.available:
+            if granted >= there:
                 continue
             first = group[0]
             low, high = start.sequences[first.index], upto[first.index]
             of = layout.union_filter if together else first.filter
             if granted > 0:
-                wanted.append((Span(first.stream, of, low, high), share.available, granted))
+                wanted.append((Span(first.stream, of, low, high), there, granted))
                 cut_groups.append(group)
             for partition in group:
                 ends[partition.index] = low
