@@ -1,10 +1,12 @@
 """
 What the walk beside a model has not (`test_admission_walk`): blocks that go untouched or have no
-priorities beside some that have, sizes by name, and the errors of pauses.
+priorities beside some that have, ten thousand rows, sizes by name, and the errors of pauses.
 """
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
 from pyspark_jetstream.outbox.admission import AUTO_ROWS, queue_rows
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
-from ...kits.admission import FULL, IDLE, admission, drained, numbers, pause, rows
+from ...kits.admission import CRITICAL, FULL, IDLE, admission, drained, numbers, pause, rows
 from ...kits.options import rules_of
 
 
@@ -44,6 +46,30 @@ def test_rule_1_critical_rows_overtake_other_lanes():
 
     assert sent == [0]
     assert drained(one) == [4, 1, 2, 3, 5]
+
+
+def test_a_large_queue_in_pieces():
+    """
+    Ten thousand rows of a thousand lanes, taken in pieces: each once, lanes in order, critical
+    ones and what they drag first.
+    """
+    rng = random.Random(1)
+    one = admission()
+    text = " ".join(f"s{rng.randrange(1000)}.{rng.choice('cnnnl')}" for _ in range(10_000))
+    offered = rows(text)
+    one.offer(offered, 0.0, FULL)
+    order = drained(one, piece=500)
+
+    assert sorted(order) == list(range(10_000))
+    lanes = defaultdict(list)
+    codes = list(offered.codes)
+    for row in order:
+        lanes[codes[row]].append(row)
+    assert all(lane == sorted(lane) for lane in lanes.values())
+    urgent = [row for row, each in enumerate(offered.priorities.to_pylist()) if each == CRITICAL]
+    last = {offered.codes[row]: row for row in urgent}
+    ahead = order[: max(map(order.index, urgent)) + 1]
+    assert all(row <= last.get(offered.codes[row], -1) for row in ahead)
 
 
 @pytest.mark.parametrize(

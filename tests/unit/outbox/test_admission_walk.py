@@ -198,7 +198,7 @@ class Walk:
             held_bytes=SIZE * rng.choice([4, 60]),
             sheddable=frozenset(rng.choice(SHEDDABLE)),
             overload_window_s=rng.choice([0.5, 1.0, 4.0]),
-            queue_timeout_s=rng.choice([3.0, math.inf, math.inf, math.inf]),
+            queue_timeout_s=rng.choice([2.0, math.inf, math.inf]),
             publish_timeout_s=1e8,
             throttle_max_wait_s=1e9,
             by_subject=rng.random() < 0.8,
@@ -267,7 +267,7 @@ class Walk:
                 self.acked += 1
                 continue
             if fate < 0.8 and row.sent is None:
-                row.sent = max(row.came, self.now - self.rng.choice([0.0, 1.0, 7.0]))
+                row.sent = max(row.came, self.now - self.rng.choice([0.0, 1.0, 6.0]))
             if row.sent is not None and fate < 0.6:
                 row.unsure = row.sent
             if row.sent is not None:
@@ -288,7 +288,7 @@ class Walk:
                 filter, pause_s = rng.choice([*"abcde", ">"]), rng.choice([0.0, 0.5, 3.0])
                 pause(throttle, filter, pause_s, now)
             case 1:
-                throttle.refused(10077, rng.choice("abcde"), 0.7, now)
+                throttle.refused(10077, rng.choice("abcde"), 0.75, now)
             case 2:
                 pause(throttle, "a", 0.0, now, reason=Reason.MessageBufferSizeBreach)
             case 3:
@@ -297,7 +297,7 @@ class Walk:
                 self.one.overload.busy(now)
                 self.model.busy = now
             case _:
-                place, at = rng.choice([0, 1, None]), now + rng.choice([-0.6, 0.0, 0.9])
+                place, at = rng.choice([0, 1, None]), now + rng.choice([-0.5, 0.0, 1.0])
                 self.one.overload.pushed_back(place, at)
                 self.model.pushed[place] = max(at, self.model.pushed.get(place, at))
 
@@ -323,9 +323,11 @@ class Walk:
     def step(self) -> bool:
         """Something happens; whether the write is over."""
         one, model, rng = self.one, self.model, self.rng
-        self.now = round(self.now + rng.choice([0.0, 0.05, 0.4, 1.0]), 2)
-        one.take(0, self.now)  # a turn begins with it, which sees what is paused now
         event = rng.choice(["offer", "offer", "take", "answer", "word", "word", "expire", "late"])
+        self.now += rng.choice([0.0, 0.0625, 0.375, 1.0])
+        if event == "expire" and rng.random() < 0.7:  # when it is due, to the moment
+            self.now = max(self.now, min(model.next_deadline(self.now), self.now + 4.0))
+        one.take(0, self.now)  # a turn begins with it, which sees what is paused now
         if event == "expire" and self.expire():
             return True
         if event == "late":
