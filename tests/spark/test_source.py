@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,22 +122,28 @@ def test_max_bytes_per_trigger(
     assert max(run.sizes) in range(15, 22)
 
 
-def test_a_small_partition_is_not_starved(
+def test_partitions_of_a_backlog_go_through_it_together(
     run_query: RunQuery, new_stream: NewStream, publish: Publish
 ) -> None:
     """
-    Beside a partition with a deep backlog, a partition of another stream with few messages has
-    them in the first batch.
+    A batch has the same part of what waits in each partition, so none falls behind another in the
+    time of its messages; and it has one message at least, so a small one is not starved.
     """
     base = new_stream() + "H"
-    for p in range(2):
+    for p in range(3):
         new_stream(f"{base}-{p}", subjects=[f"{base}.{p}.>"])
-    publish([(f"{base}.0.x", b"hot")] * 400 + [(f"{base}.1.x", b"small")] * 5)
-    run = run_query(stream=f"{base}-{{partition}}", partitions=2, maxRecordsPerTrigger=50)
+    publish(
+        [(f"{base}.0.x", b"hot")] * 400 + [(f"{base}.1.x", b"half")] * 200
+        + [(f"{base}.2.x", b"small")] * 5
+    )  # fmt: skip
+    run = run_query(stream=f"{base}-{{partition}}", partitions=3, maxRecordsPerTrigger=60)
+    first, second = (Counter(row.partition for row in run.batches[batch]) for batch in (0, 1))
 
-    assert sum(row.partition == 1 for row in run.batches[0]) == 5
-    assert len(run.batches[0]) <= 50
-    assert len(run.rows) == 405
+    assert len(run.rows) == 605
+    for batch in (first, second):
+        assert batch[0] in range(35, 41)
+        assert batch[1] in range(17, 21)
+        assert batch[2] == 1
 
 
 def test_min_records_wait_for_more_or_for_the_delay(
