@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_stream
+from pyspark_jetstream.tasks import TaskRows
 from tests.kits.drivers import note_pids, session
 
 HOME = Path(os.environ["FAULT_HOME"])
@@ -41,6 +42,19 @@ def point(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class DyingRows:
+    """What tasks get of such a reader: its rows."""
+
+    def __init__(self, rows: TaskRows) -> None:
+        self._rows = rows
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for batch in self._rows.read(partition):
+            point("before the first row")
+            yield batch
+            point("after some rows")
+
+
 def dying(reader: type[DataSourceStreamReader]) -> type[DataSourceStreamReader]:
     """The reader, with the points of a batch's life at which it may die."""
 
@@ -57,11 +71,8 @@ def dying(reader: type[DataSourceStreamReader]) -> type[DataSourceStreamReader]:
             point("after planning")
             return tasks
 
-        def read(self, partition: Any) -> Iterator[Any]:
-            for batch in super().read(partition):
-                point("before the first row")
-                yield batch
-                point("after some rows")
+        def __reduce__(self) -> Any:
+            return DyingRows, (self.rows,)
 
         def commit(self, end: Any) -> None:
             point("before settling")
