@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from functools import cache
 from typing import Final
 
-gc.freeze()  # a process that begins has no garbage: importing the rest need not look for it
+_MAIN: Final = getattr(sys.modules.get("__main__"), "__spec__", None)
+if _MAIN is not None and _MAIN.name.startswith("pyspark."):
+    # Spark has just started this process for us, and it has no garbage yet: importing the rest need
+    # not look for it. In a program of somebody else's that is not ours to do.
+    gc.freeze()
 
 MAX_NAME: Final = 200
 """Characters of a query's name; what follows is cut off."""

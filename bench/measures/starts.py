@@ -41,9 +41,10 @@ _TIMES: Final = 10
 """Each process, so many times."""
 
 _FORKS: Final = """
-import importlib, json, os, pickle, resource, sys, traceback
+import importlib.util, json, os, pickle, resource, sys, traceback
 times, module, program, *arguments = sys.argv[1:]
 importlib.import_module(module)
+sys.modules["__main__"].__spec__ = importlib.util.find_spec(module)  # as Spark runs it, by -m
 import pyarrow as pa
 compiled = compile(program, "program", "exec")
 for _ in range(int(times)):
