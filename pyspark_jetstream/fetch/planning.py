@@ -55,8 +55,8 @@ FEW_SUBJECTS: Final = 32
 
 def share_records(available: Sequence[int], limit: int) -> list[int]:
     """
-    Splits `limit` in proportion to what is available, as Kafka's source does: so partitions that
-    lag go through the same time together, and a watermark finds no rows of one late.
+    Splits `limit` in proportion to what is available, as Kafka's source does: so partitions of
+    steady rates go through a backlog together, and a watermark finds no rows of one late.
 
     Each that has messages gets one at least, so none starves; where more have some than `limit`,
     the sum exceeds it.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +15,9 @@ from pyspark_jetstream.devserver import DevServer
 
 from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @pytest.mark.parametrize("read_mode", ["auto", "consumer", "direct"])
@@ -122,28 +124,45 @@ def test_max_bytes_per_trigger(
     assert max(run.sizes) in range(15, 22)
 
 
-def test_partitions_of_a_backlog_go_through_it_together(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
+def test_a_large_partition_has_no_late_rows(
+    stream_df: Callable[..., Any], new_stream: NewStream, publish: Publish, tmp_path: Path
 ) -> None:
     """
-    A batch has the same part of what waits in each partition, so none falls behind another in the
-    time of its messages; and it has one message at least, so a small one is not starved.
+    Two partitions of one hour, the one with ten times as many messages as the other, are read as a
+    backlog, a tenth a batch: they go through the hour together, so a watermark of a few minutes
+    drops no row of the large one, and each minute has all that it should. The small one has rows in
+    each batch.
     """
     base = new_stream() + "H"
-    for p in range(3):
+    for p in range(2):
         new_stream(f"{base}-{p}", subjects=[f"{base}.{p}.>"])
-    publish(
-        [(f"{base}.0.x", b"hot")] * 400 + [(f"{base}.1.x", b"half")] * 200
-        + [(f"{base}.2.x", b"small")] * 5
-    )  # fmt: skip
-    run = run_query(stream=f"{base}-{{partition}}", partitions=3, maxRecordsPerTrigger=60)
-    first, second = (Counter(row.partition for row in run.batches[batch]) for batch in (0, 1))
+    minutes = range(1, 61)  # Spark's first watermark is the minute 0
+    publish([(f"{base}.0.x", b"%d" % m) for m in minutes for _ in range(10)])
+    publish([(f"{base}.1.x", b"%d" % m) for m in minutes])
+    frame = stream_df(stream=f"{base}-{{partition}}", partitions=2, maxRecordsPerTrigger=66)
+    found: list[tuple[int, int]] = []
 
-    assert len(run.rows) == 605
-    for batch in (first, second):
-        assert batch[0] in range(35, 41)
-        assert batch[1] in range(17, 21)
-        assert batch[2] == 1
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        found.extend((row.minute, row["count"]) for row in batch.collect())
+
+    query = (
+        frame.selectExpr("timestamp_seconds(60 * CAST(CAST(data AS STRING) AS INT)) AS at")
+        .withWatermark("at", "5 minutes")
+        .groupBy("at").count()
+        .selectExpr("CAST(unix_seconds(at) / 60 AS INT) AS minute", "count")
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+    assert query.awaitTermination(300)
+    read = [each for each in query.recentProgress if each.numInputRows]
+    dropped = [o.numRowsDroppedByWatermark for each in read for o in each.stateOperators]
+
+    assert len(read) >= 10
+    assert sum(dropped) == 0
+    assert sorted(found) == [(minute, 11) for minute in range(1, max(found)[0] + 1)]
+    assert max(found)[0] >= 50  # the last minutes stay open
 
 
 def test_min_records_wait_for_more_or_for_the_delay(
