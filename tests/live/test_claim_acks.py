@@ -23,14 +23,21 @@ from .test_claimant import arrived, calm, claimant
 __all__ = ["calm", "claimant"]
 
 
-def test_heartbeats_say_when_they_are_overdue(new_stream, publish, claimant, nats_server):
-    """
-    Claims that are held and not confirmed are overdue; released, or confirmed, they are not.
-    """
+@pytest.fixture
+def claimed(new_stream, publish, claimant):
+    """A claimant of a stream with one message, and its claim of that."""
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
     (claim,) = one.claim(1, 30.0)[0]
+    return one, claim
+
+
+def test_heartbeats_say_when_they_are_overdue(claimed, nats_server):
+    """
+    Claims that are held and not confirmed are overdue; released, or confirmed, they are not.
+    """
+    one, claim = claimed
     beats = Heartbeats(connection_to(nats_server), 0.05)
     try:
         assert beats.overdue_s == 0
@@ -118,17 +125,12 @@ def test_claims_are_not_overdue_because_there_were_none(claimant, new_stream, na
         beats.close()
 
 
-def test_heartbeats_go_on_whatever_happens(
-    new_stream, publish, claimant, nats_server, monkeypatch, caplog
-):
+def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, caplog):
     """
     An error that nobody expected is logged, and the next heartbeats follow: a thread that ended
     would let all claims expire.
     """
-    name = new_stream()
-    publish([(f"{name}.x", b"")])
-    one = claimant(name, policy="overflow")
-    (claim,) = one.claim(1, 30.0)[0]
+    one, claim = claimed
     fails = iter([ValueError("surprise")] * 2)
 
     def failing(*args) -> None:
@@ -147,14 +149,11 @@ def test_heartbeats_go_on_whatever_happens(
         beats.close()
 
 
-def test_heartbeats_that_are_wanted_more_often(new_stream, publish, claimant, nats_server):
+def test_heartbeats_that_are_wanted_more_often(claimed, nats_server):
     """
     A consumer with a shorter ack wait does not wait for the heartbeat that the others want.
     """
-    name = new_stream()
-    publish([(f"{name}.x", b"")])
-    one = claimant(name, policy="overflow")
-    (claim,) = one.claim(1, 30.0)[0]
+    one, claim = claimed
     beats = Heartbeats(connection_to(nats_server), 3600.0)
     try:
         beats.hold(one.consumers[0], [claim.sequence])
