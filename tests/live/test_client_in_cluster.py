@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
+from contextlib import closing, suppress
 
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
-from pyspark_jetstream.errors import ApiError
+from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 
@@ -137,30 +138,33 @@ def test_a_replica_that_knows_no_leader_is_not_believed(cluster):
     was away, and has nothing. Nobody takes that for the stream's.
     """
     home, *others = cluster.servers
-    admin = Client(options(home.url, request_timeout_s=60.0))
-    js, name = JetStream(admin), "NOBODY"
-    replicated(js, name, 10)
-    while leader(js, name) == home.name:
-        js.call(f"STREAM.LEADER.STEPDOWN.{name}")
-        time.sleep(0.5)
-    asked = f"$JS.API.STREAM.INFO.{name}"
-    for other in others:
-        os.kill(other.pid, signal.SIGSTOP)
-    try:
-        deadline = time.monotonic() + 60
-        while "state" not in (answer := json.loads(admin.request(asked).data)):
-            assert time.monotonic() < deadline, answer
-            time.sleep(0.1)
-        hasty = Client(options(home.url, request_timeout_s=1.0))
-        with pytest.raises(ApiError, match="10008"):
-            JetStream(hasty).stream_info(name)
-        assert JetStream(hasty).stream_infos_now([name]) == [None]
-        hasty.close()
-    finally:
+    name, asked = "NOBODY", "$JS.API.STREAM.INFO.NOBODY"
+    with (
+        closing(Client(options(home.url, request_timeout_s=60.0))) as admin,
+        closing(Client(options(home.url, request_timeout_s=5.0))) as hasty,
+    ):
+        js = JetStream(admin)
+        replicated(js, name, 10)
+        while leader(js, name) == home.name:
+            js.call(f"STREAM.LEADER.STEPDOWN.{name}")
+            time.sleep(0.5)
         for other in others:
-            os.kill(other.pid, signal.SIGCONT)
-    found = js.stream_info(name).last_seq
-    admin.close()
+            os.kill(other.pid, signal.SIGSTOP)
+        try:
+            answer: dict = {}
+            deadline = time.monotonic() + 120
+            while "state" not in answer:  # until the replica has missed its leader
+                assert time.monotonic() < deadline, answer
+                time.sleep(0.1)
+                with suppress(RequestTimeoutError):
+                    answer = json.loads(hasty.request(asked).data)
+            with pytest.raises(ApiError, match="10008"):
+                JetStream(hasty).stream_info(name)
+            assert JetStream(hasty).stream_infos_now([name]) == [None]
+        finally:
+            for other in others:
+                os.kill(other.pid, signal.SIGCONT)
+        found = js.stream_info(name).last_seq
 
     assert "leader" not in answer["cluster"]
     assert found == 10
