@@ -133,6 +133,8 @@ class TaskRows(NamedTuple):
     """Whether rows are those of a Key-Value bucket."""
     drop_markers: bool | None = None
     """Of a range, at whose end its history is looked at; else None."""
+    stream: str | None = None
+    """Name in the column `stream` where a mirror of that stream is read; else None."""
 
     @classmethod
     def of(cls, options: StreamOptions, drop_markers: bool | None = None) -> TaskRows:
@@ -170,6 +172,11 @@ class TaskRows(NamedTuple):
         """
         extent = self.extent
         for batch in batches:
+            if self.stream is not None:
+                at = batch.schema.get_field_index("stream")
+                name = pa.scalar(self.stream, batch.schema.field(at).type)
+                names = pa.repeat(name, batch.num_rows)
+                batch = batch.set_column(at, batch.schema.field(at), names)
             if extent.header_filter is not None:
                 batch = batch.filter(_have(batch, *extent.header_filter))
             counts = _count(batch) if extent.include_count else None

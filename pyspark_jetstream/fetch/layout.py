@@ -99,6 +99,11 @@ class Layout:
         """What each partition is, as an offset has it."""
         return tuple((p.stream,) if p.filter is None else (p.stream, p.filter) for p in self)
 
+    def in_stream(self, name: str) -> Layout:
+        """The same partitions of another stream, which has the same messages."""
+        moved = (replace(partition, stream=name) for partition in self.partitions)
+        return replace(self, partitions=tuple(moved))
+
     def within(self, index: int) -> tuple[Layout, int]:
         """
         What the stream of a partition holds, and which of it that is: the number that its rows

@@ -22,17 +22,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ..client.info import StreamInfo, parse_time
 from ..client.jetstream import JetStream
-from ..errors import ApiError, PermissionsError
+from ..client.patience import Patience
+from ..errors import ApiError, OptionError, PermissionsError, ReadTimeoutError
 from ..sanitize import get_logger
 
 logger = get_logger(__name__)
 
 _DELETED: Final = 20_000
 """Missing sequences of a stream that are asked for one by one."""
+
+ANY: Final = "mirror"
+"""Value of `readFrom` that names no stream: the only mirror there is."""
 
 
 class OriginState(NamedTuple):
@@ -111,6 +116,63 @@ class Mirrors:
             return None
         is_whole = _is_whole(mirror, origin)
         return OriginState(origin.first_seq, origin.last_seq, tuple(deleted), is_whole)
+
+
+def mirror_to_read(js: JetStream, origin: StreamInfo, name: str) -> StreamInfo:
+    """
+    The mirror that a read takes instead of its stream, once it has come to the stream's end.
+
+    Args:
+        name: of the mirror, or `ANY`.
+
+    Raises:
+        OptionError: There is no such mirror, or it is no copy of the stream.
+        ReadTimeoutError: It does not come to the stream's end within `requestTimeout`.
+    """
+    if name == ANY:
+        listed = js.streams_listed(lambda each: each != origin.name)
+        names = [each for each, info in listed.items() if info and _is_plain(info, origin)]
+        if len(names) != 1:
+            what = f"several: {', '.join(sorted(names))}; give the name of one" if names else "none"
+            raise OptionError("readFrom", f"of mirrors of stream '{origin.name}' there are {what}")
+        (name,) = names
+    (mirror,) = js.stream_infos_there([name])
+    if mirror is None or not _is_plain(mirror, origin):
+        raise OptionError(
+            "readFrom",
+            f"no stream '{name}' is a copy of stream '{origin.name}': expected a mirror of it, made"
+            " after it, that transforms no subject",
+        )
+    patience = Patience(js.client.options.request_timeout_s, mirror.last_seq, longest_s=1.0)
+    while mirror.last_seq < origin.last_seq:
+        if patience.over:
+            raise ReadTimeoutError(
+                origin.name,
+                0,
+                f"mirror '{name}' stands at sequence {mirror.last_seq}, the stream at"
+                f" {origin.last_seq}, and it has not moved for {patience.timeout_s:.0f}s"
+                " (requestTimeout); see `nats stream info`, or read without readFrom",
+            )
+        patience.pause()
+        mirror = js.stream_info(name)
+        patience.progress(mirror.last_seq)
+    return mirror
+
+
+def lack_of(
+    js: JetStream, mirror: StreamInfo, origin: StreamInfo, start: int, end: int
+) -> str | None:
+    """What of (start, end] the mirror lacks and its origin has; None if it has all of that."""
+    begin = max(start + 1, origin.first_seq)
+    before = range(begin, min(mirror.first_seq, end + 1))
+    if not before and not mirror.num_deleted:
+        return None
+    if max(mirror.num_deleted, origin.num_deleted) > _DELETED:
+        return f"has more than {_DELETED:,} gaps, or the stream has; nobody can compare them"
+    deleted = frozenset(js.deleted(origin.name) if origin.num_deleted else ())
+    missing = chain(before, js.deleted(mirror.name) if mirror.num_deleted else ())
+    first = next((s for s in missing if begin <= s <= end and s not in deleted), None)
+    return None if first is None else f"lacks the message with sequence {first}"
 
 
 def _is_plain(mirror: StreamInfo, origin: StreamInfo) -> bool:

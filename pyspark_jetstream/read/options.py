@@ -34,6 +34,10 @@ BATCH_OPTIONS: Final = table(
     Option("endingTimestamp", "", value_of.moments, "",
         "End before this time: RFC 3339, or `-10m`. If several streams are read, JSON by stream is"
         " taken as well."),
+    Option("readFrom", "read_from", value_of.stream_name, "",
+        "Read the messages of `stream` from this mirror of it, so that producers of the stream do"
+        " not feel the read. `mirror` means the only mirror that there is. A message that the"
+        " mirror lacks is an error."),
     Option("multiLast", "multi_last", value_of.filters, "",
         "Take a snapshot: the last message of every subject that matches. The filters are a comma"
         " list or a JSON list.",
@@ -113,6 +117,8 @@ def read_options(
         return _bucket(values)
     for name in ("keys", "history"):
         needs(values, name, "bucket")
+    for name in ("bucket", "multiLast", *_CALLS):
+        exclusive(values, name, "readFrom")
     if any(name in values for name in _CALLS):
         return _call(values)
     needs(values, "maxBytes", "batch")
@@ -183,6 +189,8 @@ class RangeOptions(StreamOptions):
 
     ending: Starting
     drop_markers: bool
+    read_from: str | None = None
+    """The mirror that has the messages, or `mirrors.ANY`; None where the stream itself is read."""
 
 
 def range_options(values: Values) -> RangeOptions:
@@ -191,4 +199,7 @@ def range_options(values: Values) -> RangeOptions:
     """
     common = stream_values(values)
     exclusive(values, "endingOffsets", "endingTimestamp")
+    if "readFrom" in values:
+        one_stream(values, "a read from a mirror")
+        parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
     return values.fill(RangeOptions, **common, ending=ending_of(values))

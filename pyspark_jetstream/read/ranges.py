@@ -16,10 +16,12 @@ from typing import Final
 
 from ..client.connection import borrow
 from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
+from ..fetch.mirrors import lack_of, mirror_to_read
 from ..fetch.survey import Span, Survey, check_direct, total
 from ..tasks import RangeRead, ReadTask, SentAsRows, TaskRows, direct_tasks
 from .narrowing import CLOCKS_S, shifted
@@ -36,6 +38,8 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
         self.rows = TaskRows.of(options, options.drop_markers)
+        if options.read_from is not None:
+            self.rows = self.rows._replace(stream=options.stream)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -61,7 +65,30 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
             starts = tuple(self._first(survey.layout, infos, starts))
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
+            if options.read_from is not None:
+                origin, bounds = infos[options.stream], (min(starts), max(ends))
+                mirror = self._mirror(survey.js, origin, options.read_from, *bounds)
+                layout = survey.layout.in_stream(mirror.name)
+                survey, infos = Survey(client, options), {mirror.name: mirror}
+                survey.take(layout)
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
+
+    def _mirror(
+        self, js: JetStream, origin: StreamInfo, name: str, start: int, end: int
+    ) -> StreamInfo:
+        """
+        The mirror that has the messages of (start, end] for this read.
+
+        Raises:
+            DataLossError: It has not all of them.
+        """
+        mirror = mirror_to_read(js, origin, name)
+        check_direct(mirror, "readFrom")
+        lack = lack_of(js, mirror, origin, start, end)
+        if lack is not None:
+            what = f"mirror '{mirror.name}' {lack}; read without readFrom"
+            report_loss(DataLossError(origin.name, 0, what), self._options.fail_on_data_loss)
+        return mirror
 
     def _check_order(self, layout: Layout, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options

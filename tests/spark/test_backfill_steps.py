@@ -345,6 +345,22 @@ def test_messages_of_no_partition_are_not_missing(
     assert [(each["rows"], each["missing"]) for each in found] == [(4, 0), (3, 1)]
 
 
+def test_a_mirror_has_the_messages(
+    runs: Backfill, new_stream: NewStream, publish: Publish, js: JetStream, tmp_path: Path
+) -> None:
+    """With `readFrom` the stream has the plan, a mirror the messages, and rows are the stream's."""
+    name = new_stream()
+    publish([(f"{name}.x", b"m%d" % i) for i in range(30)])
+    mirror = {"name": f"{name}-copy", "mirror": {"name": name}, "allow_direct": True}
+    js.create_stream(mirror)
+    runs.of_range(10, stream=name, readFrom="mirror")
+    assert list(runs.run(tmp_path)["streams"]) == [name]
+    check_manifest(tmp_path)
+
+    rows = parquet_rows(tmp_path)
+    assert [(row["stream"], row["sequence"]) for row in rows] == [(name, i) for i in range(1, 31)]
+
+
 @pytest.mark.slow
 def test_a_snapshot_is_as_of_its_plan(
     runs: Backfill, new_stream: NewStream, publish: Publish, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -235,3 +236,18 @@ def test_what_publishers_may_wait_goes_with_the_connection(parse):
     assert parse({"stream": "S"}).connection.max_publish_delay_s is None
     options = parse({"stream": "S", "maxPublishDelay": "20ms"})
     assert options.connection.max_publish_delay_s == 0.02
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ({"multiLast": ">"}, "option 'readFrom': contradicts option 'multiLast'"),
+        ({"sequence": "1"}, "option 'readFrom': contradicts option 'sequence'"),
+        ({"stream": "S,T"}, "option 'stream': a read from a mirror has one stream"),
+        ({"stream": "S-{partition}", "partitions": "2"}, "option 'stream': expected a stream name"),
+    ],
+)
+def test_a_mirror_is_read_instead_of_one_stream(others, why):
+    with pytest.raises(OptionError, match=f"^{re.escape(why)}"):
+        parse_read({"stream": "S", "readFrom": "C"} | others)
+    assert parse_read({"stream": "S", "readFrom": "C"}).read_from == "C"

@@ -117,6 +117,8 @@ class RangeSource:
                 several=Several(tuple(streams)),
             )
         reads = [_range_of(task) for task in JetStreamRangeReader(pinned).partitions()]
+        if parsed.read_from is not None:
+            reads = [replace(read, stream=parsed.stream) for read in reads]
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])
