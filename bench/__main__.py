@@ -82,7 +82,7 @@ def main() -> int:
         "pressure": lambda: pressure.parts(seconds, arguments.repeat),
         "buckets": lambda: {"buckets": lambda: buckets.part(seconds, arguments.repeat)},
         "disk": lambda: {"disk": lambda: disk.part(seconds, arguments.repeat)},
-        "neighbours": lambda: {"neighbours": lambda: neighbours.part(2 * seconds)},
+        "neighbours": lambda: neighbours.parts(2 * seconds),
         "starts": lambda: {"starts": starts.part},
     }
     for phase, measures in parts.items():

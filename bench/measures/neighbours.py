@@ -2,7 +2,8 @@
 What publishers feel of reads: PubAcks while one, two, four and eight tasks read a stream beside.
 
 No Spark: each task is a process that reads its part of the stream over and over, as a task of
-`spark.read` does, by a consumer of its own or by direct get. A publish waits twice for what the
+`spark.read` does, by a consumer of its own or by direct get; or it plans and reads a snapshot over
+and over. A publish waits twice for what the
 tasks have asked for and not got, when it arrives and for its PubAck (docs/design.md, "A good
 neighbour"). So it is timed from when it was sent, and those that follow do not wait for it.
 """
@@ -10,7 +11,7 @@ neighbour"). So it is timed from when it was sent, and those that follow do not 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,10 +20,12 @@ from rich.table import Table
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.fetch.directget import DirectRead, read_direct
 from pyspark_jetstream.fetch.own import Own, OwnAttempt
 from pyspark_jetstream.options import parse_read
+from pyspark_jetstream.read.options import SnapshotOptions
+from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 
 from ..comparisons import Part, Times
 from ..others.bare import Counted
@@ -35,6 +38,9 @@ _SIZE: Final = 91
 """Bytes of a payload."""
 
 _SUBJECTS: Final = 1_000
+_SNAPSHOT_SUBJECTS: Final = 50_000
+"""With so many the package looks them up by name: messages are twelve times as many."""
+
 _TASKS: Final = (1, 2, 4, 8)
 _TOGETHER: Final = (
     (("read", 50), ("read", 500), ("other", 500)),
@@ -53,6 +59,13 @@ _WAYS: Final = {
 }
 
 
+_SNAPSHOTS: Final = {
+    "snapshot": ("snapshot", {}),
+    "snapshot, maxPublishDelay=20ms": ("snapshot", {"maxPublishDelay": "20ms"}),
+}
+_Ways = Mapping[str, tuple[str, Mapping[str, str]]]
+
+
 @dataclass(slots=True)
 class _Seen:
     """What tasks read, and what publishers saw meanwhile."""
@@ -67,26 +80,50 @@ class _Seen:
         return sum(self.rates) / len(self.rates) if self.rates else 0.0
 
 
-def part(seconds: float) -> Part:
+def parts(seconds: float) -> dict[str, Callable[[], Part]]:
     """
-    Publishes without a read, then beside each way to read and number of tasks.
+    Publishers without a read, then beside each way to read and number of tasks.
 
     Args:
         seconds: how long publishes are timed.
     """
-    with DevServer() as server, closing(_client(server.url, {})) as client:
+
+    def alone() -> Part:
+        with DevServer() as server:
+            return _part("reads", server.url, _WAYS, _TASKS, 1, seconds)
+
+    def replicated() -> Part:
+        with DevCluster(3) as cluster:
+            return _part("reads of R3", cluster.servers[0].url, _WAYS, _TASKS, 3, seconds)
+
+    def snapshots() -> Part:
+        with DevServer() as server:
+            return _part("snapshots", server.url, _SNAPSHOTS, (1, 2), 1, seconds)
+
+    return {
+        "neighbours": alone,
+        "neighbours on three replicas": replicated,
+        "neighbours of snapshots": snapshots,
+    }
+
+
+def _part(
+    name: str, url: str, ways: _Ways, numbers: Sequence[int], replicas: int, seconds: float
+) -> Part:
+    subjects = _SNAPSHOT_SUBJECTS if ways is _SNAPSHOTS else _SUBJECTS
+    with closing(_client(url, {})) as client:
         js = JetStream(client)
-        for name in ("READ", "OTHER"):
-            subjects = ["payloads.>"] if name == "READ" else ["other.>"]
-            js.create_stream({"name": name, "subjects": subjects, "allow_direct": True})
-        publish_payloads(server.url, _SIZE, _ROWS, _SUBJECTS)
-        seen = [_beside(server.url, "no read", [], seconds)]
-        for way, (how, options) in _WAYS.items():
-            for tasks in _TASKS:
+        config = {"allow_direct": True, "num_replicas": replicas}
+        js.create_stream({"name": "READ", "subjects": ["payloads.>"]} | config)
+        js.create_stream({"name": "OTHER", "subjects": ["other.>"]} | config)
+        publish_payloads(url, _SIZE, _ROWS, subjects)
+        seen = [_beside(url, "no read", [], subjects, seconds)]
+        for way, (how, options) in ways.items():
+            for tasks in numbers:
                 jobs = [
                     {
                         "do": "bench.measures.neighbours:read_over",
-                        "url": server.url,
+                        "url": url,
                         "way": how,
                         "after": _ROWS * task // tasks,
                         "until": _ROWS * (task + 1) // tasks,
@@ -94,12 +131,14 @@ def part(seconds: float) -> Part:
                     }
                     for task in range(tasks)
                 ]
-                name = f"{way}, {tasks} tasks" if tasks > 1 else f"{way}, 1 task"
-                seen.append(_beside(server.url, name, jobs, seconds))
-    return Part(_entries(seen), _table(seen))
+                of = f"{way}, {tasks} tasks" if tasks > 1 else f"{way}, 1 task"
+                seen.append(_beside(url, of, jobs, subjects, seconds))
+    return Part(_entries(seen), _table(name, seen))
 
 
-def _beside(url: str, name: str, jobs: list[dict[str, Any]], seconds: float) -> _Seen:
+def _beside(
+    url: str, name: str, jobs: list[dict[str, Any]], subjects: int, seconds: float
+) -> _Seen:
     seen = _Seen(name)
     for targets in _TOGETHER:
         with ExitStack() as stack:
@@ -113,7 +152,7 @@ def _beside(url: str, name: str, jobs: list[dict[str, Any]], seconds: float) -> 
                                 "call": "publish_timed",
                                 "url": url,
                                 "subject": "payloads" if to == "read" else to,
-                                "subjects": _SUBJECTS,
+                                "subjects": subjects,
                                 "size": _SIZE,
                                 "rate": rate,
                             }
@@ -147,9 +186,9 @@ def _entries(seen: list[_Seen]) -> list[Entry]:
     return made
 
 
-def _table(seen: list[_Seen]) -> Table:
+def _table(name: str, seen: list[_Seen]) -> Table:
     """A line for each way and number of tasks."""
-    table = Table("reads beside publishers")
+    table = Table(f"{name} beside publishers")
     table.add_column("rows/s", justify="right")
     for to, rate in seen[0].times:
         stream = "the stream read" if to == "read" else "another"
@@ -170,7 +209,24 @@ def read_over(
     """For a process of its own: reads `(after, until]` over and over until told to stop."""
     with closing(_client(url, options)) as client:
         client.connection.ping(10.0)
-        child.run(lambda: _read(client, way, after, until, child.is_stopped))
+        if way == "snapshot":
+            child.run(lambda: _snapshots(url, options, child.is_stopped))
+        else:
+            child.run(lambda: _read(client, way, after, until, child.is_stopped))
+
+
+def _snapshots(url: str, options: Mapping[str, str], is_stopped: Callable[[], bool]) -> Counted:
+    rows = 0
+    while not is_stopped():
+        read = parse_read({"servers": url, "stream": "READ", "multiLast": ">", **options})
+        assert isinstance(read, SnapshotOptions)
+        reader = JetStreamSnapshotReader(read)
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                rows += batch.num_rows
+            if is_stopped():
+                break
+    return Counted(rows)
 
 
 def _read(
