@@ -43,6 +43,7 @@ from .. import subjects, values
 from ..client import wire
 from ..client.blocks import direct
 from ..client.connection import Client, borrow
+from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
@@ -63,7 +64,7 @@ from ..values import stream_name
 from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
-from .gets import Ending, ForeignAnswerError, Found, Gets, found_of
+from .gets import Ending, ForeignAnswerError, Gets
 from .mirrors import Mirrors
 from .pace import FAR_S, appetite_of
 
@@ -379,14 +380,7 @@ class DirectCalls:
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> None:
         """Messages for these calls from the stream's leader."""
-        queries = []
-        for i in which:
-            query = calls[i].query()
-            if calls[i].start_time:
-                # The time may stand for a deleted message's sequence; with a filter it goes on.
-                query.setdefault("next_by_subj", subjects.REST)
-            queries.append((self.stream, query))
-        messages = self._js.messages_of(queries)
+        messages = self._js.messages_of([(self.stream, calls[i].query()) for i in which])
         for i, message in zip(which, messages, strict=True):
             if message is not None:
                 subject, time = message.subject.encode(), message.time.encode()
@@ -467,17 +461,19 @@ class DirectCalls:
         if not call.multi_last:
             query = replace(call, batch=None, max_bytes=None).query()
             query.setdefault("next_by_subj", ">")  # steps over what was deleted
-            return self._js.messages_get(self.stream, [query])[0] is not None
+            return self._js.message_get(self.stream, **query) is not None
         if answer.ending.code != 404:
             return False
         up_to = call.up_to_seq
         if call.up_to_time is not None:
             later = self._js.message_get(self.stream, start_time=call.up_to_time)
-            up_to = later[0] - 1 if later is not None else None
-        firsts = self._js.messages_get(
-            self.stream, [{"seq": 1, "next_by_subj": filter_} for filter_ in call.multi_last]
+            up_to = later.sequence - 1 if later is not None else None
+        firsts = self._js.messages_of(
+            [(self.stream, {"seq": 1, "next_by_subj": filter_}) for filter_ in call.multi_last]
         )
-        return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
+        return any(
+            each is not None and (up_to is None or each.sequence <= up_to) for each in firsts
+        )
 
     def _within(self, call: DirectCall) -> DirectCall:
         """

@@ -174,5 +174,5 @@ def _prefix(js: JetStream, info: StreamInfo, bucket: str) -> str:
     if mirror and not mirror.get("subject_transforms"):
         first = js.message_get(info.name, seq=1, next_by_subj=bucket_prefix("*") + subjects.REST)
         if first is not None:
-            return bucket_prefix(subjects.tokens(first[1])[1])
+            return bucket_prefix(subjects.tokens(first.subject)[1])
     return bucket_prefix(bucket)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..client.connection import away_s
+from ..client.info import Found
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import ReadTimeoutError
@@ -30,7 +31,6 @@ from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.decoding.markers import purges
 from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import DirectCalls, Page
-from ..fetch.gets import Found
 from ..fetch.pace import FAR_S
 from .lasts import LastOfEach
 from .manycalls import together
@@ -127,8 +127,8 @@ class Lookups:
             if answer.ending.up_to is not None:
                 return answer.ending.up_to >= pin
             # Nothing of all of them, which only the leader can know.
-            queries = [{"last_by_subj": name} for name in left]
-            return not any(self._js.messages_get(self._stream, queries))
+            queries = [(self._stream, {"last_by_subj": name}) for name in left]
+            return not any(self._js.messages_of(queries))
 
         left = list(names)
         while left:

@@ -298,8 +298,8 @@ def _other_lines(pieces: pa.Array, tokens: int, room: int) -> _Lines | None:
         sequences, times = (integers(take(words, every(tokens, count, at))) for at in (1, 3))
         return _Facts(sequences, times, first, last)
 
-    sizes = header[:count], total[:count]
-    return _Lines(block, *(pc.add(block, size) for size in sizes), told)
+    payload, end = (pc.add(block, size[:count]) for size in (header, total))
+    return _Lines(block, payload, end, told)
 
 
 def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:

@@ -347,8 +347,8 @@ def test_one_by_one_messages_are_those_of_the_columns(seed):
     found = gathered(server).take_each()
 
     assert [one.sequence for one in found] == [message.sequence for message in messages]
-    assert [list(one) for one in found] == [
-        list(row)
+    assert [one[:5] for one in found] == [
+        row
         for row in zip(
             *(column.to_pylist() for column in (
                 columns.subjects, columns.sequences, columns.times, columns.stored,
