@@ -183,7 +183,9 @@ def test_the_commit_drops_the_mapping(js, options, new_stream):
     Ledger(js).commit("m7", 0, 1, {})
 
     assert sorted(during) == ["$KV.SPARK_LEDGER.m7.0.0", "$KV.SPARK_LEDGER.m7.0.mapping"]
-    assert list(js.subject_counts(STREAM, ["$KV.SPARK_LEDGER.m7.>"])[1]) == ["$KV.SPARK_LEDGER.m7.committed"]
+    assert list(js.subject_counts(STREAM, ["$KV.SPARK_LEDGER.m7.>"])[1]) == [
+        "$KV.SPARK_LEDGER.m7.committed"
+    ]
 
 
 def test_a_mapping_the_ledger_cannot_hold_is_refused(options, new_stream, nats_server):
