@@ -35,7 +35,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
 
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
-        self.rows = TaskRows.of(options, options.drop_markers)
+        self.rows = TaskRows.of(options, options.drop_markers, ends=True)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
