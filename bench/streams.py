@@ -141,7 +141,7 @@ class Streams:
         try:
             yield name
         finally:
-            self._js.delete_consumer(stream, name)
+            self._js.delete_consumers([(stream, name)])
 
     @contextmanager
     def consumers(
@@ -167,7 +167,7 @@ class Streams:
             yield [name for _, name in made]
         finally:
             for stream, name in made:
-                self._js.delete_consumer(stream, name)
+                self._js.delete_consumers([(stream, name)])
 
 
 def publish_payloads(url: str, size: int, rows: int, subjects: int) -> Outcome:

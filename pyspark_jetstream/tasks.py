@@ -99,18 +99,11 @@ class Numbers(NamedTuple):
 
     def number(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches with that column."""
-        by = "stream"
-        number: Callable[[str], int | None] = self._of_stream
-        if self.template is not None:
-            classify = Layout.of_filters("", self.template, self.partitions).classifier()
-            assert classify is not None
-            by, number = "subject", self._of_subject(classify, self.template)
-        for batch in batches:
-            of = batch.column(by).dictionary_encode()
-            codes = map(number, of.dictionary.to_pylist())
-            column = pa.array(codes, pa.int32()).take(of.indices)
-            at = batch.schema.names.index("partition")
-            yield batch.set_column(at, batch.schema.field(at), column)
+        if self.template is None:
+            return numbered(batches, "stream", self._of_stream)
+        classify = Layout.of_filters("", self.template, self.partitions).classifier()
+        assert classify is not None
+        return numbered(batches, "subject", self._of_subject(classify, self.template))
 
     def _of_stream(self, name: str) -> int:
         return self.streams.get(name, 0)
@@ -131,41 +124,40 @@ class TaskRows(NamedTuple):
     numbers: Numbers | None = None
     is_keyed: bool = False
     """Whether rows are those of a Key-Value bucket."""
-    drop_markers: bool | None = None
-    """Of a range, at whose end its history is looked at; else None."""
+    drop_markers: bool = False
+    ends: bool = False
+    """Whether the history of a range is looked at when it is read: no later batch looks."""
     stream: str | None = None
     """Name in the column `stream` where a mirror of that stream is read; else None."""
 
     @classmethod
-    def of(cls, options: StreamOptions, drop_markers: bool | None = None) -> TaskRows:
+    def of(cls, options: StreamOptions, drop_markers: bool = False, ends: bool = False) -> TaskRows:
         """The rows of a read with these options."""
         is_keyed = options.bucket is not None
         numbers = Numbers.of(options)
-        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers)
+        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers, ends)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         rows = read_task(partition)
         if self.is_keyed:
-            yield from keyed(rows, self.include_headers)
-        elif self.drop_markers is None:
-            yield from self._wanted(rows)
-        else:
-            with_headers = self.include_headers or self.extent.needs_headers
-            yield from self._wanted(trimmed(rows, self.drop_markers, with_headers))
-            if isinstance(partition, ReadTask) and isinstance(partition.work, RangeRead | OwnRead):
-                with borrow(partition.connection) as client:
-                    History(JetStream(client), partition.work).end()
-
-    def _wanted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = self._trimmed(batches)
-        return rows if self.numbers is None else self.numbers.number(rows)
+            yield from keyed(rows, self.include_headers, self.drop_markers)
+            return
+        rows = self._trimmed(rows)
+        yield from rows if self.numbers is None else self.numbers.number(rows)
+        if (
+            self.ends
+            and isinstance(partition, ReadTask)
+            and isinstance(partition.work, RangeRead | OwnRead)
+        ):
+            with borrow(partition.connection) as client:
+                History(JetStream(client), partition.work).end()
 
     def _trimmed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """
-        Batches with the rows (`headerFilter`) and columns that the read has: `count` behind the
-        others (`includeCount`), and `data` not with `includeData=false`. Headers, which both go by,
-        stay if `includeHeaders` wants them.
+        Batches with the rows (`dropMarkers`, `headerFilter`) and columns that the read has: `count`
+        behind the others (`includeCount`), and `data` not with `includeData=false`. Headers, which
+        all of them go by, stay if `includeHeaders` wants them.
 
         Raises:
             ReadError: A counter has more digits than a DECIMAL.
@@ -177,14 +169,28 @@ class TaskRows(NamedTuple):
                 name = pa.scalar(self.stream, batch.schema.field(at).type)
                 names = pa.repeat(name, batch.num_rows)
                 batch = batch.set_column(at, batch.schema.field(at), names)
+            if self.drop_markers:
+                batch = without_markers(batch)
             if extent.header_filter is not None:
                 batch = batch.filter(_have(batch, *extent.header_filter))
             counts = _count(batch) if extent.include_count else None
-            if extent.needs_headers and not self.include_headers:
+            if not self.include_headers and "headers" in batch.schema.names:
                 batch = batch.drop_columns(["headers"])
             if not extent.include_data:
                 batch = batch.drop_columns(["data"])
-            yield batch if counts is None else batch.append_column(COUNT, counts)
+            if batch.num_rows:
+                yield batch if counts is None else batch.append_column(COUNT, counts)
+
+
+def numbered(
+    batches: Iterator[pa.RecordBatch], by: str, number: Callable[[str], int | None]
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the column `partition` made of another one of text."""
+    for batch in batches:
+        of = batch.column(by).dictionary_encode()
+        numbers = pa.array(map(number, of.dictionary.to_pylist()), pa.int32())
+        at = batch.schema.names.index("partition")
+        yield batch.set_column(at, batch.schema.field(at), numbers.take(of.indices))
 
 
 class SentAsRows:
@@ -403,38 +409,3 @@ def _count(batch: pa.RecordBatch) -> pa.Array:
             " it stands in data as text",
         )
     return texts.cast(COUNT.type)
-
-
-def trimmed(
-    batches: Iterator[pa.RecordBatch], drop_markers: bool, include_headers: bool
-) -> Iterator[pa.RecordBatch]:
-    """Batches with or without markers, which show in the headers, and headers."""
-    for batch in batches:
-        if drop_markers:
-            batch = without_markers(batch)
-        if not include_headers and batch.schema.names[-1] == "headers":
-            batch = batch.select(batch.schema.names[:-1])
-        if batch.num_rows:
-            yield batch
-
-
-def shaped(
-    batches: Iterator[pa.RecordBatch],
-    layout: Layout,
-    drop_markers: bool,
-    include_headers: bool,
-    partition: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """
-    Batches with the partitions of their subjects (or all with `partition`), with or without
-    markers and headers. A subject that belongs to no partition has null there.
-    """
-    classify = layout.classifier() if partition is None else None
-    for batch in trimmed(batches, drop_markers, include_headers):
-        if classify is not None:
-            codes = [classify(subject) for subject in batch.column("subject").to_pylist()]
-            partitions = pa.array(codes, pa.int32())
-        else:
-            partitions = pa.repeat(pa.scalar(partition or 0, pa.int32()), batch.num_rows)
-        at = batch.schema.names.index("partition")
-        yield batch.set_column(at, batch.schema.field(at), partitions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..foreign import base64_bytes, each, flag, number, record, text, time
 from . import wire
@@ -192,6 +192,9 @@ SUCCESS: Final = record({})
 ERROR: Final = record({}, {"code": _NUMBER, "err_code": _NUMBER, "description": text})
 """The error in any answer."""
 
+
+_NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
+"""`Found.stored` of a message without headers."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -381,17 +384,28 @@ class StoredMessage:
     """Time when the message was stored, in the server's text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored message's place, without its content."""
+class Found(NamedTuple):
+    """A stored message as a direct get brought it."""
 
-    stream: str
+    subject: bytes
     sequence: int
-    subject: str
-    pending: int
-    """Messages of the same filter behind it (batched direct get only)."""
-    nbytes: int = 0
-    """Bytes of subject, header lines and payload."""
+    time: bytes
+    stored: bytes
+    """Lines before the server's header lines (`blocks`)."""
+    data: bytes
+    pending: int = 0
+    """Messages of the same request behind it (batched direct get only)."""
+
+    @property
+    def lines(self) -> bytes | None:
+        """The header lines it was stored with; None where it was stored with something else."""
+        return lines_of(self.stored)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that count towards `max_bytes`."""
+        block = 0 if self.stored == _NONE else len(self.stored) + len(wire.CRLF)
+        return len(self.subject) + block + len(self.data)
 
 
 def stream_info_of(answer: Any) -> StreamInfo:
@@ -412,12 +426,6 @@ def stream_info_of(answer: Any) -> StreamInfo:
         sources=answer.get("sources") or [],
         last_time=state.get("last_ts") or "",
     )
-
-
-def found_of(answer: Any) -> tuple[int, str]:
-    """Sequence and subject of the message that STREAM.MSG.GET answers."""
-    message = _MESSAGE(answer)["message"]
-    return message["seq"], message["subject"]
 
 
 def message_of(answer: Any) -> StoredMessage:
@@ -464,16 +472,9 @@ def consumer_info_of(answer: Any) -> ConsumerInfo:
     )
 
 
-def stored_of(got: Direct, data: bytes = b"") -> Stored:
-    """The place of a message that a direct get brought, with this payload."""
-    return Stored(
-        stream=got.stream.decode("utf-8", "replace"),
-        sequence=got.sequence,
-        subject=got.subject.decode("utf-8", "replace"),
-        pending=got.pending,
-        # A message without headers has this preamble, too, when the server adds its own.
-        nbytes=len(got.subject) + max(0, len(got.stored) - len(b"NATS/1.0\r\n")) + len(data),
-    )
+def found_of(got: Direct, data: bytes) -> Found:
+    """The message that a direct get brought."""
+    return Found(got.subject, got.sequence, got.time, got.stored, data, got.pending)
 
 
 def microseconds(time: datetime) -> int:

@@ -42,7 +42,7 @@ from .info import (
     STREAM,
     SUCCESS,
     ConsumerInfo,
-    Stored,
+    Found,
     StoredMessage,
     StreamInfo,
     SubjectPage,
@@ -50,7 +50,6 @@ from .info import (
     consumer_name_of,
     found_of,
     message_of,
-    stored_of,
     stream_info_of,
 )
 from .patience import Patience
@@ -351,21 +350,9 @@ class JetStream:
                 if not {(error.err_code, error.description), (error.err_code, None)} & _NOT_THERE:
                     raise
 
-    def message_get(self, stream: str, **query: Any) -> tuple[int, str] | None:
-        """Sequence and subject of one message from the leader (STREAM.MSG.GET), or None."""
-        return self.messages_get(stream, [query])[0]
-
-    def messages_get(
-        self, stream: str, queries: Sequence[dict[str, Any]]
-    ) -> list[tuple[int, str] | None]:
-        """
-        `message_get` of several queries in one round trip.
-
-        A time stands for the first message that is not older. The server makes a sequence of it,
-        which may be that of a deleted message; with a filter it goes on to the next.
-        """
-        bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for q in queries]
-        return self._messages([(stream, body) for body in bodies], found_of)
+    def message_get(self, stream: str, **query: Any) -> StoredMessage | None:
+        """One message from the leader (STREAM.MSG.GET), or None."""
+        return self.messages_of([(stream, query)])[0]
 
     def last_messages(self, stream: str, subjects: list[str]) -> list[StoredMessage | None]:
         """The last message of each subject, from the stream's leader (STREAM.MSG.GET)."""
@@ -391,22 +378,21 @@ class JetStream:
         """
         `messages` of several (stream, query), in one round trip, for callers that look at what was
         stored for headers themselves.
-        """
-        return self._messages(queries, message_of)
 
-    def _messages(
-        self, queries: Sequence[tuple[str, dict[str, Any]]], read: Callable[[Any], T]
-    ) -> list[T | None]:
+        A time stands for the first message that is not older. The server makes a sequence of it,
+        which may be that of a deleted message; with a filter it goes on to the next.
+        """
         if not queries:
             return []
+        bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for _, q in queries]
         requests = [
-            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(query).encode())
-            for stream, query in queries
+            (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(body).encode())
+            for (stream, _), body in zip(queries, bodies, strict=True)
         ]
-        messages: list[T | None] = []
+        messages: list[StoredMessage | None] = []
         for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
             try:
-                messages.append(self.answer(subject, reply, read))
+                messages.append(self.answer(subject, reply, message_of))
             except ApiError as error:
                 if error.err_code != NO_MESSAGE_FOUND:
                     raise
@@ -428,7 +414,7 @@ class JetStream:
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
 
-    def next_messages(self, queries: list[tuple[str, dict[str, Any]]]) -> list[Stored | None]:
+    def next_messages(self, queries: list[tuple[str, dict[str, Any]]]) -> list[Found | None]:
         """
         For each (stream, query) the first message a batched direct get of one finds.
 
@@ -446,7 +432,7 @@ class JetStream:
         ]
         version = self.client.connection.version
         require(version, COUNTED, _COUNTS)
-        answers: list[Stored | None] = [None] * len(queries)
+        answers: list[Found | None] = [None] * len(queries)
         left = list(range(len(queries)))
         patience = Patience(self.client.options.request_timeout_s, pause_s=_MIRROR_PAUSE_S)
         while True:
@@ -461,15 +447,14 @@ class JetStream:
                     raise ApiError(
                         requests[index][0], reply.status, 0, reply.description or "no direct get"
                     )
-                stored = stored_of(got, reply.data)
-                if stored.stream != queries[index][0]:
+                if got.stream.decode("utf-8", "replace") != queries[index][0]:
                     left.append(index)  # a mirror of it answered, which may hold less, or more
                 elif not got.batched:
                     raise unsupported(version, COUNTED, _COUNTS)
                 else:
-                    answers[index] = stored
+                    answers[index] = found_of(got, reply.data)
             again = [(queries[i][0], {"next_by_subj": ">"} | queries[i][1]) for i in missing]
-            there = self._messages(again, found_of)  # by the leaders' word
+            there = self.messages_of(again)  # by the leaders' word
             left += [index for index, found in zip(missing, there, strict=True) if found]
             if not left:
                 return answers
@@ -541,17 +526,8 @@ class JetStream:
             calls.append((subject, json.dumps(body).encode()))
         return self._answers(calls, consumer_info_of)
 
-    def subjects(self, stream: str, filter: str) -> list[str]:
-        """The subjects the stream has messages of that the filter matches."""
-        answer = self.call(f"STREAM.INFO.{stream}", {"subjects_filter": filter}, LISTING)
-        return list(answer["state"].get("subjects") or ())
-
-    def delete_consumer(self, stream: str, consumer: str) -> None:
-        """Deletes the consumer; one that is gone already is fine."""
-        self.delete_consumers([(stream, consumer)])
-
     def delete_consumers(self, of: Sequence[tuple[str, str]]) -> None:
-        """`delete_consumer` of several (stream, consumer) in one round trip."""
+        """Deletes several (stream, consumer) in one round trip; those gone already are fine."""
         calls = [(f"{self.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream, name in of]
         for (subject, _), reply in zip(calls, self._asked(calls), strict=True):
             with suppress(ConsumerNotFoundError):

@@ -155,7 +155,7 @@ def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) ->
 def is_read(js: JetStream, read: Slice, last: int) -> bool:
     """Whether the range has nothing more behind `last`, by the word of the stream's leader."""
     following = js.message_get(read.stream, seq=last + 1, next_by_subj=read.filter or ">")
-    return following is None or following[0] > read.end
+    return following is None or following.sequence > read.end
 
 
 def recount(js: JetStream, read: Slice, pairs: int = _COUNTS) -> int:

@@ -31,6 +31,7 @@ Ranges of a stream are read by `directget`, which is faster for many messages.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,7 +43,8 @@ import pyarrow as pa
 from .. import subjects, values
 from ..client import wire
 from ..client.blocks import direct
-from ..client.connection import Client, borrow
+from ..client.connection import Client, away_s, borrow
+from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.options import parse_connection
 from ..client.patience import Patience
@@ -59,13 +61,16 @@ from ..errors import (
     TooManySubjectsError,
 )
 from ..option import parsed
+from ..sanitize import get_logger
 from ..values import stream_name
-from .call import MAX_MATCHES, PAGE_MESSAGES, DirectCall
+from .call import MAX_MATCHES, PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
-from .gets import Ending, ForeignAnswerError, Found, Gets, found_of
+from .gets import Ending, ForeignAnswerError, Gets
 from .mirrors import Mirrors
-from .pace import FAR_S, appetite_of
+from .pace import FAR_S, appetite_of, pace_of
+
+logger = get_logger(__name__)
 
 _TOGETHER: Final = 500
 _TOGETHER_FAR: Final = 10_000
@@ -73,6 +78,9 @@ _TOGETHER_FAR: Final = 10_000
 
 _BYTES_TOGETHER: Final = 24 << 20
 """Bytes of their answers at the most: the server cuts off a reader that is 64 MiB behind."""
+
+_FAR_BYTES: Final = 1 << 20
+"""Bytes of each of several calls under way together, give or take its last message."""
 
 _FEW: Final = 16
 """Messages of a stream with mirrors that are asked of its leader directly, in one round trip."""
@@ -88,6 +96,14 @@ class Page(NamedTuple):
     found: list[Found]
     ending: Ending
     """Its code is 204 at a batch's end, 404 where there was nothing."""
+
+    def is_as_of(self, sequence: int) -> bool:
+        """
+        Whether whoever answered had come to this sequence, where that shows: not if there was
+        nothing.
+        """
+        up_to = self.ending.up_to
+        return up_to is None or up_to >= sequence
 
 
 class Message(NamedTuple):
@@ -379,14 +395,7 @@ class DirectCalls:
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> None:
         """Messages for these calls from the stream's leader."""
-        queries = []
-        for i in which:
-            query = calls[i].query()
-            if calls[i].start_time:
-                # The time may stand for a deleted message's sequence; with a filter it goes on.
-                query.setdefault("next_by_subj", subjects.REST)
-            queries.append((self.stream, query))
-        messages = self._js.messages_of(queries)
+        messages = self._js.messages_of([(self.stream, calls[i].query()) for i in which])
         for i, message in zip(which, messages, strict=True):
             if message is not None:
                 subject, time = message.subject.encode(), message.time.encode()
@@ -397,54 +406,87 @@ class DirectCalls:
         self._largest = max(self._largest, 1, len(message.stored) + len(message.data))
         return message
 
-    def ask(self, call: DirectCall, good: Callable[[Page], bool] | None = None) -> Page:
+    def ask(self, call: DirectCall) -> Page:
+        """`answers` of one call."""
+        ((_, page),) = self.answers([call])
+        return page
+
+    def answers(
+        self, calls: Sequence[DirectCall], good: Callable[[Page], bool] = lambda _: True
+    ) -> Iterator[tuple[int, Page]]:
         """
-        One request for several messages and all it brings; asked again until it is `good`.
+        For each call for several messages the place of the call, and all that one request for it
+        brings; asked again until that is `good`. Far away several are under way at one time.
+
+        Nothing else may be asked on the connection before the last one is handed on.
 
         Raises:
             ReadTimeoutError: No whole answer that counts within `requestTimeout`.
         """
+        left = dict(enumerate(calls))
         patience = self._patience()
         while True:
-            try:
-                answer = self._asked(self._smaller(call), patience.deadline)
-            except (NotConnectedError, RequestTimeoutError) as error:
-                if not error.retryable:
-                    raise
-                self._appetite.shrink()
-                self._client.drop()
-            else:
-                self._appetite.grow()
-                if answer is not None and (good is None or good(answer)):
-                    return answer
-            self._wait(patience, call)
+            for place, page in self._answered(list(left.items()), patience):
+                if good(page):
+                    del left[place]
+                    yield place, page
+                    patience.renew()
+            if not left:
+                return
+            self._wait(patience, next(iter(left.values())))
 
-    def _smaller(self, call: DirectCall) -> DirectCall:
+    def _answered(
+        self, calls: Sequence[tuple[int, DirectCall]], patience: Patience
+    ) -> Iterator[tuple[int, Page]]:
+        """Asks once for each call; what does not count, or is lost, is left out."""
+        client, appetite = self._client, self._appetite
+        pace = pace_of((client.options, self.stream, "calls"))
+        waiting, under_way = deque(calls), deque[tuple[int, DirectCall]]()
+        gets: Gets | None = None
+        try:
+            trip_s = away_s(client.connection) if len(calls) > 1 else 0.0
+            most_bytes = _FAR_BYTES if trip_s >= FAR_S else PAGE_BYTES
+            each_bytes = appetite.limit(most_bytes) + client.connection.max_payload
+            gets = Gets(client, self.stream, self._mirrors, BATCHED)
+            while waiting or under_way:
+                most = appetite.limit(pace.together(trip_s, each_bytes))
+                if self._mirrors.have_answered:  # what they say is proven alone
+                    most = 1
+                while waiting and len(under_way) < most:
+                    under_way.append(waiting.popleft())
+                    gets.ask(self._smaller(under_way[-1][1], most_bytes).query())
+                try:
+                    ending = gets.gather(patience.deadline)
+                except ForeignAnswerError:
+                    self._mirrors.have_answered = True
+                    under_way.popleft()
+                    continue
+                place, call = under_way.popleft()
+                if ending.code not in (204, 404):
+                    gets.abandon()
+                    self._refused(call, ending.code, ending.text)
+                    return
+                size, found = gets.kept, gets.take_each()
+                appetite.grow()
+                pace.answered(len(found), len(found), size, ending.took_s)
+                yield place, Page(found, ending)
+        except (NotConnectedError, RequestTimeoutError) as error:
+            if not error.retryable:
+                raise
+            logger.info("%d calls are asked again: %s", len(under_way) + len(waiting), error)
+            appetite.shrink()
+            client.drop()
+        finally:
+            if gets is not None:
+                gets.close()
+
+    def _smaller(self, call: DirectCall, most_bytes: int) -> DirectCall:
         """The call for as much as is asked for at a time; what it leaves is pending."""
-        if call.max_bytes is None:
-            return call
-        batch = call.batch
-        if batch is not None:
-            batch = min(batch, self._appetite.limit(PAGE_MESSAGES))
-        return replace(call, batch=batch, max_bytes=self._appetite.limit(call.max_bytes))
+        batch = call.batch and min(call.batch, self._appetite.limit(PAGE_MESSAGES))
+        max_bytes = min(call.max_bytes or most_bytes, most_bytes)
+        return replace(call, batch=batch, max_bytes=self._appetite.limit(max_bytes))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
-
-    def _asked(self, call: DirectCall, deadline: float) -> Page | None:
-        """One request; None when what came does not count."""
-        gets = Gets(self._client, self.stream, self._mirrors, BATCHED)
-        try:
-            gets.ask(call.query())
-            ending = gets.gather(deadline)
-            found = gets.take_each()
-        except ForeignAnswerError:
-            return None
-        finally:
-            gets.close()
-        if ending.code not in (204, 404):
-            self._refused(call, ending.code, ending.text)
-            return None
-        return Page(found, ending)
 
     def _refused(self, call: DirectCall, code: int, text: str) -> None:
         """Returns where asking again may help."""
@@ -467,17 +509,19 @@ class DirectCalls:
         if not call.multi_last:
             query = replace(call, batch=None, max_bytes=None).query()
             query.setdefault("next_by_subj", ">")  # steps over what was deleted
-            return self._js.messages_get(self.stream, [query])[0] is not None
+            return self._js.message_get(self.stream, **query) is not None
         if answer.ending.code != 404:
             return False
         up_to = call.up_to_seq
         if call.up_to_time is not None:
             later = self._js.message_get(self.stream, start_time=call.up_to_time)
-            up_to = later[0] - 1 if later is not None else None
-        firsts = self._js.messages_get(
-            self.stream, [{"seq": 1, "next_by_subj": filter_} for filter_ in call.multi_last]
+            up_to = later.sequence - 1 if later is not None else None
+        firsts = self._js.messages_of(
+            [(self.stream, {"seq": 1, "next_by_subj": filter_}) for filter_ in call.multi_last]
         )
-        return any(first is not None and (up_to is None or first[0] <= up_to) for first in firsts)
+        return any(
+            each is not None and (up_to is None or each.sequence <= up_to) for each in firsts
+        )
 
     def _within(self, call: DirectCall) -> DirectCall:
         """

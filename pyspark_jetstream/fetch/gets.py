@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ..client import wire
-from ..client.blocks import Direct, direct, lines_of
+from ..client.blocks import Direct, direct
 from ..client.connection import Client, Reply
+from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.versions import COUNTED, Version, require, unsupported
 from ..errors import NotConnectedError, ProtocolError, RequestTimeoutError
@@ -37,37 +38,6 @@ _FIRST_BYTES: Final = 1 << 16
 """First size of the buffer, which grows with the answers."""
 
 _CAPABILITY: Final = "batched direct get"
-
-
-_NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
-"""`Found.stored` of a message without headers."""
-
-
-class Found(NamedTuple):
-    """A message as it came."""
-
-    subject: bytes
-    sequence: int
-    time: bytes
-    stored: bytes
-    """Lines before the server's header lines (`blocks`)."""
-    data: bytes
-
-    @property
-    def lines(self) -> bytes | None:
-        """The header lines it was stored with; None where it was stored with something else."""
-        return lines_of(self.stored)
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes that count towards `max_bytes`."""
-        block = 0 if self.stored == _NONE else len(self.stored) + len(wire.CRLF)
-        return len(self.subject) + block + len(self.data)
-
-
-def found_of(got: Direct, data: bytes) -> Found:
-    """The message that a direct get brought."""
-    return Found(got.subject, got.sequence, got.time, got.stored, data)
 
 
 class ForeignAnswerError(Exception):

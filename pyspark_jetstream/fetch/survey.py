@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from .. import subjects
 from ..client.connection import Client, away_s
-from ..client.info import ConsumerInfo, Mark, Stored, StreamInfo
+from ..client.info import ConsumerInfo, Found, Mark, StreamInfo
 from ..client.jetstream import STREAM_NOT_FOUND, JetStream
 from ..client.marks import replaced
 from ..client.versions import require
@@ -687,20 +687,13 @@ class Survey:
         because of one would lose messages.
         """
         empty = [span.start >= span.end for span in spans]
-        asked: dict[str, list[int]] = {}
-        for place, span in enumerate(spans):
-            if not empty[place]:
-                asked.setdefault(span.stream, []).append(place)
-        for stream, all_places in asked.items():
-            for low in range(0, len(all_places), _TOGETHER):
-                places = all_places[low : low + _TOGETHER]
-                queries = [
-                    {"seq": spans[place].start + 1, "next_by_subj": spans[place].filter or ">"}
-                    for place in places
-                ]
-                found = self.js.messages_get(stream, queries)
-                for place, following in zip(places, found, strict=True):
-                    empty[place] = following is None or following[0] > spans[place].end
+        asked = [place for place, is_empty in enumerate(empty) if not is_empty]
+        for low in range(0, len(asked), _TOGETHER):
+            places = asked[low : low + _TOGETHER]
+            queries = [_behind(spans[place], spans[place].start) for place in places]
+            found = self.js.messages_of([(name, {"next_by_subj": ">"} | q) for name, q in queries])
+            for place, following in zip(places, found, strict=True):
+                empty[place] = following is None or following.sequence > spans[place].end
         return empty
 
     def before(self, moment: datetime, infos: Mapping[str, StreamInfo]) -> dict[str, int]:
@@ -711,7 +704,7 @@ class Survey:
     def _before(self, stream: str, info: StreamInfo, moment: str) -> int:
         """The last sequence stored before an RFC 3339 time."""
         first = self.js.message_get(stream, start_time=moment)
-        return first[0] - 1 if first is not None else info.last_seq
+        return first.sequence - 1 if first is not None else info.last_seq
 
 
 def total(counts: Sequence[int | None]) -> int | None:
@@ -741,7 +734,7 @@ def _behind(span: Span, sequence: int) -> tuple[str, dict[str, Any]]:
     return span.stream, query
 
 
-def _counted(span: Span, first: Stored | None, beyond: Stored | None) -> int | None:
+def _counted(span: Span, first: Found | None, beyond: Found | None) -> int | None:
     """
     What is between the first message behind a span's start and the first behind its end; None if
     that seems to be nothing, by a replica that may lag.

@@ -153,8 +153,8 @@ class Usage:
             # microseconds'.
             count = max(0, a - b)
             if count and sample is not None:
-                mean = self._sizes.get((name, filter), float(sample.nbytes))
-                self._sizes[name, filter] = mean + _NEW * (sample.nbytes - mean)
+                mean = self._sizes.get((name, filter), float(sample.stored_bytes))
+                self._sizes[name, filter] = mean + _NEW * (sample.stored_bytes - mean)
             came.append(Came(count, round(count * self._sizes.get((name, filter), 0.0))))
         return came
 

@@ -13,20 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from .. import subjects
 from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
-from ..fetch.decoding.keys import keyed
 from ..fetch.decoding.rows import kept
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.options import StreamOptions
 from ..fetch.survey import Survey, check_direct
 from ..subjects import bucket_prefix
-from ..tasks import ReadTask, Work, read_task
+from ..tasks import ReadTask, SentAsRows, TaskRows, Work
 from ..values import LATEST, Starting
 from .narrowing import Narrowing
 from .options import BucketOptions, RangeOptions
@@ -38,25 +36,14 @@ from .snapshotplanner import Snapshots
 
 @dataclass(frozen=True, slots=True)
 class BucketRead:
-    """The work of one task: messages of the bucket's stream, and what to make of them."""
+    """The work of one task: messages of the bucket's stream, of some keys."""
 
     messages: Work
     prefix: str
     """Prefix of the keys' subjects."""
     keys: tuple[str, ...]
-    include_headers: bool
-    drop_markers: bool
-
-    @classmethod
-    def of(cls, messages: Work, prefix: str, options: BucketOptions) -> BucketRead:
-        """The work of reading these messages with these options."""
-        return cls(messages, prefix, options.keys, options.include_headers, options.drop_markers)
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        return keyed(self._wanted(client), self.include_headers, self.drop_markers)
-
-    def _wanted(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The messages, without those that only lie between."""
         wanted = [subjects.matcher(f"{self.prefix}{key}") for key in self.keys]
         for batch in kept(self.messages.batches(client)):
@@ -68,11 +55,12 @@ class BucketRead:
             yield batch
 
 
-class JetStreamBucketReader(NarrowedReader):
+class JetStreamBucketReader(SentAsRows, NarrowedReader):
     """Reads the latest values of a bucket, as of now or then, or its history."""
 
     def __init__(self, options: BucketOptions) -> None:
         self._options = options
+        self.rows = TaskRows.of(options, options.drop_markers)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -91,18 +79,13 @@ class JetStreamBucketReader(NarrowedReader):
                 options,
                 filters=tuple(f"{prefix}{key}" for key in options.keys),
                 include_headers=True,
-                drop_markers=False,
             )
             narrowing = _of_subjects(self.narrowing, prefix)
             reads = self._history if options.history else self._latest
             return [
-                ReadTask(options.connection, BucketRead.of(read, prefix, options))
+                ReadTask(options.connection, BucketRead(read, prefix, options.keys))
                 for read in reads(client, planned, prefix, narrowing)
             ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        return read_task(partition)
 
     def _latest(
         self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
@@ -174,5 +157,5 @@ def _prefix(js: JetStream, info: StreamInfo, bucket: str) -> str:
     if mirror and not mirror.get("subject_transforms"):
         first = js.message_get(info.name, seq=1, next_by_subj=bucket_prefix("*") + subjects.REST)
         if first is not None:
-            return bucket_prefix(subjects.tokens(first[1])[1])
+            return bucket_prefix(subjects.tokens(first.subject)[1])
     return bucket_prefix(bucket)

@@ -37,7 +37,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
 
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
-        self.rows = TaskRows.of(options, options.drop_markers)
+        self.rows = TaskRows.of(options, options.drop_markers, ends=True)
         if options.read_from is not None:
             self.rows = self.rows._replace(stream=options.stream)
 

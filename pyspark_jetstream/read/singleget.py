@@ -33,12 +33,12 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, PermissionsError
 from ..fetch.call import DirectCall
-from ..fetch.decoding.rows import RowBuilder, kept
+from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_subjects
 from ..sanitize import get_logger
-from ..tasks import ReadTask, SentAsRows, TaskRows, shaped
+from ..tasks import ReadTask, SentAsRows, TaskRows, numbered
 from .options import CallOptions
 
 logger = get_logger(__name__)
@@ -53,8 +53,6 @@ class CallRead:
     leader: bool
     """Whether the user may ask the stream's leader."""
     layout: Layout
-    include_headers: bool
-    drop_markers: bool
     on_invalid_subject: str = "fail"
 
     def __repr__(self) -> str:
@@ -64,8 +62,9 @@ class CallRead:
         """The rows."""
         builder = RowBuilder(self.stream, include_headers=True, on_invalid=self.on_invalid_subject)
         pages = DirectCalls(client, self.stream, self.leader).pages(self.call)
-        batches = kept(record_batch(builder, page) for page in pages)
-        return shaped(batches, self.layout, self.drop_markers, self.include_headers)
+        batches = (record_batch(builder, page) for page in pages)
+        classify = self.layout.classifier()
+        return batches if classify is None else numbered(batches, "subject", classify)
 
 
 class JetStreamCallReader(SentAsRows, DataSourceReader):
@@ -73,7 +72,7 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
 
     def __init__(self, options: CallOptions) -> None:
         self._options = options
-        self.rows = TaskRows.of(options)
+        self.rows = TaskRows.of(options, options.drop_markers)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -97,8 +96,6 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
             self._call(info.now if info is not None else datetime.now(UTC)),
             leader,
             resolve_layout(options, configs),
-            options.needs_headers,
-            options.drop_markers,
             options.on_invalid_subject,
         )
         return [ReadTask(options.connection, work)]

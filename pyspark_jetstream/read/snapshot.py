@@ -31,7 +31,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
 
     def __init__(self, options: SnapshotOptions) -> None:
         self._options = options
-        self.rows = TaskRows.of(options)
+        self.rows = TaskRows.of(options, options.drop_markers)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -123,11 +123,10 @@ def picks(
             stream=snapshot.stream,
             plan=snapshotplan.pack(piece, named=rows <= snapshotplan.NAMED),
             up_to=snapshot.sequence,
-            include_headers=options.needs_headers,
+            include_headers=options.needs_headers or options.drop_markers,  # they show there
             fail_on_data_loss=options.fail_on_data_loss,
             layout=layout,
             partition=partition,
-            drop_markers=options.drop_markers,
             mark=snapshot.mark,
             on_invalid_subject=options.on_invalid_subject,
         )

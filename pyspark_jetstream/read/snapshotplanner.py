@@ -163,13 +163,13 @@ class Snapshots:
         if up_to_time.resolve(info.now) > max(datetime.now(UTC), info.now):
             raise OptionError("upToTime", f"'{up_to_time.text}' lies in the future")
         following = self._js.message_get(self._stream, start_time=up_to_time.rfc3339(info.now))
-        if following is not None and following[0] == info.origin:
+        if following is not None and following.sequence == info.origin:
             logger.warning(
                 "stream=%s: upToTime '%s' lies before its first message, so the snapshot has no"
                 " rows", self._stream, up_to_time.text,
             )  # fmt: skip
         # ADR-31 leaves it open; the server takes a message of that very moment for a later one.
-        return following[0] - 1 if following is not None else info.last_seq
+        return following.sequence - 1 if following is not None else info.last_seq
 
     # ── the messages ─────────────────────────────────────────────────────────────────────────
 

@@ -24,7 +24,7 @@ from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import DirectRead, read_direct
 from ..fetch.layout import Layout
-from ..tasks import shaped
+from ..tasks import numbered
 from . import snapshotplan
 
 _ONE_BY_ONE: Final = 10_000
@@ -47,7 +47,6 @@ class PickRead:
     layout: Layout
     partition: int | None
     """None where the subject decides."""
-    drop_markers: bool
     mark: Mark | None = None
     """The stream as the plan saw it; None where the caller checks that it is still the same."""
     on_invalid_subject: str = "fail"
@@ -58,19 +57,19 @@ class PickRead:
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
         batches = read_picks(client, self)
-        return shaped(batches, self.layout, self.drop_markers, self.include_headers, self.partition)
+        classify = self.layout.classifier() if self.partition is None else None
+        return batches if classify is None else numbered(batches, "subject", classify)
 
 
 def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
     """
-    The planned messages, markers among them; the column `partition` is 0.
+    The planned messages, markers among them; the column `partition` is 0 where subjects decide.
 
     Raises:
         SnapshotLossError: Some left the stream since the plan was made (`failOnDataLoss`).
         ReadTimeoutError: No progress within `requestTimeout`.
     """
     plan = snapshotplan.unpack(read.plan)
-    headers = read.include_headers or read.drop_markers  # markers show there
     js, mark = JetStream(client), read.mark
     if mark is not None and js.stream_info(read.stream).created != mark.created:
         _report(read, plan.num_rows, plan, "the stream was made anew")
@@ -84,17 +83,17 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         start=wanted[0].as_py() - 1,
         end=wanted[-1].as_py(),
         expected=None,
-        include_headers=headers,
+        include_headers=read.include_headers,
         fail_on_data_loss=read.fail_on_data_loss,
         mark=mark,
     )
     if snapshotplan.is_dense(plan["sequence"]):
-        builder = RowBuilder(read.stream, headers, read.on_invalid_subject, wanted)
+        builder = _builder(read, wanted)
         for batch in read_direct(client, between, builder):
             fetched.append(batch.column("sequence"))
             yield batch
     calls = DirectCalls(client, read.stream)
-    builder = RowBuilder(read.stream, headers, read.on_invalid_subject)
+    builder = _builder(read)
     history = History(js, between)
     gone = [plan.slice(0, 0)]
     left = snapshotplan.missing(plan, fetched)
@@ -120,6 +119,12 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
             "replaced, deleted, purged or expired; keep more per subject (max_msgs_per_subject), or"
             " leave such subjects out with failOnDataLoss=false",
         )
+
+
+def _builder(read: PickRead, only: pa.Array | None = None) -> RowBuilder:
+    return RowBuilder(
+        read.stream, read.include_headers, read.on_invalid_subject, only, read.partition
+    )
 
 
 def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:

@@ -23,17 +23,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..client.connection import away_s
+from ..client.info import Found
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import ReadTimeoutError
 from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.decoding.markers import purges
 from ..fetch.decoding.rows import user_headers
-from ..fetch.directcalls import DirectCalls, Page
-from ..fetch.gets import Found
+from ..fetch.directcalls import DirectCalls
 from ..fetch.pace import FAR_S
 from .lasts import LastOfEach
-from .manycalls import together
 from .snapshotplan import shards
 
 _TOGETHER: Final = 128
@@ -70,7 +69,7 @@ class Lookups:
     def at(self, pin: int, counts: dict[str, int], replicas: int, seen: Seen) -> None:
         """Puts the last message of each subject at or below the pin to what has been seen."""
         left: list[str] = []
-        for names, found in self._latest_of_all(pin, list(counts)):
+        for names, found in self._latest(pin, list(counts)):
             last = {name: sequence for name, sequence in found.items() if sequence <= pin}
             seen.last.put(last)
             left += [name for name in names if name not in last]
@@ -93,52 +92,24 @@ class Lookups:
                 )
             patience.pause()
 
-    def _latest_of_all(
+    def _latest(
         self, pin: int, names: Sequence[str]
     ) -> Iterator[tuple[Sequence[str], dict[str, int]]]:
-        """The last messages of all names, some at a time, far away several requests at a time."""
-        client = self._js.client
-        size = _TOGETHER
-        while len(names) > size and away_s(client.connection) >= FAR_S:
-            size = _TOGETHER_FAR
-            asked = list(shards(names, size))
-            calls = [DirectCall(multi_last=tuple(part)) for part in asked]
+        """The last messages of all names, some at a time, by servers that have come to the pin."""
+        is_far = away_s(self._js.client.connection) >= FAR_S
+        size = _TOGETHER_FAR if is_far else _TOGETHER
+        while names:
+            parts = list(shards(names, size))
+            calls = [DirectCall(multi_last=tuple(part), max_bytes=PAGE_BYTES) for part in parts]
             left: list[str] = []
-            open_ = dict(enumerate(asked))
-            for place, answer in together(client, self._stream, calls):
-                up_to = answer.ending.up_to
-                if up_to is None or up_to < pin:
-                    continue
-                found, part = _sequences(answer.found), open_.pop(place)
+            for place, answer in self._calls.answers(calls, lambda page: page.is_as_of(pin)):
+                found, part = _sequences(answer.found), parts[place]
                 rest = [name for name in part if name not in found] if answer.ending.pending else []
                 yield [name for name in part if name in found or not rest], found
                 left += rest
-            few = len(left) > len(names) // 2  # large messages: looked up for nothing most times
-            names = left + [name for part in open_.values() for name in part]
-            if few or open_:
-                break
-        for part in shards(names, _TOGETHER):
-            yield part, _sequences(self._latest(pin, part))
-
-    def _latest(self, pin: int, names: Sequence[str]) -> Iterator[Found]:
-        """The last messages of the names, answered by a server that has come to the pin."""
-
-        def good(answer: Page) -> bool:
-            if answer.ending.up_to is not None:
-                return answer.ending.up_to >= pin
-            # Nothing of all of them, which only the leader can know.
-            queries = [{"last_by_subj": name} for name in left]
-            return not any(self._js.messages_get(self._stream, queries))
-
-        left = list(names)
-        while left:
-            call = DirectCall(multi_last=tuple(left), max_bytes=PAGE_BYTES)
-            answer = self._calls.ask(call, good)
-            yield from answer.found
-            if answer.ending.pending == 0:
-                return
-            got = _sequences(answer.found)
-            left = [name for name in left if name not in got]
+            if len(left) > len(names) // 2:  # large messages: looked up for nothing most times
+                size = max(1, size // 8)
+            names = left
 
     def _changed(
         self,
@@ -165,15 +136,12 @@ class Lookups:
             DirectCall(multi_last=tuple(part), up_to_seq=pin, max_bytes=PAGE_BYTES)
             for part in parts
         ]
-        client = self._js.client
-        far = len(calls) > 1 and away_s(client.connection) >= FAR_S
-        answers = dict(together(client, self._stream, calls)) if far else {}
-        for place, part in enumerate(parts):
-            last = _sequences((answers.get(place) or self._calls.ask(calls[place])).found)
+        found = [(place, _sequences(page.found)) for place, page in self._calls.answers(calls)]
+        for place, last in found:
             if replicas > 1:
                 last = self._proven(pin, last)
             seen.last.put(last)
-            left += [name for name in part if name not in last]
+            left += [name for name in parts[place] if name not in last]
         return left
 
     def _proven(self, pin: int, last: dict[str, int]) -> dict[str, int]:

@@ -193,10 +193,11 @@ class Copies:
                 )
         if behind is None or cut >= info.first_seq or not info.loses_the_oldest:
             return
-        next_: list[dict[str, Any]] = [
-            {"seq": cuts[feeding.feed] + 1, "next_by_subj": filter_} for filter_ in feeding.filters
+        next_ = [
+            (feeding.feed, {"seq": cuts[feeding.feed] + 1, "next_by_subj": filter_})
+            for filter_ in feeding.filters
         ]
-        wanted = [each[0] for each in self.js.messages_get(feeding.feed, next_) if each]
+        wanted = [each.sequence for each in self.js.messages_of(next_) if each is not None]
         begins = self.source(stream, behind).sequence
         if min(wanted, default=begins) < begins:
             raise CopyMismatchError(

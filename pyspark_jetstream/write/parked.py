@@ -468,9 +468,9 @@ class _Drain:
         client = self._streams.client
         js = JetStream(client)
         info = js.stream_info(name)
-        lasts = js.messages_get(name, [{"last_by_subj": subject} for subject in subjects])
+        lasts = js.messages_of([(name, {"last_by_subj": subject}) for subject in subjects])
         for subject, last in zip(subjects, lasts, strict=True):
-            end = last[0] if last is not None else 0
+            end = last.sequence if last is not None else 0
             number, created = self._behind.get(subject, (0, ""))
             since = number if created == info.created and number <= info.last_seq else 0
             since = max(since, self._scans.get(subject, (0, 0.0))[0])

@@ -52,10 +52,8 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "subject_pages": lambda js: js.subject_pages("S", [(">", 0), ("s.*", 1)]),
     "subject_counts": lambda js: js.subject_counts("S", ["s.>"]),
     "listed": lambda js: list(js.listed("S", ["s.>"])[1]),
-    "subjects": lambda js: js.subjects("S", "s.>"),
     "deleted": lambda js: js.deleted("S"),
     "message_get": lambda js: js.message_get("S", seq=3),
-    "messages_get": lambda js: js.messages_get("S", [{"seq": 1}, {"seq": 3}]),
     "messages": lambda js: js.messages("S", [{"seq": 3}, {"seq": 4}, {"seq": 999}]),
     "messages_of": lambda js: js.messages_of([("S", {"seq": 4}), ("S", {"seq": 999})]),
     "last_messages": lambda js: js.last_messages("S", ["s.1", "s.2"]),
@@ -74,7 +72,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "unpin": lambda js: js.unpin("S", "pinned", "spark"),
     "reset": lambda js: js.reset("S", "pinned", 2),
     "resets": lambda js: js.resets([("S", "pinned", 3)]),
-    "delete_consumer": lambda js: js.delete_consumer("S", "c"),
     "delete_consumers": lambda js: js.delete_consumers([("S", "c"), ("S", "none")]),
     "delete_stream": lambda js: js.delete_stream("S2"),
 }

@@ -74,7 +74,7 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
 
     assert len(seen) == 3
     assert js.consumer_info(name, "jobs").num_ack_pending == 0
-    js.delete_consumer(name, "jobs")
+    js.delete_consumers([(name, "jobs")])
     with pytest.raises(ConsumerNotFoundError, match="jobs"):
         ack(js.client, one.consumers[0], [claim.sequence], ACK)
 

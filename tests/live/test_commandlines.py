@@ -46,7 +46,7 @@ def increments(name, count, size=100, keys=7, fail_at=None):
 
 def sums(js, name):
     """The counters of a stream, as it has them."""
-    subjects = sorted(js.subjects(name, ">"))
+    subjects = sorted(js.subject_counts(name, [">"])[1])
     return {
         message.subject.rpartition(".")[2]: int(json.loads(message.data)["val"])
         for message in js.last_messages(name, subjects)

@@ -305,7 +305,7 @@ def test_a_consumer_deleted_under_a_limits_stream_is_made_again(js, deep, filter
     batches = read.batches(js.client)
     found = sequences([next(batches)])
     admin = JetStream(Client(js.client.options))
-    admin.delete_consumer(deep, read.consumer)
+    admin.delete_consumers([(deep, read.consumer)])
     admin.client.close()
 
     assert found + sequences(batches) == list(range(1, 50_001))
@@ -318,7 +318,7 @@ def test_that_a_consumer_was_deleted_is_said(js, new_stream, publish, caplog):
     stream = new_stream()
     publish([(f"{stream}.a", b"x")] * 3)
     read = reading(js, stream, 3)
-    js.delete_consumer(stream, read.consumer)
+    js.delete_consumers([(stream, read.consumer)])
 
     assert [row["sequence"] for row in rows(js.client, read)] == [1, 2, 3]
     said = [each.message for each in caplog.records if "makes it anew" in each.message]
@@ -337,7 +337,7 @@ def test_a_consumer_deleted_under_an_interest_stream_is_data_loss(js, new_stream
     batches = read.batches(js.client)
     found = sequences([next(batches)])
     admin = JetStream(Client(js.client.options))
-    admin.delete_consumer(stream, read.consumer)
+    admin.delete_consumers([(stream, read.consumer)])
     admin.client.close()
 
     if fail:
@@ -464,7 +464,7 @@ def test_a_consumer_in_the_way_is_a_clear_error(js, new_stream, publish):
     stream = new_stream()
     publish([(f"{stream}.a", b"") for _ in range(10)])
     read = reading(js, stream, 10)
-    js.delete_consumer(stream, read.consumer)
+    js.delete_consumers([(stream, read.consumer)])
     js.create_consumer(stream, consumer_config(read) | {"max_batch": 1})
 
     with pytest.raises(ConsumerEditedError, match="max_batch 1 where it was made with max_batch 0"):

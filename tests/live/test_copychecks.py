@@ -32,8 +32,8 @@ def sequences(js: JetStream, stream: str, subject: str) -> list[int]:
     """Where the messages of a subject are."""
     found, at = [], 1
     while (each := js.message_get(stream, seq=at, next_by_subj=subject)) is not None:
-        found.append(each[0])
-        at = each[0] + 1
+        found.append(each.sequence)
+        at = each.sequence + 1
     return found
 
 

@@ -238,7 +238,7 @@ def test_a_consumer_that_is_gone_is_not_missed(wire, js, new_stream, monkeypatch
     fill(js, stream, ROWS)
     query = Query(wire.url, stream, requestTimeout="60s")
     found = query.read(query.look())
-    js.delete_consumer(stream, "q-0")
+    js.delete_consumers([(stream, "q-0")])
     for _ in range(4):
         found += query.read(query.look())
     query.source.stop()

@@ -293,8 +293,8 @@ def test_it_looks_as_in_the_servers_own_words(nats_server, js, new_stream, seed)
     rows = Way(nats_server, None, stream).range(onInvalidSubject="replace")
 
     assert [row["subject"] for row in rows] == list(map(readable, stored))
-    asked = js.messages_get(stream, [{"seq": row["sequence"]} for row in rows])
-    assert [message[1] for message in asked] == [row["subject"] for row in rows]
+    asked = js.messages_of([(stream, {"seq": row["sequence"]}) for row in rows])
+    assert [message.subject for message in asked] == [row["subject"] for row in rows]
     assert js.subject_counts(stream, [">"])[1].keys() == {row["subject"] for row in rows}
 
 

@@ -86,7 +86,7 @@ def test_a_read_goes_on(server, js, caplog, mode):
 
 QUESTIONS = {
     "stream": lambda js: js.stream_info("S").last_seq,
-    "message": lambda js: js.message_get("S", seq=MESSAGES)[0],
+    "message": lambda js: js.message_get("S", seq=MESSAGES).sequence,
     "subjects": lambda js: js.subject_counts("S", [">"])[1]["S.a"],
     "count": lambda js: _count(js),
     "bucket": lambda js: Bucket(js, "B", "").replace("key", b"1", 0) and MESSAGES,

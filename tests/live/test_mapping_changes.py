@@ -179,11 +179,13 @@ def test_the_commit_drops_the_mapping(js, options, new_stream):
     """
     name = new_stream()
     write(mapped(options, {"in.*": f"{name}.$1"}), TaskName("m7", 0, 0), rows("in", 10))
-    during = js.subjects(STREAM, "$KV.SPARK_LEDGER.m7.>")
+    during = list(js.subject_counts(STREAM, ["$KV.SPARK_LEDGER.m7.>"])[1])
     Ledger(js).commit("m7", 0, 1, {})
 
     assert sorted(during) == ["$KV.SPARK_LEDGER.m7.0.0", "$KV.SPARK_LEDGER.m7.0.mapping"]
-    assert js.subjects(STREAM, "$KV.SPARK_LEDGER.m7.>") == ["$KV.SPARK_LEDGER.m7.committed"]
+    assert list(js.subject_counts(STREAM, ["$KV.SPARK_LEDGER.m7.>"])[1]) == [
+        "$KV.SPARK_LEDGER.m7.committed"
+    ]
 
 
 def test_a_mapping_the_ledger_cannot_hold_is_refused(options, new_stream, nats_server):

@@ -341,7 +341,7 @@ def test_a_consumer_that_an_interest_stream_keeps_messages_for_is_deleted(
     reader = reading(of)
     stream, name = of.streams[0], name_of(reader)
     config = js.consumer_info(stream, name).config
-    js.delete_consumer(stream, name)
+    js.delete_consumers([(stream, name)])
     of.publish(10)
     if how == "made anew":
         js.create_consumer(stream, config)
@@ -366,7 +366,7 @@ def test_a_consumer_that_nothing_depends_on_is_deleted(js, place, reading, reten
     """
     of = place(retention=retention)
     reader = reading(of)
-    js.delete_consumer(of.streams[0], name_of(reader))
+    js.delete_consumers([(of.streams[0], name_of(reader))])
     of.publish(10)
     reader.drain()
     reader.restart()

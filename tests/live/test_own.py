@@ -252,7 +252,7 @@ def test_a_consumer_that_is_deleted_is_made_again(js, deep, by):
         found += sequences([batch])
         for name in consumers(admin, deep):
             seen.add(name)
-            admin.delete_consumer(deep, name)
+            admin.delete_consumers([(deep, name)])
     left = kept(admin, deep)
     admin.client.close()
 
@@ -487,7 +487,7 @@ def test_where_no_more_consumers_may_be(js, new_stream, by_direct_get):
     batches = reading(stream, 50_000, expected=50_000).batches(js.client)
     found = sequences([next(batches)])
     (name,) = consumers(admin, stream)
-    admin.delete_consumer(stream, name)
+    admin.delete_consumers([(stream, name)])
     admin.create_consumer(stream, {"durable_name": "other", "ack_policy": "none"})
     found += sequences(batches)
     allowed = own.are_allowed(admin, [stream])[stream]

@@ -101,10 +101,10 @@ def test_readers_and_streams_that_hang_on_a_copy(
     """A consumer with messages to read, and a stream that is filled from a copy, hold it."""
     js.create_consumer(f"{made.origin}-1", {"durable_name": "reader", "ack_policy": "none"})
     said = refusal(js, made)
-    js.delete_consumer(f"{made.origin}-1", "reader")
+    js.delete_consumers([(f"{made.origin}-1", "reader")])
     js.create_consumer(f"{made.origin}-1", {"name": "spark-own-1", "ack_policy": "none"})
     read = refusal(js, made)
-    js.delete_consumer(f"{made.origin}-1", "spark-own-1")
+    js.delete_consumers([(f"{made.origin}-1", "spark-own-1")])
     mirror = new_stream(f"{made.origin}M", subjects=None, mirror={"name": f"{made.origin}-2"})
 
     assert "its consumer 'reader' has" in said

@@ -333,7 +333,7 @@ def test_a_stream_that_is_made_anew(js, new_stream, publish, query, what):
     assert one.step() == 10
     config = js.consumer_info(name, "jobs-0").config
     config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
-    js.delete_consumer(name, "jobs-0")
+    js.delete_consumers([(name, "jobs-0")])
     if what == "stream":
         js.delete_stream(name)
         js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})

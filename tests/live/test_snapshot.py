@@ -50,7 +50,7 @@ def random_history(js, stream, publish, rng, ttl=False) -> None:
         else:
             js.purge(stream, None, rng.randint(1, max(1, written // 3)))
         written = js.stream_info(stream).last_seq
-    while any(js.messages_get(stream, [{"seq": seq} for seq in expiring])):
+    while any(js.messages_of([(stream, {"seq": seq}) for seq in expiring])):
         time.sleep(0.1)
 
 

@@ -332,7 +332,7 @@ def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
     update(js, name, retention="interest")
     anew = reader(stream=name, consumer="others", readMode="consumer")
     tasks = planned(anew)[2]
-    js.delete_consumer(name, "reads-0")
+    js.delete_consumers([(name, "reads-0")])
     assert sequences(anew, tasks) == list(range(21, 31))
 
 
@@ -445,7 +445,7 @@ def test_a_commit_does_not_wait_for_a_consumer_that_is_gone(js, new_stream, publ
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(10)])
     _, end, tasks = planned(source, base)
     read = sequences(source, tasks)
-    js.delete_consumer(name, "c-0")
+    js.delete_consumers([(name, "c-0")])
     began = time.monotonic()
     source.commit(end)
     took = time.monotonic() - began

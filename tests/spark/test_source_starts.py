@@ -151,7 +151,7 @@ def test_deleted_consumer_is_made_again(
     name = new_stream()
     publish(numbered(name, 20))
     run_query(stream=name, consumer="gone")
-    js.delete_consumer(name, "gone-0")
+    js.delete_consumers([(name, "gone-0")])
     publish(numbered(name, 5))
 
     assert run_query(stream=name, consumer="gone").sequences == [21, 22, 23, 24, 25]
@@ -165,7 +165,7 @@ def test_deleted_consumer_of_an_interest_stream(
     run_query(stream=name, consumer="gone")
     publish(numbered(name, 5))
     run_query(stream=name, consumer="gone")
-    js.delete_consumer(name, "gone-0")
+    js.delete_consumers([(name, "gone-0")])
     publish(numbered(name, 5))
     with pytest.raises(StreamingQueryException, match="DataLossError.*gone-0"):
         run_query(stream=name, consumer="gone")

@@ -32,7 +32,7 @@ PINNED = ConsumerRead(
     partition=0, stream="S", filter=None, start=0, end=100, expected=90,
     include_headers=False, fail_on_data_loss=True, consumer="q-0", group="g",
 )  # fmt: skip
-PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None, False)
+PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None)
 WORKS = (
     RANGE,
     PICK,
@@ -40,8 +40,8 @@ WORKS = (
     by_own_consumer(PINNED, LAYOUT, None),
     by_own_consumer(RANGE, LAYOUT, "S.>"),
     ClaimedRead(0, "S", None, {1: ((1, 9),)}, False, True),
-    CallRead("S", DirectCall(seq=1), True, LAYOUT, False, False),
-    BucketRead(PICK, "$KV.B.", (">",), False, True),
+    CallRead("S", DirectCall(seq=1), True, LAYOUT),
+    BucketRead(PICK, "$KV.B.", (">",)),
     WarmUp(),
 )
 

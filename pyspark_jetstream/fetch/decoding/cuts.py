@@ -12,8 +12,8 @@ these words, too, so nothing is believed for them: where the sizes of a message 
 there must be a verb that suits the sizes of the next, a subject and the words again, with nothing
 between.
 
-**Alike** are the messages of nearly all windows: all with a block or all without, and their facts
-are as long as each other's. Then numbers stand where the first's do. **Others** take twice as long.
+**Alike** are the lines of nearly all windows: their facts are as long as each other's. Then numbers
+stand where the first's do. Others take half as long again.
 
 No I/O. Row order is wire order.
 """
@@ -21,6 +21,7 @@ No I/O. Row order is wire order.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache, reduce
 from typing import Final, NamedTuple, TypeAlias
 
@@ -55,6 +56,9 @@ _VERBS: Final = (b"HMSG", b"MSG")
 
 _NEXT: Final = tuple(CRLF + verb + b" " for verb in _VERBS)
 """Between a payload and the next subject."""
+
+_FOLLOWS: Final = int32(len(_NEXT[0]))
+"""Bytes that a piece has behind its payload at the least."""
 
 _NO_SUBJECT: Final = (b" ", b"\t", CRLF)
 """Bytes that end a subject, or the line."""
@@ -111,12 +115,73 @@ def cut(
         ValueError: Some facts are no numbers; also Arrow's.
     """
     pieces = pc.split_pattern(whole(window), words).values
-    count = min(len(pieces) - 1, room)
     verb, _, subject = pieces[0].as_py().partition(b" ")
-    if count < 1 or verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
+    if verb not in _VERBS or not subject or any(w in subject for w in _NO_SUBJECT):
         return None
-    found = _cut_alike(pieces, words, pin_tail, room, keep) if tokens == FACTS else None
-    return found or _cut_others(pieces, words, tokens, pin_tail, room, keep)
+    lines = _lines_alike(pieces, room) if tokens == FACTS else None
+    lines = lines or _other_lines(pieces, tokens, room)
+    if lines is None:
+        return None
+    text, last = pieces.buffers()[2], offsets(pieces)[2 : len(lines.end) + 2]
+    # Behind each message: the beginning of the next line, through its subject.
+    tails = _texts(text, lines.end, last)
+    long, short = (pc.starts_with(tails, each) for each in _NEXT)
+    if 0 < long.true_count < len(long):
+        subjects = pc.if_else(long, *(pc.binary_slice(tails, len(each), REST) for each in _NEXT))
+    else:
+        subjects = pc.binary_slice(tails, len(_NEXT[0 if long.true_count else 1]), REST)
+    has_block = pa.concat_arrays([pa.array([verb == _VERBS[0]]), long[:-1]])
+    proven = [
+        pc.or_(long, short),
+        pc.equal(pc.less(lines.block, lines.payload), has_block),
+        pc.greater(pc.binary_length(subjects), int32(0)),
+    ]
+    names = _text(subjects)
+    # Not a subject alone: another line stands there, and our words in its payload.
+    proven += [
+        pc.less(pc.find_substring(subjects, each), int32(0))
+        for each in _NO_SUBJECT
+        if each in names
+    ]
+    stored = None
+    if pin_tail or keep:
+        stored = _texts(text, lines.block, lines.payload)
+        proven.append(pc.ends_with(stored, pin_tail))
+    count = _leading(reduce(pc.and_, proven))
+    facts = lines.facts(count) if count else None
+    if facts is None:
+        return None
+    count = len(facts.sequences)
+    messages = Columns(
+        pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
+        facts.sequences,
+        facts.times,
+        _texts(text, lines.payload[:count], lines.end[:count]),
+        _stored(stored[:count], pin_tail) if stored is not None and keep else None,
+    )
+    # The bytes before a place of the pieces, and the words that were cut out on the way there.
+    taken = lines.end[count - 1].as_py() + len(CRLF) + count * len(words)
+    return Cut(messages, facts.first, facts.last, taken)
+
+
+class _Facts(NamedTuple):
+    """Facts of deliveries."""
+
+    sequences: pa.Array
+    times: pa.Array
+    first: DeliveryFacts
+    last: DeliveryFacts
+
+
+class _Lines(NamedTuple):
+    """The lines of messages, by what they say: where in the text of all pieces each begins."""
+
+    block: pa.Array
+    """INT32, as are the others: where its header block begins, its payload, and where that ends."""
+    payload: pa.Array
+    end: pa.Array
+    facts: Callable[[int], _Facts | None]
+    """Of so many of them, or of the first ones that have any."""
 
 
 def _text(texts: pa.Array) -> bytes:
@@ -126,13 +191,9 @@ def _text(texts: pa.Array) -> bytes:
     return bytes(texts.buffers()[2].slice(begin, end - begin).to_pybytes())
 
 
-def _cut_alike(
-    pieces: pa.Array, words: bytes, pin_tail: bytes, room: int, keep: bool
-) -> Cut | None:
+def _lines_alike(pieces: pa.Array, room: int) -> _Lines | None:
     count = min(len(pieces) - 2, room)
-    verb, _, subject = pieces[0].as_py().partition(b" ")
-    has_block = verb == _VERBS[0]
-    if count < 1 or (pin_tail and not has_block):
+    if count < 1:
         return None
     # Each is the rest of the line, header block, payload, and the beginning of the next line.
     rests = pieces.slice(1, count)
@@ -148,57 +209,22 @@ def _cut_alike(
     heads = pc.binary_slice(rests, width, stop).dictionary_encode()
     if len(heads.dictionary) > _MOST_SIZES:
         return None
-    blocks, payloads, ends = zip(*map(_places, heads.dictionary.to_pylist()), strict=True)
-    if min(ends) < 0 or any(
-        (block < payload) is not has_block for block, payload in zip(blocks, payloads, strict=True)
-    ):
+    found = list(zip(*map(_places, heads.dictionary.to_pylist()), strict=True))
+    if min(found[2]) < 0:
         return None
     begins = offsets(pieces)
-    text = pieces.buffers()[2]
     base = pc.add(begins[1 : count + 1], int32(width))
     block, payload, end = (
-        pc.add(base, take(pa.array(places, INT32), heads.indices))
-        for places in (blocks, payloads, ends)
+        pc.add(base, take(pa.array(places, INT32), heads.indices)) for places in found
     )
-    following = _NEXT[0 if has_block else 1]
-    last = begins[2 : count + 2]
-    count = _leading(pc.less(pc.add(end, int32(len(following))), last))
-    if not count:
-        return None
-    tails = _texts(text, end[:count], last[:count])
-    subjects = pc.binary_slice(tails, len(following), REST)
-    proven = [pc.starts_with(tails, following)]
-    names = _text(subjects)
-    proven += [
-        pc.less(pc.find_substring(subjects, each), int32(0))
-        for each in _NO_SUBJECT
-        if each in names
-    ]
-    stored = None
-    if pin_tail or (keep and has_block):
-        stored = _texts(text, block[:count], payload[:count])
-        if pin_tail:
-            proven.append(pc.ends_with(stored, pin_tail))
-    count = _leading(reduce(pc.and_, proven))
-    if not count:
-        return None
-    if not keep:
-        stored = None
-    elif stored is not None:
-        stored = _stored(stored[:count], pin_tail)
-    else:
-        stored = pa.repeat(scalar(_PLAIN), count)
-    facts = facts[:count]
-    sequences, times = (_numbers(pc.binary_slice(facts, *first.span(at))) for at in (2, 4))
-    messages = Columns(
-        pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
-        sequences,
-        times,
-        _texts(text, payload[:count], end[:count]),
-        stored,
-    )
-    taken = end[count - 1].as_py() + len(CRLF) + count * len(words)
-    return Cut(messages, _facts_of(facts[0].as_py()), _facts_of(facts[count - 1].as_py()), taken)
+    count = _leading(pc.less_equal(pc.add(end, _FOLLOWS), begins[2 : count + 2]))
+
+    def told(count: int) -> _Facts:
+        some = facts[:count]
+        sequences, times = (_numbers(pc.binary_slice(some, *first.span(at))) for at in (2, 4))
+        return _Facts(sequences, times, _facts_of(some[0].as_py()), _facts_of(some[-1].as_py()))
+
+    return _Lines(block[:count], payload[:count], end[:count], told) if count else None
 
 
 def _are_alike(text: bytes, first: re.Match[bytes], count: int) -> bool:
@@ -235,12 +261,10 @@ def _places(head: bytes) -> tuple[int, int, int]:
     return (block, block + header, block + total) if crlf and header <= total else (0, 0, -1)
 
 
-def _cut_others(
-    pieces: pa.Array, words: bytes, tokens: int, pin_tail: bytes, room: int, keep: bool
-) -> Cut | None:
+def _other_lines(pieces: pa.Array, tokens: int, room: int) -> _Lines | None:
     count = min(len(pieces) - 1, room)
-    verb, _, subject = pieces[0].as_py().partition(b" ")
-    # Each is the rest of the line, header block, payload, and the beginning of the next line.
+    if count < 1:
+        return None
     starts = pc.binary_slice(pieces.slice(1, count), 0, _LINE)
     lines, count = _firsts(pc.split_pattern(starts, CRLF, max_splits=1), 2)
     lines = take(lines, every(2, count))
@@ -250,70 +274,32 @@ def _cut_others(
     if not count:
         return None
     header, total = _sizes(take(halves, every(2, count, 1)))
-    lines = lines[:count]
     begins = offsets(pieces)
+    used = pc.add(pc.binary_length(lines[:count]), int32(len(CRLF)))
     length = pc.subtract(begins[2 : count + 2], begins[1 : count + 1])
-    used = pc.add(pc.binary_length(lines), int32(len(CRLF)))
     # No sum of these overflows: a size is at most what there is.
     possible = pc.and_(
         pc.less_equal(header, total),
-        pc.less_equal(total, pc.subtract(length, pc.add(used, int32(len(_NEXT[0]))))),
+        pc.less_equal(total, pc.subtract(length, pc.add(used, _FOLLOWS))),
     )
     count = _leading(possible)
     if not count:
         return None
     block = pc.add(begins[1 : count + 1], used[:count])
-    payload = pc.add(block, header[:count])
-    end = pc.add(block, total[:count])
-    last = begins[2 : count + 2]
-    text = pieces.buffers()[2]
-    blocks = _texts(text, block, payload)
-    following, proven = _after(text, end, header[:count], verb)
-    subjects = _texts(text, following, last)
-    if pin_tail:
-        proven = pc.and_(proven, pc.ends_with(blocks, pin_tail))
-    names = subjects.buffers()[2].to_pybytes()
-    for each in _NO_SUBJECT:
-        if each in names:
-            # Not a subject alone: another line stands there, and our words in its payload.
-            proven = pc.and_(proven, pc.less(pc.find_substring(subjects, each), int32(0)))
-    proven = pc.and_(proven, pc.less(following, last))
-    count = _leading(proven)
-    facts, count = _firsts(pc.split_pattern(take(halves, every(2, count)), b"."), tokens)
-    if not count or not _are_facts(facts, count, tokens):
-        return None
-    sequences = integers(take(facts, every(tokens, count, 1)))
-    times = integers(take(facts, every(tokens, count, 3)))
-    messages = Columns(
-        pa.concat_arrays([pa.array([subject], BINARY), subjects[: count - 1]]),
-        sequences,
-        times,
-        _texts(text, payload[:count], end[:count]),
-        _stored(blocks[:count], pin_tail) if keep else None,
-    )
-    first, latest = (
-        DeliveryFacts(*(int(facts[row * tokens + word].as_py()) for word in range(1, 5)))
-        for row in (0, count - 1)
-    )
-    # The bytes before a place of the pieces, and the words that were cut out on the way there.
-    taken = end[count - 1].as_py() + len(CRLF) + count * len(words)
-    return Cut(messages, first, latest, taken)
 
+    def told(count: int) -> _Facts | None:
+        words, count = _firsts(pc.split_pattern(take(halves, every(2, count)), b"."), tokens)
+        if not count or not _are_facts(words, count, tokens):
+            return None
+        first, last = (
+            DeliveryFacts(*(int(words[row * tokens + word].as_py()) for word in range(1, 5)))
+            for row in (0, count - 1)
+        )
+        sequences, times = (integers(take(words, every(tokens, count, at))) for at in (1, 3))
+        return _Facts(sequences, times, first, last)
 
-def _after(
-    text: pa.Buffer, end: pa.Array, header: pa.Array, first: bytes
-) -> tuple[pa.Array, pa.Array]:
-    """
-    Where the next subject begins behind the end of each message, and whether what stands between
-    is a verb, and the verb before the message (of the first one `first`) suits its sizes.
-    """
-    long, short = (
-        pc.equal(_texts(text, end, pc.add(end, int32(len(each)))), scalar(each)) for each in _NEXT
-    )
-    sizes = (int32(len(each)) for each in _NEXT)
-    has_block = pa.concat_arrays([pa.array([first == _VERBS[0]]), long[:-1]])
-    suits = pc.equal(pc.greater(header, int32(0)), has_block)
-    return pc.add(end, pc.if_else(long, *sizes)), pc.and_(pc.or_(long, short), suits)
+    payload, end = (pc.add(block, size[:count]) for size in (header, total))
+    return _Lines(block, payload, end, told)
 
 
 def _are_facts(words: pa.Array, count: int, tokens: int) -> bool:

@@ -24,7 +24,7 @@ from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, bounds
 from pyspark_jetstream.read.snapshotplan import unpack
 from pyspark_jetstream.read.snapshotread import PickRead
-from pyspark_jetstream.tasks import ReadTask, Work, read_task
+from pyspark_jetstream.tasks import ReadTask, TaskRows, Work
 
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan
@@ -159,7 +159,8 @@ class SnapshotSource:
             self._task(journal.storage, chunk["stream"], up_to, layout, piece)
             for piece in chunk["pieces"]
         ]
-        return _planned(spark, tasks, self._schema)
+        task_rows = TaskRows.of(self._parsed, self._parsed.drop_markers)
+        return _planned(spark, tasks, task_rows, self._schema)
 
     def _task(
         self, storage: Storage, stream: str, up_to: int, layout: Layout, piece: dict[str, Any]
@@ -179,11 +180,10 @@ class SnapshotSource:
             fail_on_data_loss=parsed.fail_on_data_loss,
             layout=layout,
             partition=piece["partition"],
-            drop_markers=piece["drop_markers"],
             on_invalid_subject=parsed.on_invalid_subject,
         )
         if isinstance(parsed, BucketOptions):
-            work = BucketRead.of(work, piece["prefix"], parsed)
+            work = BucketRead(work, piece["prefix"], parsed.keys)
         return ReadTask(parsed.connection, work)
 
 
@@ -199,13 +199,14 @@ def _document(work: Work) -> dict[str, Any]:
     pick = _pick_of(work)
     return {
         "headers": pick.include_headers,
-        "drop_markers": pick.drop_markers,
         "partition": pick.partition,
         "prefix": work.prefix if isinstance(work, BucketRead) else None,
     }
 
 
-def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType) -> DataFrame:
+def _planned(
+    spark: SparkSession, tasks: Sequence[ReadTask], rows: TaskRows, schema: StructType
+) -> DataFrame:
     """
     Tasks as a DataFrame.
 
@@ -218,7 +219,7 @@ def _planned(spark: SparkSession, tasks: Sequence[ReadTask], schema: StructType)
             return tasks
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            return read_task(partition)
+            return rows.read(partition)
 
     class PlanSource(DataSource):
         @classmethod

@@ -243,7 +243,8 @@ class Inspector:
         try:
             keys = [_COMMITTED.format(query)]
             if query is None:
-                keys = self._js.subjects(LEDGER_STREAM, _COMMITTED.format("*"))[:_QUERIES]
+                _, found = self._js.subject_counts(LEDGER_STREAM, [_COMMITTED.format("*")])
+                keys = list(found)[:_QUERIES]
             records = self._js.last_messages(LEDGER_STREAM, keys) if keys else []
         except (PermissionsError, StreamNotFoundError):
             return []
@@ -458,7 +459,10 @@ class Inspector:
             return (), self._hidden
         bucket, prefix = f"KV_{BUCKET}", f"$KV.{BUCKET}."
         try:
-            keys = [each.removeprefix(prefix) for each in self._js.subjects(bucket, f"{prefix}>")]
+            keys = [
+                each.removeprefix(prefix)
+                for each in self._js.subject_counts(bucket, [f"{prefix}>"])[1]
+            ]
             keys = wanted_keys(keys, streams, consumers)
             if not keys:
                 return (), ()
@@ -493,12 +497,12 @@ class Inspector:
         known: dict[int, tuple[int | None, int]] = {}
         if filtered:  # all of one stream
             info = infos[filtered[0].stream]
-            queries = [{"last_by_subj": partition.filter} for partition in filtered]
-            lasts = self._js.messages_get(info.name, queries)
+            queries = [(info.name, {"last_by_subj": each.filter}) for each in filtered]
+            lasts = self._js.messages_of(queries)
             spans = [Span(each.stream, each.filter, 0, info.last_seq) for each in filtered]
             counts = self._survey.counts(spans, infos)
             for partition, count, last in zip(filtered, counts, lasts, strict=True):
-                known[partition.index] = count, last[0] if last is not None else 0
+                known[partition.index] = count, last.sequence if last is not None else 0
         return tuple(
             PartitionState(
                 each.index,

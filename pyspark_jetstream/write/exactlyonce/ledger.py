@@ -338,7 +338,7 @@ class Ledger:
         first = self._js.message_get(target.name, start_time=at.isoformat())
         if first is None:
             return target.before
-        return target.before._replace(end=min(first[0] - 1, target.end))
+        return target.before._replace(end=min(first.sequence - 1, target.end))
 
     def _whole(
         self, name: TaskName, targets: Iterable[FoundStream], look: LedgerLook | None
@@ -403,7 +403,7 @@ class Ledger:
         done = committed.batch
         if done > batch:
             raise _overtaken(write, batch)
-        begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.{batch}.*")
+        begun = self._js.subject_counts(STREAM, [f"{_PREFIX}{write}.{batch}.*"])[1]
         names = {key.rpartition(".")[2]: key for key in begun}
         names.pop(MAPPING, None)
         for name in [name for name in names if not _TASK.fullmatch(name)]:
@@ -556,7 +556,7 @@ class Ledger:
         content = committed.rewound_to(batch, map(FoundStream.of, there))
         if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
             raise WriterFencedError("*", f"query {write} runs: stop it first")
-        begun = self._js.subjects(STREAM, f"{_PREFIX}{write}.*.*")
+        begun = self._js.subject_counts(STREAM, [f"{_PREFIX}{write}.*.*"])[1]
         batches = {name.split(".")[-2] for name in begun}
         for number in {int(name) for name in batches if _TASK.fullmatch(name)}:
             if number != batch:

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
-from pyspark_jetstream.client.info import consumer_info_of, found_of, stream_info_of
+from pyspark_jetstream.client.info import consumer_info_of, message_of, stream_info_of
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import ApiError, ProtocolError
 
@@ -83,7 +83,7 @@ def test_a_refusal_may_say_little():
     An error without code and words is one.
     """
     with pytest.raises(ApiError, match="no reason given") as caught:
-        answered({"error": {}}, "$JS.API.STREAM.MSG.GET.S", found_of)
+        answered({"error": {}}, "$JS.API.STREAM.MSG.GET.S", message_of)
     assert (caught.value.code, caught.value.err_code) == (0, 0)
 
 

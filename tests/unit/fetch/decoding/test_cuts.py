@@ -50,7 +50,7 @@ def test_all_are_cut_the_same(tail, stored, first, seed, monkeypatch):
     frames = stream(tail, stored, 300, rng)[first:]
     window = b"".join(frames) + frames[0]
     alike = cut(window, WORDS, 5, tail, len(frames), True)
-    monkeypatch.setattr(cuts, "_cut_alike", lambda *_: None)
+    monkeypatch.setattr(cuts, "_lines_alike", lambda *_: None)
     others = cut(window, WORDS, 5, tail, len(frames), True)
 
     assert alike is not None and others is not None
@@ -65,7 +65,7 @@ def test_alike_are_nearly_all(tail, stored, monkeypatch):
     """
     Where facts are as long as each other's, and sizes of one digit more or less.
     """
-    monkeypatch.setattr(cuts, "_cut_others", lambda *_: None)
+    monkeypatch.setattr(cuts, "_other_lines", lambda *_: None)
     frames = stream(tail, stored, 300, random.Random(1))[152:]
     found = cut(b"".join(frames), WORDS, 5, tail, 1000, False)
 
