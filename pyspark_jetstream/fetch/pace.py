@@ -230,6 +230,11 @@ _LONGEST_PATIENCE: Final = 2048
 """Answers for which another's delay is put up with: at first, and at the most."""
 
 
+def answer_s(delay_s: float | None) -> float:
+    """Seconds that an answer may take, with what a publish may wait (`maxPublishDelay`)."""
+    return _WAIT_SHARE * (delay_s or _USUAL_DELAY_S)
+
+
 class Courtesy:
     """
     How much a read has asked for and not got: little enough that who publishes hardly waits.
@@ -246,7 +251,7 @@ class Courtesy:
 
     def __init__(self, delay_s: float | None = None) -> None:
         self._window = float(_FIRST_WINDOW)
-        self._usual_s = self._target_s = _WAIT_SHARE * (delay_s or _USUAL_DELAY_S)
+        self._usual_s = self._target_s = answer_s(delay_s)
         self._least = _LEAST_STRICT_WINDOW if delay_s else _LEAST_WINDOW
         self.is_strict = delay_s is not None
         self._step = _STEP * self._usual_s / _USUAL_DELAY_S / _WAIT_SHARE

@@ -39,7 +39,10 @@ LOOKED_UP_COST: Final = 18.0
 """One subject by `multi_last`, 1,024 a request."""
 
 LOOKED_UP_PAST_COST: Final = 150.0
-"""Cost of the same at a sequence in the past, for a subject that changed since."""
+"""Cost of the same at a sequence in the past, for a subject that changed since, in file storage."""
+
+WALKED_COST: Final = 0.2
+"""One message that memory storage goes back from that sequence to find the subject's last one."""
 
 READ_COST: Final = 7.0
 """One message by an unfiltered batched direct get, reduced."""
@@ -58,15 +61,33 @@ _PACKED: Final = pa.schema([("subject", pa.string()), ("step", pa.int64())])
 """Schema of a piece on its way: each sequence as how far it lies behind the one before it."""
 
 
-def choose_index(subjects: int, messages: int, past: bool) -> Index:
+def past_cost(subjects: int, in_memory: bool) -> float:
+    """
+    µs to look up one of `subjects` at a sequence in the past.
+
+    Memory storage goes back message by message. So the subject's last message lies about as far
+    back as there are subjects.
+    """
+    return max(LOOKED_UP_COST, WALKED_COST * subjects) if in_memory else LOOKED_UP_PAST_COST
+
+
+def choose_index(
+    subjects: int, messages: int, cost: float, longest_s: float | None = None
+) -> Index:
     """
     How to find the last message of each of `subjects` among `messages`.
 
     `names`: list them and look them up. `range`: read all and reduce, the cheaper the shallower
     the stream is, and without the listing's load on the server.
+
+    Args:
+        cost: µs to look up one of them.
+        longest_s: seconds that a publish may wait for a page of the listing; None if nobody says.
     """
-    pages = max(1, -(-subjects // LISTING_PAGE))
-    by_name = subjects * (LISTED_COST * pages + (LOOKED_UP_PAST_COST if past else LOOKED_UP_COST))
+    page = LISTED_COST * subjects
+    if longest_s is not None and page > 1e6 * longest_s:
+        return "range"
+    by_name = max(1, -(-subjects // LISTING_PAGE)) * page + cost * subjects
     return "names" if by_name < messages * READ_COST else "range"
 
 

@@ -40,7 +40,7 @@ from ..values import Moment
 from . import snapshotplan
 from .lasts import LastOfEach
 from .snapshotplan import LaterSubject, StreamLimits
-from .subjectindex import Lookups, Seen
+from .subjectindex import Lookups, Point, Seen
 
 logger = get_logger(__name__)
 
@@ -179,17 +179,17 @@ class Snapshots:
             held = (
                 info.messages * (pin - info.first_seq + 1) // (info.last_seq - info.first_seq + 1)
             )
-            if snapshotplan.choose_index(self._size(info), held, past is not None) == "names":
+            size = self._size(info)
+            of_past = snapshotplan.past_cost(size, info.config.get("storage") == "memory")
+            cost = snapshotplan.LOOKED_UP_COST if past is None else of_past
+            delay_s = self._client.options.max_publish_delay_s
+            if snapshotplan.choose_index(size, held, cost, delay_s) == "names":
                 last, pages = self._js.listed(self._stream, self._filters)
                 pin = last if past is None else past
-                names = self._named(pages)
-                if names is not None:
+                looked_up = self._looked_up(pages, Point(pin, info.replicas, of_past, held))
+                if looked_up is not None:
                     logger.info("snapshot stream=%s as_of=%d by=names", self._stream, pin)
-                    replicas = int(info.config.get("num_replicas") or 1)
-                    seen = Seen()
-                    for counts in _parts(names):
-                        self._lookups.at(pin, counts, replicas, seen)
-                    return _Index(pin, seen, by_range=False, whole=False)
+                    return _Index(pin, looked_up, by_range=False, whole=False)
         logger.info("snapshot stream=%s as_of=%d by=range", self._stream, pin)
         known = self._known(info) if past is None else None
         found = LastOfEach(None if takes_all(self._filters, info) else self._match)
@@ -199,6 +199,14 @@ class Snapshots:
         # Of the past it is only known how many sequences there were.
         held = info.messages if pin == info.last_seq else pin + 1 - info.origin
         return _Index(pin, Seen(found), by_range=True, whole=found.messages >= held, known=known)
+
+    def _looked_up(self, pages: Iterable[Mapping[str, int]], point: Point) -> Seen | None:
+        """The messages of a listing's subjects; None if a range has to be read for them."""
+        names, seen = self._named(pages), Seen()
+        if names is None:
+            return None
+        is_all = all(self._lookups.at(point, counts, seen) for counts in _parts(names))
+        return seen if is_all else None
 
     @staticmethod
     def _named(pages: Iterable[Mapping[str, int]]) -> LastOfEach | None:

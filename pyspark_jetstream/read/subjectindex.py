@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..client.connection import away_s
 from ..client.info import Found
@@ -31,18 +31,21 @@ from ..fetch.call import PAGE_BYTES, DirectCall
 from ..fetch.decoding.markers import purges
 from ..fetch.decoding.rows import user_headers
 from ..fetch.directcalls import DirectCalls
-from ..fetch.pace import FAR_S
+from ..fetch.pace import FAR_S, answer_s
 from .lasts import LastOfEach
-from .snapshotplan import shards
+from .snapshotplan import READ_COST, shards
 
 _TOGETHER: Final = 128
 """
 Names of one request. The server would take 1,024, but writers wait while it looks them up: 10 µs
-each, 75 to 230 µs as of the past.
+each. As of the past it takes longer (`snapshotplan.past_cost`), and there are fewer.
 """
 
 _TOGETHER_FAR: Final = 256
 """Names of one request where requests follow each other: no longer a wait than a range's is."""
+
+_WORTH_READING: Final = 1e6
+"""µs that have to be saved before all messages are read where subjects were looked up."""
 
 _AT_ONE_TIME: Final = 1_000
 """Subjects whose first messages are held at one time, while it is seen where they lie."""
@@ -58,6 +61,19 @@ class Seen:
     """Those of which nothing is left at all."""
 
 
+class Point(NamedTuple):
+    """The point that subjects are looked up at."""
+
+    pin: int
+    """Its sequence."""
+    replicas: int
+    """Servers that have the stream."""
+    cost: float
+    """µs to look up one subject as of the pin that has changed since."""
+    messages: int
+    """Messages up to the pin; to read them all is the other way."""
+
+
 class Lookups:
     """Questions about one stream's subjects."""
 
@@ -66,19 +82,27 @@ class Lookups:
         self._calls = calls
         self._stream = calls.stream
 
-    def at(self, pin: int, counts: dict[str, int], replicas: int, seen: Seen) -> None:
-        """Puts the last message of each subject at or below the pin to what has been seen."""
-        left: list[str] = []
+    def at(self, point: Point, counts: dict[str, int], seen: Seen) -> bool:
+        """
+        Puts the last message of each subject at or below the pin to what has been seen.
+
+        Returns:
+            False if so many subjects have changed since that it costs less to read all messages:
+            then nothing is complete.
+        """
+        pin, left = point.pin, list[str]()
         for names, found in self._latest(pin, list(counts)):
             last = {name: sequence for name, sequence in found.items() if sequence <= pin}
             seen.last.put(last)
             left += [name for name in names if name not in last]
+        if len(left) * point.cost > point.messages * READ_COST + _WORTH_READING:
+            return False
         patience = Patience(self._js.client.options.request_timeout_s, len(left))
         while left:
             left = [
                 name
                 for names in shards(left, _AT_ONE_TIME)
-                for name in self._changed(pin, names, counts, replicas, seen)
+                for name in self._changed(point, names, counts, seen)
             ]
             if patience.progress(len(left)):
                 continue
@@ -91,6 +115,7 @@ class Lookups:
                     " see `nats stream info` for replicas that lag",
                 )
             patience.pause()
+        return True
 
     def _latest(
         self, pin: int, names: Sequence[str]
@@ -112,14 +137,10 @@ class Lookups:
             names = left
 
     def _changed(
-        self,
-        pin: int,
-        names: Sequence[str],
-        counts: dict[str, int],
-        replicas: int,
-        seen: Seen,
+        self, point: Point, names: Sequence[str], counts: dict[str, int], seen: Seen
     ) -> list[str]:
         """Looks up subjects whose last message lies beyond the pin; those that are still open."""
+        pin = point.pin
         firsts = self._calls.each([DirectCall(next_by_subj=name) for name in names])
         there: list[str] = []
         for name, first in zip(names, firsts, strict=True):
@@ -131,14 +152,15 @@ class Lookups:
             else:
                 there.append(name)
         left: list[str] = []
-        parts = list(shards(there, _TOGETHER))
+        longest_s = answer_s(self._js.client.options.max_publish_delay_s)
+        parts = list(shards(there, max(1, min(_TOGETHER, int(1e6 * longest_s / point.cost)))))
         calls = [
             DirectCall(multi_last=tuple(part), up_to_seq=pin, max_bytes=PAGE_BYTES)
             for part in parts
         ]
         found = [(place, _sequences(page.found)) for place, page in self._calls.answers(calls)]
         for place, last in found:
-            if replicas > 1:
+            if point.replicas > 1:
                 last = self._proven(pin, last)
             seen.last.put(last)
             left += [name for name in parts[place] if name not in last]

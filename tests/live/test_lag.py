@@ -191,8 +191,8 @@ def replicated(monkeypatch) -> None:
     """Lets the plan take the stream for one with replicas, as only a cluster has them."""
     real = subjectindex.Lookups.at
 
-    def at(self, pin, counts, replicas, seen):
-        real(self, pin, counts, 3, seen)
+    def at(self, point, counts, seen):
+        return real(self, point._replace(replicas=3), counts, seen)
 
     monkeypatch.setattr(subjectindex.Lookups, "at", at)
 
@@ -212,7 +212,8 @@ def test_a_replica_that_never_catches_up_ends_in_a_typed_error():
             lookup = subjectindex.Lookups(JetStream(client), DirectCalls(client, "S"))
             for pin in (3, 2):
                 with pytest.raises(ReadTimeoutError, match="requestTimeout.*replicas that lag"):
-                    lookup.at(pin, {"S.0": 3}, 3, subjectindex.Seen())
+                    point = subjectindex.Point(pin, replicas=3, cost=150.0, messages=3)
+                    lookup.at(point, {"S.0": 3}, subjectindex.Seen())
         client.close()
         patient.close()
 

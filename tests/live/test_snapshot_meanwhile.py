@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import DataLossError, SnapshotLossError
 from pyspark_jetstream.read import snapshotplan, snapshotplanner, subjectindex
 
@@ -327,3 +328,30 @@ def amid(monkeypatch, way, action, times) -> None:
             return real(*given, **how)
 
         monkeypatch.setattr(snapshotplanner, "read_direct", read_direct)
+
+
+def test_very_many_subjects_that_change_after_they_are_listed(
+    js, nats_server, new_stream, monkeypatch, caplog
+):
+    """
+    Memory storage goes back message by message for each of them: all messages are read instead, up
+    to the sequence of the listing.
+    """
+    stream = new_stream(storage="memory")
+    names = [f"{stream}.{i}" for i in range(3_000)]
+    fill(js, stream, names * 2)
+    listed, of = JetStream.listed, list[int]()
+
+    def list_and_change(self, *args):
+        last, pages = listed(self, *args)
+        of.append(last)
+        fill(js, stream, names)
+        return last, pages
+
+    monkeypatch.setattr(JetStream, "listed", list_and_change)
+    monkeypatch.setattr(snapshotplan, "choose_index", lambda *_: "names")
+    caplog.set_level("INFO")
+    found = rows(reader(nats_server, stream=stream, multiLast=f"{stream}.>"))
+    assert of == [6_000]
+    assert "as_of=6000 by=range" in caplog.text
+    assert sorted(row["sequence"] for row in found) == list(range(3_001, 6_001))

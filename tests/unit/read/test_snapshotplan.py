@@ -36,23 +36,42 @@ def planned(last, on_invalid) -> pa.Table:
     return snapshotplan.plan_of(found, Texts("S", on_invalid))
 
 
+NOW = snapshotplan.LOOKED_UP_COST
+THEN = snapshotplan.past_cost(0, in_memory=False)
+
+
 @pytest.mark.parametrize(
-    ("subjects", "messages", "past", "way"),
+    ("subjects", "messages", "cost", "way"),
     [
-        (3_313, 3_000_000, False, "names"),
-        (3_313, 3_000_000, True, "names"),
-        (50_000, 50_000, False, "range"),
-        (1_000_000, 1_000_000, False, "range"),
-        (1_000_000, 3_000_000, True, "range"),
-        (1_000_000, 100_000_000, False, "names"),
-        (1, 10, False, "names"),
+        (3_313, 3_000_000, NOW, "names"),
+        (3_313, 3_000_000, THEN, "names"),
+        (50_000, 50_000, NOW, "range"),
+        (1_000_000, 1_000_000, NOW, "range"),
+        (1_000_000, 3_000_000, THEN, "range"),
+        (1_000_000, 100_000_000, NOW, "names"),
+        (1, 10, NOW, "names"),
     ],
 )
-def test_the_cheaper_way(subjects, messages, past, way):
+def test_the_cheaper_way(subjects, messages, cost, way):
     """
     Deep streams are asked by name, shallow ones are read whole.
     """
-    assert snapshotplan.choose_index(subjects, messages, past) == way
+    assert snapshotplan.choose_index(subjects, messages, cost) == way
+
+
+def test_memory_goes_back_message_by_message():
+    """In memory a subject of many as of the past costs more, and so all messages are read."""
+    few, many = (snapshotplan.past_cost(subjects, in_memory=True) for subjects in (10, 50_000))
+    assert few == NOW < THEN < many
+    assert snapshotplan.choose_index(50_000, 5_000_000, THEN) == "names"
+    assert snapshotplan.choose_index(50_000, 5_000_000, many) == "range"
+
+
+def test_a_listing_that_publishes_would_wait_for():
+    """With `maxPublishDelay` all is read where a page of the listing takes longer than that."""
+    of_many = (14_000, 10_000_000, NOW), (15_000, 10_000_000, NOW)
+    assert [snapshotplan.choose_index(*each, 0.02) for each in of_many] == ["names", "range"]
+    assert [snapshotplan.choose_index(*each) for each in of_many] == ["names", "names"]
 
 
 @pytest.mark.parametrize(

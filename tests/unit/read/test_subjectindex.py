@@ -10,7 +10,7 @@ import pytest
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.pace import MOST_BYTES
-from pyspark_jetstream.read.subjectindex import Lookups, Seen
+from pyspark_jetstream.read.subjectindex import Lookups, Point, Seen
 
 from ...kits.faraway import FarServer
 from ...kits.messages import Message
@@ -30,7 +30,8 @@ def stored(count: int, subjects: int, sizes: tuple[int, ...] = (3,)) -> list[Mes
 def looked_up(server: FarServer, pin: int) -> Seen:
     counts = dict.fromkeys(dict.fromkeys(m.subject for m in server.messages), 1)
     seen = Seen()
-    Lookups(JetStream(server), DirectCalls(server, "S")).at(pin, counts, 1, seen)
+    point = Point(pin, replicas=1, cost=100.0, messages=10**9)
+    assert Lookups(JetStream(server), DirectCalls(server, "S")).at(point, counts, seen)
     return seen
 
 
