@@ -47,7 +47,7 @@ from ...arrays import (
 from ...client import wire
 from ...client.acksubjects import FACTS, DeliveryFacts
 from ...client.wire import CRLF
-from .replies import Columns, whole
+from .replies import Columns, size_pair, sizes, whole
 
 Window: TypeAlias = "bytes | memoryview"
 
@@ -65,9 +65,6 @@ _NO_SUBJECT: Final = (b" ", b"\t", CRLF)
 
 _LINE: Final = 160
 """Bytes that hold the rest of a line behind its first words: five numbers, a token, two sizes."""
-
-_DIGITS: Final = 9
-"""Digits of a size; what has more may not fit INT32."""
 
 _PLAIN: Final = wire.HEADER_PREAMBLE + CRLF
 """Stored block of a message without headers, as `blocks` has it."""
@@ -255,9 +252,9 @@ def _places(head: bytes) -> tuple[int, int, int]:
     Of the sizes on a frame's line and what ends it: where from there its block begins, its payload,
     and where that ends; no such places of what they are not.
     """
-    sizes, crlf, _ = head.partition(CRLF)
-    header, total = _pair(sizes)
-    block = len(sizes) + len(CRLF)
+    words, crlf, _ = head.partition(CRLF)
+    header, total = size_pair(words)
+    block = len(words) + len(CRLF)
     return (block, block + header, block + total) if crlf and header <= total else (0, 0, -1)
 
 
@@ -273,7 +270,7 @@ def _other_lines(pieces: pa.Array, tokens: int, room: int) -> _Lines | None:
     halves, count = _firsts(pc.split_pattern(lines, b" ", max_splits=1), 2)
     if not count:
         return None
-    header, total = _sizes(take(halves, every(2, count, 1)))
+    header, total = sizes(take(halves, every(2, count, 1)))
     begins = offsets(pieces)
     used = pc.add(pc.binary_length(lines[:count]), int32(len(CRLF)))
     length = pc.subtract(begins[2 : count + 2], begins[1 : count + 1])
@@ -317,27 +314,6 @@ def _stored(blocks: pa.Array, pin_tail: bytes) -> pa.Array:
         return pc.binary_slice(blocks, 0, -len(pin_tail))
     is_long = pc.greater(pc.binary_length(blocks), int32(len(CRLF)))
     return pc.if_else(is_long, pc.binary_slice(blocks, 0, -len(CRLF)), scalar(_PLAIN))
-
-
-def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """
-    `57 150`, the sizes on a frame's line, as two numbers; of `93` 0 and that; of what are none 1
-    and 0.
-    """
-    encoded = words.dictionary_encode()  # few distinct ones recur
-    header, total = zip(*map(_pair, encoded.dictionary.to_pylist()), strict=True)
-    codes = encoded.indices
-    return take(pa.array(header, INT32), codes), take(pa.array(total, INT32), codes)
-
-
-@lru_cache(maxsize=4096)
-def _pair(word: bytes) -> tuple[int, int]:
-    header, blank, total = word.partition(b" ")
-    if not blank:
-        header, total = b"0", header
-    sound = all(size.isdigit() and len(size) <= _DIGITS for size in (header, total))
-    # Two sizes of which one is 0 are not to be taken for one.
-    return (int(header), int(total)) if sound and bool(int(header)) == bool(blank) else (1, 0)
 
 
 def _texts(text: pa.Buffer, begins: pa.Array, ends: pa.Array) -> pa.Array:

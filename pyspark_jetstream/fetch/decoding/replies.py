@@ -16,7 +16,7 @@ No I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 from ...arrays import (
     INT32,
     REST,
-    STRING,
     between,
     every,
     int32,
@@ -34,6 +33,7 @@ from ...arrays import (
     is_digits,
     offsets,
     scalar,
+    take,
     view,
     woven,
 )
@@ -43,13 +43,15 @@ from ...errors import ProtocolError
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
-_CRLF: Final = CRLF
 _PREAMBLE: Final = HEADER_PREAMBLE + CRLF
 _LINES: Final = 2 + len(_NAMES) + 2
 """Lines of a message without headers of its own: frame, preamble, the server's, empty, data."""
 
-_MIN_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(_CRLF)
+_MIN_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(CRLF)
 """Bytes of the server's lines without their values: no header block is smaller."""
+
+_DIGITS: Final = 9
+"""Digits of a size; what has more may not fit INT32."""
 
 _FIRST_LINE: Final = 24
 """Longer than the two sizes on a frame's line and what ends it."""
@@ -192,24 +194,24 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Re
     then each is ten lines.
     """
     view = memoryview(frames)
-    if bytes(view[-len(_CRLF) :]) != _CRLF:
+    if bytes(view[-len(CRLF) :]) != CRLF:
         return None
-    lines = _split(whole(view[: -len(_CRLF)]), _CRLF).values
+    lines = pc.split_pattern(whole(view[: -len(CRLF)]), CRLF).values
     count, odd = divmod(len(lines), _LINES)
     if odd or not count:
         return None
     first = lines.take(every(_LINES, count))
     if not is_all(pc.starts_with(first, prefix)):
         return None
-    header, total = _sizes(pc.binary_slice(first, len(prefix), REST))
+    header, total = _sound_sizes(pc.binary_slice(first, len(prefix), REST))
     if not is_all(pc.equal(lines.take(every(_LINES, count, 1)), scalar(HEADER_PREAMBLE))):
         return None
     payloads = lines.take(every(_LINES, count, _LINES - 1))
     begins = offsets(lines).take(every(_LINES, count + 1))
     # All lines but the first are as long as the frame's size says, the last as its payload's.
-    sizes = pc.subtract(begins[1:], pc.add(begins[:-1], pc.binary_length(first)))
-    crlfs = (_LINES - 2) * len(_CRLF)
-    if not is_all(pc.equal(pc.add(sizes, int32(crlfs)), total)) or not is_all(
+    there = pc.subtract(begins[1:], pc.add(begins[:-1], pc.binary_length(first)))
+    crlfs = (_LINES - 2) * len(CRLF)
+    if not is_all(pc.equal(pc.add(there, int32(crlfs)), total)) or not is_all(
         pc.equal(pc.binary_length(payloads), pc.subtract(total, header))
     ):
         return None
@@ -218,64 +220,74 @@ def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Re
 
 def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
     """For all messages: cut where frames begin, then by their sizes."""
-    rests = _split(whole(frames), prefix).values
+    rests = pc.split_pattern(whole(frames), prefix).values
     count = len(rests) - 1
     if count < 1 or len(rests[0].as_py()):
         return None
     rests = rests[1:]
-    lines = _split(pc.binary_slice(rests, 0, _FIRST_LINE), _CRLF, 1).values
+    lines = pc.split_pattern(pc.binary_slice(rests, 0, _FIRST_LINE), CRLF, max_splits=1).values
     if len(lines) != 2 * count:
         return None
     words = lines.take(every(2, count))
-    header, total = _sizes(words)
+    header, total = _sound_sizes(words)
     # Each is the rest of the frame's line, a CRLF, header block and payload, and a CRLF. Nothing is
     # cut by sizes that do not add up to exactly that.
     there = pc.subtract(
-        pc.subtract(pc.binary_length(rests), pc.binary_length(words)), int32(2 * len(_CRLF))
+        pc.subtract(pc.binary_length(rests), pc.binary_length(words)), int32(2 * len(CRLF))
     )
-    if not is_all(pc.equal(total, there)) or not is_all(pc.ends_with(rests, _CRLF)):
+    if not is_all(pc.equal(total, there)) or not is_all(pc.ends_with(rests, CRLF)):
         return None
-    begins = pc.add(offsets(rests)[:-1], pc.add(pc.binary_length(words), int32(len(_CRLF))))
+    begins = pc.add(offsets(rests)[:-1], pc.add(pc.binary_length(words), int32(len(CRLF))))
     ends = pc.add(begins, total)
     # Of each frame the header block without the empty line at its end, that, and the payload.
-    crlfs = int32(2 * len(_CRLF))
+    crlfs = int32(2 * len(CRLF))
     bodies = pc.add(begins, header)
     borders = woven([begins, pc.subtract(bodies, crlfs), bodies, ends])
     parts = between(borders, rests.buffers()[2])
-    if not is_all(pc.equal(parts.take(every(4, count, 1)), scalar(2 * _CRLF))):
+    if not is_all(pc.equal(parts.take(every(4, count, 1)), scalar(2 * CRLF))):
         return None
     width = len(_NAMES)
-    pieces = _split(parts.take(every(4, count)), _CRLF, width - 1, reverse=True)
+    pieces = pc.split_pattern(parts.take(every(4, count)), CRLF, max_splits=width - 1, reverse=True)
     if not is_all(pc.equal(pc.list_value_length(pieces), int32(width))):
         return None
     return Replies(pieces.values, 0, width, parts.take(every(4, count, 2)), streams)
 
 
-def _sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _sound_sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
     """
-    `57 150`, the sizes on a frame's line, as two numbers.
+    `sizes` of direct gets' messages.
 
     Raises:
-        ValueError: There are not two, or no server sends these.
+        ValueError: No server sends these.
     """
-    distinct = words.dictionary_encode()  # few distinct ones recur
-    pairs = _split(distinct.dictionary, b" ")
-    count = len(distinct.dictionary)
-    if not is_all(pc.equal(pc.list_value_length(pairs), int32(2))):
-        raise ValueError("a frame with other than two sizes")
-    if not is_digits(pairs.values):
-        raise ValueError("a frame with sizes that are no numbers")
-    numbers = pairs.values.cast(STRING).cast(INT32)
-    header, total = numbers.take(every(2, count)), numbers.take(every(2, count, 1))
+    header, total = sizes(words)
     if not is_all(pc.greater_equal(header, int32(_MIN_HEADER))) or not is_all(
         pc.greater_equal(total, header)
     ):
         raise ValueError("a frame with sizes that cannot be")
-    return header.take(distinct.indices), total.take(distinct.indices)
+    return header, total
 
 
-def _split(texts: pa.Array, pattern: bytes, maximum: int = -1, reverse: bool = False) -> pa.Array:
-    return pc.split_pattern(texts, pattern, max_splits=maximum, reverse=reverse)
+def sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """
+    `57 150`, the sizes on a frame's line, as two numbers; of `93` 0 and that; of what are none 1
+    and 0.
+    """
+    encoded = words.dictionary_encode()  # few distinct ones recur
+    header, total = zip(*map(size_pair, encoded.dictionary.to_pylist()), strict=True)
+    codes = encoded.indices
+    return take(pa.array(header, INT32), codes), take(pa.array(total, INT32), codes)
+
+
+@lru_cache(maxsize=4096)
+def size_pair(word: bytes) -> tuple[int, int]:
+    """`sizes` of one."""
+    header, blank, total = word.partition(b" ")
+    if not blank:
+        header, total = b"0", header
+    sound = all(size.isdigit() and len(size) <= _DIGITS for size in (header, total))
+    # Two sizes of which one is 0 are not to be taken for one.
+    return (int(header), int(total)) if sound and bool(int(header)) == bool(blank) else (1, 0)
 
 
 def whole(text: Buffer) -> pa.Array:
