@@ -186,7 +186,7 @@ class Driver(ABC):
     def _lost(self, stream: str, partition: int, what: str) -> None:
         """Messages are gone, or will come again (`failOnDataLoss`)."""
         fails = self._options.fail_on_data_loss
-        partition = self._layout.within(partition)[1]
+        partition = 0 if self._layout.is_several else partition
         detail = f"{what}. {self.remedy}" if fails else what
         report_loss(DataLossError(stream, partition, detail), fails)
 
