@@ -27,7 +27,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -259,6 +258,9 @@ class ClaimDriver(Driver):
                 partition=consumer.number,
                 stream=consumer.stream,
                 filter=consumer.filter,
+                start=0,
+                end=0,
+                expected=None,
                 claims=upto.claims[name],
                 include_headers=options.needs_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
@@ -270,7 +272,7 @@ class ClaimDriver(Driver):
             tasks += [
                 # Of a stream that is no more nothing is read (failOnDataLoss=false), and the others
                 # keep their tasks.
-                ReadTask(options.connection, replace(whole, claims=part) if is_there else WarmUp())
+                ReadTask(options.connection, whole.of(part) if is_there else WarmUp())
                 for part in pieces(whole.claims, wanted, options.max_records_per_partition)
             ]
         return tasks
