@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from .. import subjects
 from ..client.connection import Client, away_s
@@ -66,13 +66,16 @@ class Span:
     end: int
 
 
+K = TypeVar("K")
+
+
 @dataclass(frozen=True, slots=True)
-class ServerView:
+class ServerView(Generic[K]):
     """A query's streams, and some of its consumers, as the server showed them at one moment."""
 
     streams: Mapping[str, StreamInfo]
     """By name."""
-    consumers: Mapping[int, ConsumerInfo | None]
+    consumers: Mapping[K, ConsumerInfo | None]
     """By partition those that were looked at; None for one that is not there."""
     at: float
     """That moment, by `time.monotonic`."""
@@ -323,11 +326,11 @@ class Survey:
 
     def look(
         self,
-        consumers: Mapping[int, tuple[str, str]],
+        consumers: Mapping[K, tuple[str, str]],
         of: Collection[str] | None = None,
         known: Mapping[str, StreamInfo] | None = None,
         may_change: bool = True,
-    ) -> ServerView:
+    ) -> ServerView[K]:
         """
         The streams and, by partition, these (stream, consumer), in one round trip.
 

@@ -11,11 +11,11 @@ raises. So nothing is raised there: a read that cannot be says so when Spark fir
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from ..client.connection import Client
 from ..client.info import StreamInfo
@@ -186,7 +186,7 @@ class Driver(ABC):
     def _lost(self, stream: str, partition: int, what: str) -> None:
         """Messages are gone, or will come again (`failOnDataLoss`)."""
         fails = self._options.fail_on_data_loss
-        partition = self._layout.within(partition)[1]
+        partition = 0 if self._layout.is_several else partition
         detail = f"{what}. {self.remedy}" if fails else what
         report_loss(DataLossError(stream, partition, detail), fails)
 
@@ -249,21 +249,8 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __repr__(self) -> str:
         return f"<RefusedReader {self._error}>"
 
-    def getDefaultReadLimit(self) -> NoReturn:
-        """Raises what is wrong, as all others do."""
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> NoReturn:
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> NoReturn:
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        raise self._error
+    getDefaultReadLimit = initialOffset = latestOffset = _refuse
+    prepareForTriggerAvailableNow = partitions = read = _refuse

@@ -40,7 +40,7 @@ from ..sanitize import get_logger
 from ..tasks import ReadTask, WarmUp
 from .offsets import Offset, is_initial
 from .options import SourceOptions
-from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, Waiting, begin, followed
+from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, begin, followed, waits_key
 
 logger = get_logger(__name__)
 
@@ -58,8 +58,8 @@ class _Notice:
 
     def __init__(self, bucket: Bucket, record: str, owner: Owner, lease_s: float) -> None:
         self._bucket = bucket
-        self._key = Waiting.key(record, owner.query)
-        self._waiting = Waiting(owner, lease_s, 0)
+        self._key = waits_key(record, owner.query)
+        self._waiting = LeaseRecord(owner, lease_s, 0, 0)
         self._due = float("-inf")
 
     def renew(self, now: float, every_s: float) -> None:
@@ -67,7 +67,7 @@ class _Notice:
         if now < self._due:
             return
         self._due = now + every_s
-        self._waiting = replace(self._waiting, count=self._waiting.count + 1)
+        self._waiting = self._waiting.renewed()
         try:
             (before,) = self._bucket.last(self._key)
             sequence = before.sequence if before is not None else 0

@@ -1,24 +1,35 @@
 """
-The plan of one micro-batch: its end, the messages of each partition, the way each is read.
+The plan of one micro-batch: its end, the messages of each partition, the way each is read, and the
+tasks that read them.
 
-Asks the server through `survey`, decides with `planning`. Must not know Spark: `reader` turns a
-plan into tasks.
+Asks the server through `survey`, decides with `planning`. The offsets alone decide which tasks
+there are, so a replay has the same ones. A stream that was deleted or made anew since is not read
+(`failOnDataLoss=false`); the other streams keep their tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from ..client.info import StreamInfo
 from ..fetch import planning
-from ..fetch.layout import SubjectPartition
-from ..fetch.survey import Span, Survey
+from ..fetch.layout import Layout, SubjectPartition
+from ..fetch.survey import Span, Survey, total
 from ..sanitize import get_logger
+from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, direct_tasks, of_many
 from .offsets import Offset
 from .options import SourceOptions
 
+if TYPE_CHECKING:
+    from .pinned.durables import Durables
+    from .watched import WatchedStreams
+
 logger = get_logger(__name__)
+
+_STREAMS: Final = 16
+"""Of several streams a task reads up to so many, where each has few messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,87 +60,84 @@ def messages_in(size: int, infos: Mapping[str, StreamInfo]) -> int:
     return max(1, int(size / max(1.0, average)))
 
 
+def available(
+    survey: Survey,
+    start: Offset,
+    upto: Sequence[int],
+    infos: Mapping[str, StreamInfo],
+    quiet: Collection[int] = (),
+) -> list[int | None]:
+    """
+    Messages of each partition from `start` to `upto`; None where the server cannot tell.
+
+    Args:
+        quiet: the partitions that seem to have none.
+    """
+    spans = [
+        Span(p.stream, p.filter, start.sequences[p.index], upto[p.index]) for p in survey.layout
+    ]
+    return survey.counts(spans, infos, quiet)
+
+
 class BatchPlanner:
-    """Plans the batches of one query."""
+    """Plans the batches of one query, and makes their tasks."""
 
-    def __init__(self, survey: Survey, options: SourceOptions) -> None:
-        self._survey = survey
+    def __init__(
+        self, options: SourceOptions, survey: Survey, durables: Durables, watched: WatchedStreams
+    ) -> None:
         self._options = options
+        self._survey = survey
+        self._durables = durables
+        self._watched = watched
         self._warned = False
+        self._split: bool | None = None
+        """Whether the last batch was cut by sequence, as the log says."""
 
-    def available(
-        self,
-        start: Offset,
-        upto: Sequence[int],
-        infos: Mapping[str, StreamInfo],
-        quiet: Collection[int] = (),
-    ) -> list[int | None]:
-        """
-        Messages of each partition from `start` to `upto`; None where the server cannot tell.
+    @property
+    def _layout(self) -> Layout:
+        return self._survey.layout
 
-        Args:
-            quiet: the partitions that seem to have none.
-        """
-        return self._survey.counts(
-            [
-                Span(p.stream, p.filter, start.sequences[p.index], upto[p.index])
-                for p in self._survey.layout
-            ],
-            infos,
-            quiet,
-        )
+    @property
+    def _infos(self) -> Mapping[str, StreamInfo]:
+        return self._watched.infos
 
-    def end(
-        self,
-        start: Offset,
-        upto: Sequence[int],
-        available: Sequence[int | None],
-        infos: Mapping[str, StreamInfo],
-    ) -> Offset:
+    def end(self, start: Offset, upto: Sequence[int], available: Sequence[int | None]) -> Offset:
         """The end of the next batch within the limits of the options."""
         known = [
             count if count is not None else upto[p] - start.sequences[p]
             for p, count in enumerate(available)
         ]
-        maximum = self._maximum(infos)
+        maximum = self._maximum()
         if maximum is None or sum(known) <= maximum:
             return start.at(tuple(upto))
-        return start.at(self._cut(start, upto, known, maximum, infos))
+        return start.at(self._cut(start, upto, known, maximum))
 
-    def plan(
-        self,
-        start: Offset,
-        end: Offset,
-        infos: Mapping[str, StreamInfo],
-        counts: Sequence[int | None] | None = None,
-    ) -> Plan:
+    def plan(self, start: Offset, end: Offset, counts: Sequence[int | None] | None = None) -> Plan:
         """The batch between two offsets, counted and with a mode for each partition."""
         if counts is None:
-            counts = self.available(start, end.sequences, infos)
+            counts = available(self._survey, start, end.sequences, self._infos)
         modes = tuple(
-            self._mode(p, start.sequences[p.index], end.sequences[p.index], counts[p.index], infos)
-            for p in self._survey.layout
+            self._mode(p, start.sequences[p.index], end.sequences[p.index], counts[p.index])
+            for p in self._layout
         )
         idle = tuple(index for index, count in enumerate(counts) if count == 0)
         return Plan(start, replace(end, idle=idle), tuple(counts), modes)
 
-    def is_deep(
-        self, plan: Plan, available: Sequence[int | None], infos: Mapping[str, StreamInfo]
-    ) -> bool:
+    def is_deep(self, plan: Plan, available: Sequence[int | None]) -> bool:
         """
         Whether as much as the plan holds is left behind it, and no retention but `limits` has to be
         known at each moment: then the next batch can be planned by what was seen for this one.
         """
         planned, there = [0 if c is None else c for c in plan.counts], list(available)
-        if None in there or any(info.retention != "limits" for info in infos.values()):
+        if None in there or any(info.retention != "limits" for info in self._infos.values()):
             return False
         return sum(c or 0 for c in there) >= 2 * sum(planned) > 0
 
-    def _maximum(self, infos: Mapping[str, StreamInfo]) -> int | None:
+    def _maximum(self) -> int | None:
         """The limit of a batch in messages."""
         maximum, max_bytes = self._options.max_records, self._options.max_bytes
         if max_bytes is not None:
-            by_bytes = messages_in(max_bytes, infos)
+            by_bytes = messages_in(max_bytes, self._infos)
             maximum = by_bytes if maximum is None else min(maximum, by_bytes)
         return maximum
 
@@ -139,7 +147,6 @@ class BatchPlanner:
         upto: Sequence[int],
         counts: Sequence[int],
         maximum: int,
-        infos: Mapping[str, StreamInfo],
     ) -> tuple[int, ...]:
         """
         Ends that share `maximum` messages among the partitions.
@@ -148,7 +155,7 @@ class BatchPlanner:
         together, to one sequence: one question to the server instead of one each, and none falls
         behind another.
         """
-        layout = self._survey.layout
+        layout = self._layout
         together = (
             layout.partition_subject is not None
             and len(set(start.sequences)) == 1
@@ -174,27 +181,18 @@ class BatchPlanner:
                 cut_groups.append(group)
             for partition in group:
                 ends[partition.index] = low
-        for group, cut in zip(cut_groups, self._survey.cuts(wanted, infos), strict=True):
+        for group, cut in zip(cut_groups, self._survey.cuts(wanted, self._infos), strict=True):
             for partition in group:
                 ends[partition.index] = cut
         return tuple(ends)
 
     def _mode(
-        self,
-        partition: SubjectPartition,
-        start: int,
-        end: int,
-        count: int | None,
-        infos: Mapping[str, StreamInfo],
+        self, partition: SubjectPartition, start: int, end: int, count: int | None
     ) -> planning.ReadMode:
-        options, info, layout = self._options, infos[partition.stream], self._survey.layout
+        options, info = self._options, self._infos[partition.stream]
         if options.read_mode == "direct":
             return "direct"
-        sharing = len(layout) if layout.partition_subject is not None else 1
-        behind = info.last_seq - start
-        wide = planning.wide_filter(
-            partition.filter is not None, sharing, behind, info.num_subjects
-        )
+        behind, wide = info.last_seq - start, self._is_wide(partition, start)
 
         def cheapest(*ways: planning.ReadMode) -> planning.ReadMode:
             return planning.choose_mode(
@@ -202,7 +200,7 @@ class BatchPlanner:
                 filtered=partition.filter is not None,
                 wide=wide,
                 messages=end - start,
-                matching=count if count is not None else (end - start) // sharing,
+                matching=count if count is not None else (end - start) // self._sharing,
                 site=self._survey.site(info),
                 amid=behind >= 2 * (end - start),
             )
@@ -210,7 +208,7 @@ class BatchPlanner:
         if options.read_mode == "auto" and info.retention == "limits":
             mode = cheapest("own", "direct")
             group = options.priority_group
-            if mode == "own" and not self._survey.may_own(partition.stream, infos, group):
+            if mode == "own" and not self._survey.may_own(partition.stream, self._infos, group):
                 mode = cheapest("direct")
             if mode != "consumer":
                 return mode
@@ -224,12 +222,168 @@ class BatchPlanner:
             )  # fmt: skip
         return "consumer"
 
-    def filter_of(self, partition: SubjectPartition, start: int, info: StreamInfo) -> str | None:
-        """The filter with which an own consumer reads; None where dropping rows is cheaper."""
-        layout = self._survey.layout
-        sharing = len(layout) if layout.partition_subject is not None else 1
-        behind = info.last_seq - start
-        is_wide = planning.wide_filter(
-            partition.filter is not None, sharing, behind, info.num_subjects
+    @property
+    def _sharing(self) -> int:
+        """Number of partitions that one template makes of a stream."""
+        return len(self._layout) if self._layout.partition_subject is not None else 1
+
+    def _is_wide(self, partition: SubjectPartition, start: int) -> bool:
+        """Whether the server reads a partition from `start` on at much greater cost than all."""
+        info = self._infos[partition.stream]
+        behind, is_filtered = info.last_seq - start, partition.filter is not None
+        return planning.wide_filter(is_filtered, self._sharing, behind, info.num_subjects)
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────
+
+    def tasks(self, plan: Plan, is_deep: bool, logged: tuple[Offset, Offset]) -> list[ReadTask]:
+        """
+        The tasks of a batch.
+
+        Args:
+            is_deep: amid a backlog far away: see `looks_along`.
+            logged: where the batch begins and ends with the streams that are gone by now.
+        """
+        unseen = self.looks_along(plan, is_deep)
+        if self._options.read_mode == "direct" or plan.end.split:
+            return self._direct(plan, unseen, logged)
+        connection = self._options.connection
+        return [ReadTask(connection, self._work(p, plan, unseen)) for p in self._busy(plan)]
+
+    def looks_along(self, plan: Plan, is_deep: bool) -> bool:
+        """
+        Whether each task looks at its stream along with what it asks for first, and nobody waits
+        for a look: amid a backlog far away, where each stream is one task's, and what is to be
+        found there has been counted.
+        """
+        ends = zip(plan.start.sequences, plan.end.sequences, strict=True)
+        moved = [index for index, (start, end) in enumerate(ends) if start < end]
+        return (
+            is_deep
+            and len(self._layout.streams) == len(self._layout)
+            and self._options.read_mode != "direct"
+            and not plan.end.split
+            and self._busy(plan) == moved  # what gets no task is looked at by nobody else
+            and all(plan.modes[i] == "direct" and plan.counts[i] is not None for i in moved)
         )
-        return None if is_wide else partition.filter
+
+    def to_see_again(self, plan: Plan, may_skip: bool) -> set[int]:
+        """
+        The partitions of a plan that are looked at once more before their tasks begin: those whose
+        messages were counted after the look by which the batch was planned, or long after it. What
+        left a stream in between was not counted, and is missed by no task. And with
+        `failOnDataLoss=false` all: a stream that was made anew since has no part in the batch,
+        where else its task ends with an error.
+        """
+        may_skip = may_skip and self._watched.is_new and self._options.fail_on_data_loss
+        return {
+            p.index
+            for p in self._layout
+            if not (may_skip and self._survey.is_counted_by_look(plan.span(p), self._infos))
+        }
+
+    def usual(self, end: Offset) -> int:
+        """How many tasks a batch that ends there has, with few messages of each partition."""
+        partitions = len(end.sequences)
+        return -(-partitions // _STREAMS) if self._layout.is_several else partitions
+
+    def splits(self, plan: Plan) -> bool:
+        """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
+        if self._options.min_partitions is self._options.max_records_per_partition is None:
+            return False
+        splits = all(info.allow_direct for info in self._infos.values()) and all(
+            plan.modes[index] != "consumer" for index in self._busy(plan)
+        )
+        if splits != self._split:
+            self._split = splits
+            cut = "is cut by sequence: a partition's rows are in several tasks"
+            logger.info(
+                "the batch %s", cut if splits else "has a task, and a consumer, a partition"
+            )
+        return splits
+
+    def _busy(self, plan: Plan) -> list[int]:
+        """The partitions that get a task: by the offsets alone, so that a replay has the same."""
+        return [
+            p.index
+            for p in self._layout
+            if p.index not in plan.end.idle
+            and plan.start.sequences[p.index] < plan.end.sequences[p.index]
+            # What is left of a batch of a stream that is no more (failOnDataLoss=false).
+            and self._infos[p.stream].created == plan.end.streams[p.stream]
+        ]
+
+    def _work(self, index: int, plan: Plan, unseen: bool) -> Work:
+        if plan.modes[index] == "direct":
+            return self._direct_read(index, plan, unseen)
+        partition = self._layout.partitions[index]
+        info = self._infos[partition.stream]
+        pinned = self._durables.read_of(
+            partition, plan.start, info, plan.end.sequences[index], plan.counts[index]
+        )
+        if plan.modes[index] == "consumer":
+            return pinned
+        # Where the filter is that dear, dropping rows is cheaper.
+        filter_ = None if self._is_wide(partition, pinned.start) else partition.filter
+        return by_own_consumer(pinned, self._layout, filter_)
+
+    def _direct_read(self, index: int | None, plan: Plan, unseen: bool) -> RangeRead:
+        """Partition `index` of the batch, or with None all partitions of the one stream."""
+        at = index or 0
+        stream = self._layout.partitions[at].stream
+        layout, number = self._layout.within(at)
+        return RangeRead(
+            partition=number if index is not None else None,
+            stream=stream,
+            filter=None,
+            start=plan.start.sequences[at],
+            end=plan.end.sequences[at],
+            expected=plan.counts[at] if index is not None else total(plan.counts),
+            include_headers=self._options.needs_headers,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            mark=self._infos[stream].mark,
+            unseen=unseen,
+            on_invalid_subject=self._options.on_invalid_subject,
+            layout=layout,
+        )
+
+    def _direct(self, plan: Plan, unseen: bool, logged: tuple[Offset, Offset]) -> list[ReadTask]:
+        """Contiguous ranges; what partitions share is read once."""
+        layout, options = self._layout, self._options
+        shared = (
+            layout.shares_stream
+            and len(set(plan.start.sequences)) == 1
+            and len(set(plan.end.sequences)) == 1
+        )
+        busy: Sequence[int | None] = self._busy(plan)
+        reads = [
+            self._direct_read(index, plan, unseen)
+            for index in ([None] if shared and busy else busy)
+        ]
+        infos = self._infos
+        if layout.is_several and reads:
+            infos = {read.stream: infos[read.stream] for read in reads}
+            reads = self._with_gone(reads, *logged)
+        # Of many streams few have something at a time.
+        wanted = max(options.min_partitions or 0, len(reads if layout.is_several else layout))
+        longest = options.max_records_per_partition
+        tasks = direct_tasks(
+            options.connection, self._survey, infos, reads, wanted,
+            longest, options.read_mode == "auto",
+        )  # fmt: skip
+        if layout.is_several:
+            most = max(1, len(tasks) // (options.min_partitions or 1))
+            return of_many(tasks, min(most, _STREAMS), infos, longest)
+        return tasks
+
+    @staticmethod
+    def _with_gone(reads: Sequence[RangeRead], start: Offset, end: Offset) -> list[RangeRead]:
+        """The reads, and in their places those of streams that had messages and are gone."""
+        there = {read.stream: read for read in reads}
+        assert end.layout is not None
+        spans = zip(end.layout, start.sequences, end.sequences, strict=True)
+        return [
+            there.get(p.stream)
+            or replace(reads[0], stream=p.stream, start=first, end=last, expected=None)
+            for p, first, last in spans
+            if first < last and p.index not in end.idle
+        ]

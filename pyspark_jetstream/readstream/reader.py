@@ -45,8 +45,7 @@ from .lease import Alone, BatchStart, Standby
 from .offsets import Offset, begins, is_initial
 from .options import SourceOptions
 from .pinned.durables import Durables
-from .planner import BatchPlanner, Plan
-from .rangetasks import RangeTasks
+from .planner import BatchPlanner, Plan, available
 from .watched import WatchedStreams
 
 logger = get_logger(__name__)
@@ -157,14 +156,12 @@ class _LagLook:
         self.paused: frozenset[int] = frozenset()
         """Partitions that it reads by consumers which were paused since it was planned."""
         self._options = options
-        self._asked: tuple[Survey, BatchPlanner] | None = None
+        self._survey: Survey | None = None
 
-    def by(self, client: Client) -> tuple[Survey, BatchPlanner]:
+    def by(self, client: Client) -> Survey:
         """Whom they ask, on a connection of their own."""
-        if self._asked is None:
-            survey = Survey(client, self._options)
-            self._asked = survey, BatchPlanner(survey, self._options)
-        return self._asked
+        self._survey = self._survey or Survey(client, self._options)
+        return self._survey
 
 
 class RangeDriver(Driver):
@@ -197,12 +194,9 @@ class RangeDriver(Driver):
     def _begin_layout(self) -> None:
         """All that is known of one layout, anew."""
         options = self._options
-        self._planner = BatchPlanner(self._survey, options)
         self._durables = Durables(self._survey.js, options, self._layout)
         self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
-        self._tasks = RangeTasks(
-            options, self._survey, self._planner, self._durables, self._watched
-        )
+        self._planner = BatchPlanner(options, self._survey, self._durables, self._watched)
         self._plans: list[Plan] = []
         """The last two, the newest last: a commit comes one batch late."""
         self._is_deep = False
@@ -329,14 +323,14 @@ class RangeDriver(Driver):
         offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
-        without_rows = self._turn.warm_ups(self._tasks.usual(logged[1])) if start != end else []
+        without_rows = self._turn.warm_ups(self._planner.usual(logged[1])) if start != end else []
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
         if plan is None:
             self._watched.look(math.inf if self._layout.is_several else 0.0)
-        elif not (self._tasks.looks_along(plan, self._is_deep) or self._layout.is_several):
-            self._watched.look_again(self._tasks.to_see_again(plan, self._turn.may_skip_looks))
+        elif not (self._planner.looks_along(plan, self._is_deep) or self._layout.is_several):
+            self._watched.look_again(self._planner.to_see_again(plan, self._turn.may_skip_looks))
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             self._watched.checked(offset)  # no task misses what left before it was counted
@@ -354,10 +348,10 @@ class RangeDriver(Driver):
                 "standby: the batch that this query had begun is run without rows, because another"
                 " query has committed all of them"
             )
-            return self._turn.warm_ups(len(self._tasks.of(plan, self._is_deep, logged)))
+            return self._turn.warm_ups(len(self._planner.tasks(plan, self._is_deep, logged)))
         self._await_parts(plan)
         self._count_batch(plan)
-        return self._tasks.of(plan, self._is_deep, logged)
+        return self._planner.tasks(plan, self._is_deep, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Settles a batch; never raises, the next commit covers it."""
@@ -432,26 +426,26 @@ class RangeDriver(Driver):
             self._note(offset, [0] * len(self._layout), None)
             return None
         self._survey.check_coverage(self._infos)
-        available = self._planner.available(offset, upto, self._infos, self._watched.quiet)
-        nothing = not any(count != 0 for count in available)
+        there = available(self._survey, offset, upto, self._infos, self._watched.quiet)
+        nothing = not any(count != 0 for count in there)
         if nothing and waits:  # what came is none of the query's
             self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
-        if nothing or (not unlimited and self._is_held_back(offset, upto, available)):
-            self._note(offset, available, None)
+        if nothing or (not unlimited and self._is_held_back(offset, upto, there)):
+            self._note(offset, there, None)
             return None
         end = offset.at(upto)
         if not unlimited:
-            end = self._planner.end(offset, upto, available, self._infos)
+            end = self._planner.end(offset, upto, there)
         self._waiting_since = None
-        plan = self._plan(start, end, available if end.sequences == upto else None)
+        plan = self._plan(start, end, there if end.sequences == upto else None)
         is_far = self._client.connection.round_trip_s >= FAR_S
         may_skip = is_far and self._turn.may_skip_looks
-        self._is_deep = may_skip and self._planner.is_deep(plan, available, self._infos)
+        self._is_deep = may_skip and self._planner.is_deep(plan, there)
         read = [p.index for p in self._layout if p.index not in plan.end.idle]
         self._durables.arrivals.forget_pulls(read)
         if self._options.read_mode != "direct" and not self._end.is_frozen:
             self._durables.pull(plan.end, self._infos, plan.end.idle)
-        self._note(offset, available, plan)
+        self._note(offset, there, plan)
         return plan
 
     def _move_along(self, offset: Offset) -> None:
@@ -467,7 +461,7 @@ class RangeDriver(Driver):
 
     def _plan(self, start: BatchStart, end: Offset, counts: Sequence[int | None] | None) -> Plan:
         """The batch from `start` to `end`, whose end notes all that a replay has to know."""
-        plan = self._planner.plan(start.offset, end, self._infos, counts)
+        plan = self._planner.plan(start.offset, end, counts)
         noted = replace(
             plan.end,
             resumed=start.resumed,
@@ -475,7 +469,7 @@ class RangeDriver(Driver):
             consumers=dict(self._durables.made),
             change=self._changeover.change,
         )
-        plan = replace(plan, end=replace(noted, split=self._tasks.splits(plan)))
+        plan = replace(plan, end=replace(noted, split=self._planner.splits(plan)))
         self._plans = [*self._plans[-1:], plan]
         return plan
 
@@ -486,7 +480,7 @@ class RangeDriver(Driver):
             for index, change in self._watched.changes(upto).items():
                 if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
                     self._lost(self._layout.partitions[index].stream, index, change.text)
-        plan = replace(self._planner.plan(offset, upto, self._infos), end=upto)
+        plan = replace(self._planner.plan(offset, upto), end=upto)
         self._plans = [*self._plans[-1:], plan]
         return plan
 
@@ -527,7 +521,8 @@ class RangeDriver(Driver):
     def _is_left(self, offset: Offset) -> bool:
         """Whether the layout that the query leaves has a message before the cut."""
         upto = self._changeover.upto(offset)
-        return any(count != 0 for count in self._planner.available(offset, upto, self._infos))
+        left = available(self._survey, offset, upto, self._infos)
+        return any(count != 0 for count in left)
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
 
@@ -646,7 +641,7 @@ class RangeDriver(Driver):
             self._watched.check_consumers(offset)
 
     def _is_held_back(
-        self, offset: Offset, upto: Sequence[int], available: Sequence[int | None]
+        self, offset: Offset, upto: Sequence[int], there: Sequence[int | None]
     ) -> bool:
         """Whether `minRecordsPerTrigger` holds the batch back; waits a moment if it does."""
         minimum = self._options.min_records
@@ -654,7 +649,7 @@ class RangeDriver(Driver):
             return False
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
-        pending = sum(_counts(available, offset, upto).values())
+        pending = sum(_counts(there, offset, upto).values())
         if pending >= minimum or now - self._waiting_since >= self._options.max_trigger_delay_s:
             return False
         time.sleep(_IDLE_WAIT_S)
@@ -662,16 +657,16 @@ class RangeDriver(Driver):
 
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
-    def _note(self, offset: Offset, available: Sequence[int | None], plan: Plan | None) -> None:
+    def _note(self, offset: Offset, there: Sequence[int | None], plan: Plan | None) -> None:
         """Notes for progress and metrics what the batch was planned by."""
         end = plan.end if plan is not None else offset
-        counts = plan.counts if plan is not None else (0,) * len(available)
+        counts = plan.counts if plan is not None else (0,) * len(there)
         left = [
-            None if there is None or count is None else max(0, there - count)
-            for there, count in zip(available, counts, strict=True)
+            None if held is None or count is None else max(0, held - count)
+            for held, count in zip(there, counts, strict=True)
         ]
-        if self._durables.paused:  # `available` leaves out what waits for the end of a pause
-            left = self._planner.available(end, self._ends(end, self._infos), self._infos)
+        if self._durables.paused:  # `there` leaves out what waits for the end of a pause
+            left = available(self._survey, end, self._ends(end, self._infos), self._infos)
         latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {
             str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
@@ -700,7 +695,7 @@ class RangeDriver(Driver):
         end = planned = self._lag.planned
         if end is None:
             return
-        survey, planner = self._lag.by(client)
+        survey = self._lag.by(client)
         layout = end.layout
         assert layout is not None  # the driver's may be another one by now
         survey.take(layout)
@@ -710,7 +705,7 @@ class RangeDriver(Driver):
             survey.take(there)
             end = end.laid_out(there, {}, {})
         upto = self._ends(end, infos)
-        left = planner.available(end, upto, infos)
+        left = available(survey, end, upto, infos)
 
         def count(counts: ReadCounts) -> None:
             if self._lag.planned is planned:

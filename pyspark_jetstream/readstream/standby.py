@@ -51,7 +51,7 @@ class LeaseRecord:
     lease_s: float
     """The owner renews the record before so much time has passed."""
     term: int
-    """Number of times that the record has changed hands."""
+    """Number of times that the record has changed hands; 0 of a notice (`waits_key`)."""
     count: int
     """Changes in this term, counted so that no two records are the same bytes."""
     offset: Offset | None = None
@@ -86,8 +86,10 @@ class LeaseRecord:
             owner = Owner.of({"metadata": content["owner"]})
             if owner is None:
                 raise ValueError("no owner")
-            lease_s, offset = float(content["lease_s"]), content["offset"]
-            term, count, released = content["term"], content["count"], content["released"]
+            lease_s, offset = float(content["lease_s"]), content.get("offset")
+            # Notices of earlier versions have no term.
+            term, count = content.get("term", 0), content["count"]
+            released = content.get("released", False)
             if not 0 < lease_s <= _LONGEST_LEASE_S:
                 raise ValueError(f"lease_s of {lease_s}")
             if type(term) is not int or type(count) is not int or type(released) is not bool:
@@ -118,41 +120,12 @@ class LeaseRecord:
         return LeaseRecord(owner, lease_s, self.term + 1, 0, self.offset, before=before)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The notice of a query that waits. It is for operators: no query goes by it."""
-
-    owner: Owner
-    lease_s: float
-    """The query renews the notice before so much time has passed."""
-    count: int
-    """Number of renewals."""
-
-    def to_bytes(self) -> bytes:
-        """The notice as it stands in the bucket."""
-        content = {"owner": self.owner.metadata, "lease_s": self.lease_s, "count": self.count}
-        return json.dumps(content).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Waiting:
-        """
-        Raises:
-            ValueError: It is none.
-        """
-        content = read_json(data)
-        try:
-            owner = Owner.of({"metadata": content["owner"]})
-            lease_s, count = float(content["lease_s"]), int(content["count"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"nobody waits by this ({error!r}): {data[:80]!r}") from None
-        if owner is None or not 0 < lease_s <= _LONGEST_LEASE_S:
-            raise ValueError(f"nobody waits by this: {data[:80]!r}")
-        return cls(owner, lease_s, count)
-
-    @staticmethod
-    def key(record: str, query: str) -> str:
-        """Key of a waiting query's record, beside that of the lease."""
-        return f"{record}.waits.{query}"
+def waits_key(record: str, query: str) -> str:
+    """
+    Key of the notice of a query that waits, beside the record's. A notice is a record of term 0. It
+    is for operators: no query goes by it.
+    """
+    return f"{record}.waits.{query}"
 
 
 class Silence:

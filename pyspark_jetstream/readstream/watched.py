@@ -47,7 +47,7 @@ class WatchedStreams:
         durables: Durables,
         lost: Callable[[str, int, str], None],
     ) -> None:
-        self.seen = ServerView({}, {}, -math.inf)
+        self.seen: ServerView[int] = ServerView({}, {}, -math.inf)
         """The server's last answers."""
         self.quiet: frozenset[int] = frozenset()
         """Partitions that had no message when that was asked, as far as was heard (`arrivals`)."""

@@ -29,7 +29,7 @@ def claimed(new_stream, publish, claimant):
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
-    (claim,) = one.claim(1, 30.0)[0]
+    (claim,) = one.claim(1, 30.0)["0"]
     return one, claim
 
 
@@ -60,7 +60,7 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
-    (claim,) = one.claim(1, 30.0)[0]
+    (claim,) = one.claim(1, 30.0)["0"]
     send, seen = js.client.publish_then_request, []
 
     def elsewhere(burst, subject, data, timeout_s):
@@ -90,7 +90,7 @@ def test_each_ack_of_a_replicated_consumer_is_answered(
     publish([(f"{name}.x", b"")] * 3)
     one = claimant(name, policy="overflow")
     arrived(js, name, 3)
-    claims = one.claim(3, 0)[0]
+    claims = one.claim(3, 0)["0"]
     send, seen = js.client.requests, []
 
     def elsewhere(requests):
@@ -174,14 +174,14 @@ def test_heartbeats_of_one_consumer_do_not_wait_for_another(
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow", ack_wait_s=12.0)
-    (claim,) = one.claim(1, 30.0)[0]
+    (claim,) = one.claim(1, 30.0)["0"]
     beats = Heartbeats(connection_to(nats_server), 1.0)
     try:
         beats.hold(SharedConsumer(1, name, "gone", None), [1])
         beats.hold(one.consumers[0], [claim.sequence])
         until = time.monotonic() + 16
         while time.monotonic() < until:
-            assert one.claim(1, 0.2) == {0: []}
+            assert one.claim(1, 0.2) == {"0": []}
         assert beats.overdue_s > 5
     finally:
         beats.close()
@@ -212,7 +212,7 @@ def test_acks_that_are_long_on_their_way(
     one = claimant(name, policy="overflow")
     publish([(f"{name}.x", b"")] * 20_000)
     arrived(js, name, 20_000)
-    sequences = [claim.sequence for claim in one.claim(20_000, 0)[0]]
+    sequences = [claim.sequence for claim in one.claim(20_000, 0)["0"]]
     assert len(sequences) == 20_000
     port = int(nats_server.url.rpartition(":")[2])
     with SlowUp(port) as link:

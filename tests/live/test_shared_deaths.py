@@ -157,10 +157,13 @@ def test_scattered_claims(js, new_stream, publish, by, own):
         partition=3,
         stream=name,
         filter=f"{name}.{by}" if by else None,
-        claims=gathered(Claim(*each) for each in deliveries.items()),
+        start=0,
+        end=0,
+        expected=None,
         include_headers=False,
         fail_on_data_loss=True,
-    )
+        claims={},
+    ).of(gathered(Claim(*each) for each in deliveries.items()))
     rows = [row for batch in read.batches(js.client) for row in batch.to_pylist()]
 
     assert [(row["sequence"], row["deliveries"]) for row in rows] == sorted(deliveries.items())

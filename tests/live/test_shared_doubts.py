@@ -50,7 +50,7 @@ def amid_a_claim(monkeypatch, servers, unsettle, count: int) -> None:
 
         def unsettled(*arguments):
             if not claimed:
-                claimed.extend(claim.sequence for claim in arguments[2][0])
+                claimed.extend(claim.sequence for claim in arguments[2]["0"])
                 unsettle(js)
                 eventually(lambda: other.step() and set(claimed) <= set(other.sequences))
                 hang_up()

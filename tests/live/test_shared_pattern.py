@@ -282,9 +282,8 @@ def test_a_query_that_is_killed_while_streams_go(
     for each in (one, two):
         tenants.fill("a", count=1)
         eventually(each.step)
-    fence, names = two.reader.driver.member.batches._fence, two.reader.driver._places
-    settled = {names[place] for place in fence.settled}
-    assert {name for name in settled if name.startswith(f"{tenants.prefix}-")} == {
+    fence = two.reader.driver.member.batches._fence
+    assert {name for name in fence.settled if name.startswith(f"{tenants.prefix}-")} == {
         tenants.name(n) for n in "acd"
     }
 
@@ -442,9 +441,9 @@ def test_an_error_names_the_stream() -> None:
     """
     One of several streams is partition 0 of itself, whatever its place among them.
     """
-    alone = SharedConsumer(7, "ORDERS", "jobs", None, is_alone=True)
-    pulls = ClaimPulls({7: alone}, {7: 10}, ManyClaims())
-    pulls.open[1] = 7
+    alone = SharedConsumer(0, "ORDERS", "jobs", None, is_alone=True)
+    pulls = ClaimPulls({"ORDERS": alone}, {"ORDERS": 10}, ManyClaims())
+    pulls.open[1] = "ORDERS"
     frame: Any = type("Frame", (), {"sid": 1, "reply": "", "headers": b"NATS/1.0 499 No\r\n\r\n"})
     with pytest.raises(ReadError, match="stream 'ORDERS', partition 0: .*499"):
         pulls.receive(frame)

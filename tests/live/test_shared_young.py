@@ -72,10 +72,10 @@ def test_by_the_servers_clock(nats_server, new_stream, publish, monkeypatch, hou
         try:
             consumer = SharedConsumer(0, name, "jobs", None)
             one = Claimant(client, [consumer], sharing_of("overflow"), "g")
-            one.join({0: None})
+            one.join({"0": None})
             publish(numbered(name, 3))
-            eventually(lambda: one.infos()[0].num_pending == 3)
-            assert len(one.claim(3, 0)[0]) == 3
+            eventually(lambda: one.infos()["0"].num_pending == 3)
+            assert len(one.claim(3, 0)["0"]) == 3
             assert one.is_young == young
         finally:
             client.close()

@@ -220,7 +220,7 @@ def test_claimed_and_shared_reads(js, strange, query):
     """
     stream, rows = strange
     claims = {1: [(2, 5), (9, 9)], 2: [(20, len(rows))]}
-    read = ClaimedRead(0, stream, None, claims, include_headers=True, fail_on_data_loss=True)
+    read = ClaimedRead(0, stream, None, 0, 0, None, True, True, {}).of(claims)
     mine = [row for row in rows if 2 <= row["sequence"] <= 5 or row["sequence"] == 9]
     assert of(read.batches(js.client)) == mine + rows[19:]
 

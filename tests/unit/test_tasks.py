@@ -39,7 +39,7 @@ WORKS = (
     PINNED,
     by_own_consumer(PINNED, LAYOUT, None),
     by_own_consumer(RANGE, LAYOUT, "S.>"),
-    ClaimedRead(0, "S", None, {1: ((1, 9),)}, False, True),
+    ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
     CallRead("S", DirectCall(seq=1), True, LAYOUT),
     BucketRead(PICK, "$KV.B.", (">",)),
     WarmUp(),

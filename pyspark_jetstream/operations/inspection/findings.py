@@ -582,10 +582,11 @@ def claim_state(
     index: int, stream: str, claims: ClaimedOffset, committed: bool, server: ServerState
 ) -> ClaimState:
     """What a batch claimed of a partition, and what is wrong with it."""
-    by_count = claims.claims.get(index, {})
+    called = stream if claims.several else str(index)
+    by_count = claims.claims.get(called, {})
     ranges = [span for ranges in by_count.values() for span in ranges]
     state = server.streams.get(stream)
-    name = shared_name(claims.consumer, index, bool(claims.several))
+    name = shared_name(claims.consumer, called, claims.several)
     consumer = server.consumers.get((stream, name))
     problems = []
     if state is None:
@@ -601,7 +602,7 @@ def claim_state(
     return ClaimState(
         index=index if not claims.several else 0,
         stream=stream,
-        claimed=claims.count(index),
+        claimed=claims.count(called),
         first=min((low for low, _ in ranges), default=0),
         last=max((high for _, high in ranges), default=0),
         redelivered=sum(length(ranges) for count, ranges in by_count.items() if count > 1),

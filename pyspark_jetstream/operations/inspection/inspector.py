@@ -375,12 +375,11 @@ class Inspector:
                 for at in re.finditer(number, consumer.stream)
             }
             keys += [f"{name}.{base}" for name in sorted(of)]
-        places = [([consumer.stream], 0), *[([], int(number)) for _ in keys[1:]]]
         try:
             found = self._js.last_messages(f"KV_{CLAIMS}", [f"$KV.{CLAIMS}.{key}" for key in keys])
             held = [
-                Fence.from_bytes(each.data, names).count(partition, created)
-                for each, (names, partition) in zip(found, places, strict=True)
+                Fence.from_bytes(each.data).count(consumer.stream if at == 0 else number, created)
+                for at, each in enumerate(found)
                 if each and each.data
             ]
         except (StreamNotFoundError, PermissionsError, OffsetError):
@@ -560,7 +559,9 @@ class Inspector:
         if isinstance(planned, Offset) and planned.layout is not None:
             return [(partition, True) for partition in planned.layout], []
         if isinstance(planned, ClaimedOffset) and planned.several:
-            return [(partition, True) for partition in Layout.of_streams(planned.several)], []
+            return [
+                (partition, True) for partition in Layout.of_streams(sorted(planned.streams))
+            ], []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:

@@ -18,7 +18,7 @@ from ...client.info import StoredMessage, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
 from ...readstream.offsets import Offset
-from ...readstream.standby import SEVERAL, LeaseRecord, Waiting
+from ...readstream.standby import SEVERAL, LeaseRecord
 
 _KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
 
@@ -90,8 +90,8 @@ def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[
         if not waiting:
             held[stream, consumer] = message
             continue
-        with suppress(ValueError):  # nobody waits by this
-            said = Waiting.from_bytes(message.data)
+        with suppress(OffsetError):  # nobody waits by this
+            said = LeaseRecord.from_bytes(message.data)
             is_late = (now - parse_time(message.time)).total_seconds() > said.lease_s
             who = said.owner
             (gone if is_late else waits).setdefault((stream, consumer), []).append(

@@ -332,7 +332,7 @@ class Durables:
         """The partitions whose consumers were paused when they were looked at last."""
         return frozenset(self._pauses)
 
-    def look(self, start: Offset, view: ServerView, around: Collection[int]) -> None:
+    def look(self, start: Offset, view: ServerView[int], around: Collection[int]) -> None:
         """
         Before a batch, while no attempt of this query runs: are the consumers that were seen when
         it was planned, or are `due`, as they were made, and is anybody else at them? Those that the

@@ -129,10 +129,10 @@ def _each(client: Client, consumer: SharedConsumer, chunk: list[int], kind: byte
 def keep(
     client: Client,
     claimant: Claimant,
-    claimed: Mapping[int, Sequence[Claim]],
+    claimed: Mapping[str, Sequence[Claim]],
     heartbeats: Heartbeats,
     ours: Mapping[SharedConsumer, Set[int]] | None = None,
-) -> dict[int, list[Claim]]:
+) -> dict[str, list[Claim]]:
     """
     Keeps claims that were just made, and has the server note when that was; returns those that are
     not ours already.
@@ -150,7 +150,7 @@ def keep(
         ours: what was held when the claims began; without, what is held now.
     """
     ours = heartbeats.held() if ours is None else ours
-    new: dict[int, list[Claim]] = {}
+    new: dict[str, list[Claim]] = {}
     for consumer in claimant.consumers:
         held = ours.get(consumer, frozenset())
         taken = claimed.get(consumer.partition, ())

@@ -50,7 +50,7 @@ class Ahead:
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
-        self._claimed: Mapping[int, list[Claim]] = {}
+        self._claimed: Mapping[str, list[Claim]] = {}
         self._ours: Mapping[SharedConsumer, Set[int]] = {}
         self._kept = time.monotonic()
         """Time when the claims were confirmed for the first time."""
@@ -79,7 +79,7 @@ class Ahead:
         )
         self._thread.start()
 
-    def take(self, timeout_s: float | None = None) -> Mapping[int, list[Claim]]:
+    def take(self, timeout_s: float | None = None) -> Mapping[str, list[Claim]]:
         """
         What was claimed since `begin`, by partition, as soon as it is; nothing where it was given
         back, nor without `begin`, nor where it takes longer than `timeout_s`, nor of a process that
@@ -134,7 +134,7 @@ class Ahead:
         self._kept = time.monotonic()
         self._claimed = keep(self._client, self._claimant, claimed, self._heartbeats, self._ours)
 
-    def _give_back(self, claimed: Mapping[int, list[Claim]]) -> None:
+    def _give_back(self, claimed: Mapping[str, list[Claim]]) -> None:
         """Returns claims; those that cannot be given back return after their ack wait."""
         late = self._late()
         self._release(claimed)
@@ -152,7 +152,7 @@ class Ahead:
                     consumer.stream, consumer.name, len(sequences), error,
                 )  # fmt: skip
 
-    def _release(self, claimed: Mapping[int, list[Claim]]) -> None:
+    def _release(self, claimed: Mapping[str, list[Claim]]) -> None:
         for consumer in self._claimant.consumers:
             sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
             self._heartbeats.release(consumer, sequences)

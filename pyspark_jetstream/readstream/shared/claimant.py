@@ -87,7 +87,7 @@ _CONSUMER_EXISTS: Final = 10148
 class LastClaim:
     """One claim of all consumers: when it was made, through which server, and what it has."""
 
-    claims: dict[int, list[Claim]]
+    claims: dict[str, list[Claim]]
     """By partition."""
     began_s: float = -math.inf
     """Start of its last try, by `time.monotonic`."""
@@ -144,9 +144,9 @@ class Claimant:
         """The consumers, and those of streams that were deleted since."""
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
-        self.joined: dict[int, ConsumerInfo] = {}
+        self.joined: dict[str, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
-        self.delivered: dict[int, int] = {}
+        self.delivered: dict[str, int] = {}
         """The number of the last delivery that each consumer made to us, by partition."""
         self.last = LastClaim({})
         self.sizes = ClaimSizes()
@@ -173,7 +173,7 @@ class Claimant:
                 self.by_partition[consumer.partition] = consumer
                 self.joined.pop(consumer.partition, None)
 
-    def join(self, starts: Mapping[int, int | None]) -> None:
+    def join(self, starts: Mapping[str, int | None]) -> None:
         """
         Joins the consumers that are new, and makes those that are missing.
 
@@ -208,7 +208,7 @@ class Claimant:
         there = self.infos()
         return [consumer for consumer in self.consumers if consumer.partition not in there]
 
-    def claim(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
+    def claim(self, limit: int, wait_s: float) -> dict[str, list[Claim]]:
         """
         Up to `limit` messages, by partition; waits up to `wait_s` for a first one.
 
@@ -257,7 +257,7 @@ class Claimant:
         (info,) = self._js.stream_infos_there([consumer.stream])
         return info is not None and consumer.created in ("", info.created)
 
-    def infos(self, of: Sequence[SharedConsumer] | None = None) -> dict[int, ConsumerInfo]:
+    def infos(self, of: Sequence[SharedConsumer] | None = None) -> dict[str, ConsumerInfo]:
         """Configurations and positions of the consumers, or of these, by partition."""
         asked_s = time.monotonic()
         consumers = self.consumers if of is None else of
@@ -302,7 +302,7 @@ class Claimant:
         age_s = time.monotonic() + (self._ahead_ns - self.last.oldest_ns) / 1e9
         return age_s < self.ack_wait_s / _YOUNG
 
-    def doubtful(self) -> set[int]:
+    def doubtful(self) -> set[str]:
         """
         The partitions of which the last claim may be somebody else's as well.
 

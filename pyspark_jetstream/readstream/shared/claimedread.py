@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...client.connection import Client
-from ...client.info import Mark
 from ...client.jetstream import JetStream
 from ...errors import DataLossError, StreamNotFoundError
 from ...fetch import planning
@@ -40,47 +39,27 @@ _FILTERED_GAP: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedRead:
-    """Claims of one partition, by number of deliveries."""
+class ClaimedRead(DirectRead):
+    """
+    Claims of one partition: of the range that covers them, the messages that are expected.
+    """
 
-    partition: int
-    stream: str
-    filter: str | None
     claims: Claims
-    include_headers: bool
-    fail_on_data_loss: bool
-    on_invalid_subject: str = "fail"
+    """By number of deliveries."""
     others_from: int | None = None
     """
     Deliveries from which on a claim may be missing without loss, because somebody else may have
     acknowledged it, which removes it; None where acknowledged messages stay in the stream.
     """
-    mark: Mark | None = None
-    """The stream as the plan saw it."""
 
     def __repr__(self) -> str:
         return f"<ClaimedRead {self.expected} of {self.stream}>"
 
-    @property
-    def expected(self) -> int:
-        """Number of its messages."""
-        return sum(map(length, self.claims.values()))
-
-    @property
-    def span(self) -> DirectRead:
-        """All from the first of its messages to the last, of which these are expected."""
-        return DirectRead(
-            partition=self.partition,
-            stream=self.stream,
-            filter=self.filter,
-            start=min(first for ranges in self.claims.values() for first, _ in ranges) - 1,
-            end=max(last for ranges in self.claims.values() for _, last in ranges),
-            expected=self.expected,
-            include_headers=self.include_headers,
-            fail_on_data_loss=self.fail_on_data_loss,
-            on_invalid_subject=self.on_invalid_subject,
-            mark=self.mark,
-        )
+    def of(self, claims: Claims) -> ClaimedRead:
+        """The read of these claims of the partition."""
+        ranges = runs(claims, 0)
+        start, end = ranges[0][0] - 1, ranges[-1][1]
+        return replace(self, claims=claims, start=start, end=end, expected=length(ranges))
 
     @property
     def excusable(self) -> int:
@@ -104,7 +83,7 @@ class ClaimedRead:
             yield from self._claimed(client)
         except StreamNotFoundError:
             what = f"the stream was deleted before {self.expected} claimed messages of it were read"
-            error = DataLossError(self.stream, self.partition, what)
+            error = DataLossError(self.stream, self.partition or 0, what)
             report_loss(error, self.fail_on_data_loss)
 
     def _claimed(self, client: Client) -> Iterator[pa.RecordBatch]:
@@ -134,7 +113,7 @@ class ClaimedRead:
                 " had them before or got them after the ack wait",
                 self.stream, self.partition, missing, self.expected,
             )  # fmt: skip
-        check_loss(JetStream(client), self.span, rows + missing)
+        check_loss(JetStream(client), self, rows + missing)
 
 
 def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -142,14 +121,13 @@ def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator
     builder = RowBuilder(
         read.stream, read.include_headers, read.on_invalid_subject, sequences, read.partition
     )
-    span = read.span
     by_server = read.filter is not None and planning.filter_on_server(
-        read.filter, read.expected, span.end - span.start
+        read.filter, len(sequences), read.end - read.start
     )
     filter_, gap = (read.filter, _FILTERED_GAP) if by_server else (None, _GAP)
     for first, last in runs(read.claims, gap):
         # They are counted over all of them, above.
-        part = replace(span, filter=filter_, start=first - 1, end=last, expected=None)
+        part = replace(read, filter=filter_, start=first - 1, end=last, expected=None)
         yield from read_direct(client, part, builder)
 
 

@@ -60,19 +60,19 @@ class ClaimPulls:
 
     def __init__(
         self,
-        consumers: Mapping[int, SharedConsumer],
-        wanted: Mapping[int, int],
+        consumers: Mapping[str, SharedConsumer],
+        wanted: Mapping[str, int],
         many: ManyClaims,
     ) -> None:
-        self.claims: dict[int, list[Claim]] = {place: [] for place in wanted}
+        self.claims: dict[str, list[Claim]] = {place: [] for place in wanted}
         """Claims that the pulls brought, by place; they count also where the pulls break off."""
-        self.delivered: dict[int, int] = {}
+        self.delivered: dict[str, int] = {}
         """The number of the last delivery, by place."""
         self.oldest_ns = math.inf
         """Time when the oldest message was stored, by the server's clock."""
         self.doubted: list[SharedConsumer] = []
         """Consumers for which nobody answered: they may not be there any more."""
-        self.open: dict[int, int] = {}
+        self.open: dict[int, str] = {}
         """Pulls that may bring more: their places, by subscription."""
         self._consumers = consumers
         self._acks = {place: consumers[place].acks.encode() for place in wanted}
@@ -203,7 +203,7 @@ class ClaimPulls:
             f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
         )
 
-    def _room(self, place: int) -> int:
+    def _room(self, place: str) -> int:
         """Number of messages that the pull may still bring."""
         return self._wanted[place] - len(self.claims[place])
 

@@ -11,7 +11,9 @@ says nothing. A batch that runs again therefore has the same rows, whoever has c
 
 `claims` has, by partition and by number of deliveries, the sequences as ranges. `serial` counts
 batches: two that claim the same must not be equal text, or Spark would take the second for none.
-With `several` each stream is one partition, and `claims` goes by its name.
+With `several` each stream is one partition, and `claims` goes by its name. So it is with all that
+is kept by partition here, in memory as in the records: nothing goes by a place in a list of
+streams, which come and go, and of which other queries have others.
 
 No I/O, no clock.
 """
@@ -20,11 +22,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from ...client.info import Mark
 from ...errors import OffsetError
+from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.planning import split_range
 from ..offsets import VERSION, check_written, marks_json, marks_of
 
@@ -50,7 +53,8 @@ class Claim(NamedTuple):
 class SharedConsumer:
     """The consumer of one partition."""
 
-    partition: int
+    number: int
+    """The partition that its rows have, and its errors: 0 of several streams."""
     stream: str
     name: str
     filter: str | None
@@ -59,12 +63,12 @@ class SharedConsumer:
     created: str = ""
     """Creation time of its stream: claims of one that is made anew are others."""
     is_alone: bool = False
-    """Whether it is all of its stream, one of several: `partition` is its place among these."""
+    """Whether it is all of its stream, one of several."""
 
     @property
-    def number(self) -> int:
-        """The partition that its rows have, and its errors."""
-        return 0 if self.is_alone else self.partition
+    def partition(self) -> str:
+        """What records and offsets call it: its number, or of several streams the stream."""
+        return self.stream if self.is_alone else str(self.number)
 
     @property
     def acks(self) -> str:
@@ -101,11 +105,13 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     return {count: ranges_of(by_count[count]) for count in sorted(by_count)}
 
 
-def shared_name(prefix: str, partition: int, is_several: bool) -> str:
-    """
-    The name of a partition's consumer. Each of several streams has one of its own, and the place
-    of a stream in their list says nothing.
-    """
+def partitions_of(layout: Layout) -> dict[str, SubjectPartition]:
+    """The partitions of a query by what offsets and records call them."""
+    return {p.stream if layout.is_several else str(p.index): p for p in layout}
+
+
+def shared_name(prefix: str, partition: str, is_several: bool) -> str:
+    """The name of a partition's consumer; each of several streams has one of its own."""
     return prefix if is_several else f"{prefix}-{partition}"
 
 
@@ -154,27 +160,29 @@ class ClaimedOffset:
     """Creation time of each stream, by name."""
     serial: int
     """Batches so far."""
-    claims: Mapping[int, Claims]
-    """Claims of the batch, by partition."""
+    claims: Mapping[str, Claims]
+    """Claims of the batch, by partition (`SharedConsumer`)."""
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """Each stream as it was when the batch was planned, by name; empty in such checkpoints."""
-    several: tuple[str, ...] = ()
-    """
-    By partition its stream, where each stream is one by itself, and more than `streams` may have
-    places; empty otherwise.
-    """
+    several: bool = False
+    """Whether each stream is one partition."""
 
     def __repr__(self) -> str:
         counts = {p: self.count(p) for p in self.claims}
         return f"<ClaimedOffset {self.serial} of {self.consumer}: {counts}>"
 
-    def count(self, partition: int) -> int:
+    @property
+    def ordered(self) -> list[str]:
+        """The partitions that have claims, in the one order of offsets and tasks."""
+        return sorted(self.claims, key=str if self.several else int)
+
+    def count(self, partition: str) -> int:
         """Messages of one partition."""
         return sum(map(length, self.claims.get(partition, {}).values()))
 
-    def sequences(self, partition: int) -> list[int]:
+    def sequences(self, partition: str) -> list[int]:
         """Their sequences, ascending."""
         return sorted(
             sequence
@@ -183,14 +191,8 @@ class ClaimedOffset:
             for sequence in range(first, last + 1)
         )
 
-    def over(self, several: tuple[str, ...]) -> ClaimedOffset:
-        """The offset of several streams with its claims at the places of this list."""
-        claims = {several.index(self.several[p]): each for p, each in self.claims.items()}
-        return replace(self, claims=claims, several=several)
-
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""
-        names = {p: self.several[p] if self.several else str(p) for p in self.claims}
         return {
             "version": VERSION,
             "policy": self.policy,
@@ -199,11 +201,11 @@ class ClaimedOffset:
             "streams": {name: self.streams[name] for name in sorted(self.streams)},
             "serial": self.serial,
             "claims": {
-                names[partition]: {
+                partition: {
                     str(count): ranges_text(self.claims[partition][count])
                     for count in sorted(self.claims[partition])
                 }
-                for partition in sorted(self.claims, key=lambda p: (self.several and names[p], p))
+                for partition in self.ordered
             },
             **({"query": self.query} if self.query else {}),
             **({"marks": marks_json(self.marks)} if self.marks else {}),
@@ -227,7 +229,7 @@ class ClaimedOffset:
             )
         check_written(value, _KEYS)
         try:
-            several = tuple(sorted(value["streams"])) if value.get("several") is True else ()
+            several = value.get("several") is True
             return cls(
                 policy=str(value["policy"]),
                 consumer=str(value["consumer"]),
@@ -235,7 +237,7 @@ class ClaimedOffset:
                 streams={str(name): str(made) for name, made in value["streams"].items()},
                 serial=int(value["serial"]),
                 claims={
-                    several.index(partition) if several else int(partition): {
+                    _partition(partition, value["streams"] if several else None): {
                         int(count): _some(text) for count, text in claims.items()
                     }
                     for partition, claims in value["claims"].items()
@@ -249,6 +251,12 @@ class ClaimedOffset:
                 f"the checkpoint holds no offset of a shared consumer ({error!r}):"
                 f" {json.dumps(value)[:200]}"
             ) from None
+
+
+def _partition(text: str, streams: Mapping[str, Any] | None) -> str:
+    if not (text.isdecimal() if streams is None else text in streams):
+        raise ValueError(f"{text!r} is no partition")
+    return text
 
 
 def _some(text: str) -> Ranges:

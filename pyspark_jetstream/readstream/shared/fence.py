@@ -22,8 +22,7 @@ and acknowledges them.
                        "floors": [[31.0, 2]], "ranges": "10"}}}
 
 Sequences are of the stream that was made at the time beside them: of one made anew they say
-nothing. Queries of several streams have the stream's name for the number of a partition, so that
-their lists may differ.
+nothing. Partitions are called as in `claims`, so that lists of several streams may differ.
 
 **Settled** is bounded. Below the server's ack floor all is settled, above it are ranges. What was
 settled longer ago than the server may take to deal a forgotten ack out again is left out; that time
@@ -38,7 +37,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -74,7 +73,7 @@ class Open:
     """The batch that a query has planned last."""
 
     serial: int
-    claims: Mapping[int, HeldClaims]
+    claims: Mapping[str, HeldClaims]
     """By partition."""
     void: bool = False
     """Whether its query was away for too long: others may take its messages."""
@@ -140,10 +139,10 @@ class AckFloor(NamedTuple):
 class Dealt(NamedTuple):
     """Claims that the server gave a query, by partition."""
 
-    mine: dict[int, list[Claim]]
-    settled: dict[int, list[int]]
+    mine: dict[str, list[Claim]]
+    settled: dict[str, list[int]]
     """Sequences of committed batches, to be acknowledged once more."""
-    theirs: dict[int, list[int]]
+    theirs: dict[str, list[int]]
     """Sequences of others' open batches, to be left."""
 
 
@@ -153,14 +152,14 @@ class Fence:
 
     open: Mapping[str, Open] = field(default_factory=dict)
     """By query."""
-    settled: Mapping[int, Settled] = field(default_factory=dict)
+    settled: Mapping[str, Settled] = field(default_factory=dict)
     """By partition."""
     clock: float = 0.0
     """Seconds in which batches were planned."""
     time: float = 0.0
     """Time of its last change, by the server's clock, in seconds since 1970."""
 
-    def after(self, now: float, ack_floors: Mapping[int, AckFloor], keep_s: float) -> Fence:
+    def after(self, now: float, ack_floors: Mapping[str, AckFloor], keep_s: float) -> Fence:
         """The record after a look at the consumers at `now`, by the server's clock."""
         step = min(max(0.0, now - self.time), _LONGEST_STEP_S) if self.time else 0.0
         clock = self.clock + step
@@ -174,7 +173,7 @@ class Fence:
             settled[partition] = replace(each, floors=floors)
         return replace(self, settled=settled, clock=clock, time=now)
 
-    def sorted(self, query: str, claims: Mapping[int, Iterable[Claim]]) -> Dealt:
+    def sorted(self, query: str, claims: Mapping[str, Iterable[Claim]]) -> Dealt:
         """The owners of the messages that the server dealt to a query."""
         dealt = Dealt({}, {}, {})
         for partition, taken in claims.items():
@@ -190,7 +189,7 @@ class Fence:
                     mine.append(claim)
         return dealt
 
-    def owners(self, query: str, sequences: Mapping[int, Collection[int]]) -> set[str]:
+    def owners(self, query: str, sequences: Mapping[str, Collection[int]]) -> set[str]:
         """The other queries in whose open batches some of these messages are."""
         return {
             name
@@ -199,7 +198,7 @@ class Fence:
             if not set(wanted).isdisjoint(self._held(name, query, partition))
         }
 
-    def count(self, partition: int, stream: str, but: str = "") -> int:
+    def count(self, partition: str, stream: str, but: str = "") -> int:
         """
         Number of a partition's messages in open batches that still hold.
 
@@ -211,7 +210,7 @@ class Fence:
         held = [each.claims[partition] for each in batches if partition in each.claims]
         return sum(length(each.ranges) for each in held if each.stream == stream)
 
-    def _held(self, name: str, query: str, partition: int) -> Iterable[int]:
+    def _held(self, name: str, query: str, partition: str) -> Iterable[int]:
         """The sequences in the open batch of a query, if it is another one, that still hold."""
         batch, settled = self.open[name], self.settled.get(partition)
         held = batch.claims.get(partition)
@@ -232,7 +231,7 @@ class Fence:
             },
         )
 
-    def opened(self, query: str, serial: int, claims: Mapping[int, Iterable[Claim]]) -> Fence:
+    def opened(self, query: str, serial: int, claims: Mapping[str, Iterable[Claim]]) -> Fence:
         """The record after a query has planned a batch of these claims."""
         held = {
             p: HeldClaims(self.settled[p].stream, ranges_of(claim.sequence for claim in taken))
@@ -241,11 +240,11 @@ class Fence:
         }
         return self.restored(query, serial, held)
 
-    def restored(self, query: str, serial: int, claims: Mapping[int, HeldClaims]) -> Fence:
+    def restored(self, query: str, serial: int, claims: Mapping[str, HeldClaims]) -> Fence:
         """The record with the batch that a query has planned last."""
         return replace(self, open={**self.open, query: Open(serial, claims)})
 
-    def forgotten(self, partitions: Collection[int]) -> Fence:
+    def forgotten(self, partitions: Collection[str]) -> Fence:
         """
         The record after the streams of these were taken back to older copies: what is settled says
         nothing of the messages that have its sequences now.
@@ -268,7 +267,7 @@ class Fence:
             return True
         return mine.serial == serial and bool(mine.claims)
 
-    def committed(self, query: str, serial: int, claims: Mapping[int, HeldClaims]) -> Fence:
+    def committed(self, query: str, serial: int, claims: Mapping[str, HeldClaims]) -> Fence:
         """The record after a batch of these was committed and acknowledged."""
         if not self.settles(query, serial):
             return self
@@ -290,14 +289,8 @@ class Fence:
 
     # ── as it is stored ──────────────────────────────────────────────────────────────────────
 
-    def to_bytes(self, names: Sequence[str] = ()) -> bytes:
-        """
-        The record as it stands in the bucket; compressed where it is large.
-
-        Args:
-            names: by partition what it is called there; without, by its number.
-        """
-        called = names.__getitem__ if names else str
+    def to_bytes(self) -> bytes:
+        """The record as it stands in the bucket; compressed where it is large."""
         data = json.dumps({
             "version": _VERSION,
             "time": self.time,
@@ -306,7 +299,7 @@ class Fence:
                 name: {
                     "serial": each.serial,
                     "claims": {
-                        called(p): [held.stream, ranges_text(held.ranges)]
+                        p: [held.stream, ranges_text(held.ranges)]
                         for p, held in each.claims.items()
                     },
                 }
@@ -314,7 +307,7 @@ class Fence:
                 for name, each in self.open.items()
             },
             "settled": {
-                called(partition): {
+                partition: {
                     "stream": each.stream, "consumer": each.consumer, "floor": each.floor,
                     "floors": each.floors, "ranges": ranges_text(each.ranges),
                 }
@@ -324,23 +317,11 @@ class Fence:
         return data if len(data) <= _PLAIN_BYTES else zlib.compress(data)
 
     @classmethod
-    def from_bytes(cls, data: bytes, names: list[str] | None = None) -> Fence:
+    def from_bytes(cls, data: bytes) -> Fence:
         """
-        Args:
-            names: by partition what it is called in the record; what it calls otherwise is added,
-                as a further partition. Without, it is called by its number.
-
         Raises:
             OffsetError: It is no such record, or one of a newer version.
         """
-
-        def place(called: str) -> int:
-            if not names:
-                return int(called)
-            if called not in names:
-                names.append(called)
-            return names.index(called)
-
         try:
             content = read_json(data if data[:1] == b"{" else unpacked(data))
             if content["version"] != _VERSION:
@@ -350,7 +331,7 @@ class Fence:
                     str(name): Open(
                         int(each["serial"]),
                         {
-                            place(p): HeldClaims(str(stream), text_ranges(text))
+                            p: HeldClaims(str(stream), text_ranges(text))
                             for p, (stream, text) in each["claims"].items()
                         },
                         each.get("void") is True,
@@ -358,7 +339,7 @@ class Fence:
                     for name, each in content["open"].items()
                 },
                 settled={
-                    place(partition): Settled(
+                    partition: Settled(
                         str(each["stream"]),
                         str(each["consumer"]),
                         int(each["floor"]),

@@ -114,7 +114,7 @@ class GroupMember:
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, before: ClaimedOffset | None) -> dict[int, list[Claim]]:
+    def claim(self, before: ClaimedOffset | None) -> dict[str, list[Claim]]:
         """
         Claims for a batch, while the one before is acknowledged.
 
@@ -144,8 +144,8 @@ class GroupMember:
         return claimed
 
     def still(
-        self, claimed: dict[int, list[Claim]], of: Collection[SharedConsumer]
-    ) -> dict[int, list[Claim]]:
+        self, claimed: dict[str, list[Claim]], of: Collection[SharedConsumer]
+    ) -> dict[str, list[Claim]]:
         """The claims of these consumers without those whose streams are no more."""
         there = set(self._claimant.consumers)
         gone = {consumer.partition for consumer in of if consumer not in there}
@@ -154,14 +154,14 @@ class GroupMember:
         self.heartbeats.hurry(self._claimant.ack_wait_s / _BEATS)
         return {p: taken for p, taken in claimed.items() if p not in gone}
 
-    def is_held_up(self, look: ServerView) -> bool:
+    def is_held_up(self, look: ServerView[str]) -> bool:
         """Whether a run that ends at what is there waits for a consumer that is paused."""
         return bool(self._budget.left) and any(
             info is not None and info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
             for info in look.consumers.values()
         )
 
-    def _kept(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
+    def _kept(self, limit: int, wait_s: float) -> dict[str, list[Claim]]:
         """Claims now; goes on as long as all that is claimed is let go again."""
         while True:
             claimed = self._claimant.claim(limit, wait_s)
@@ -188,7 +188,7 @@ class GroupMember:
             maximum = min(maximum, messages_in(self._options.max_bytes, self._streams.infos))
         return maximum
 
-    def awaiting(self, look: ServerView) -> dict[int, int]:
+    def awaiting(self, look: ServerView[str]) -> dict[str, int]:
         """
         By partition, messages that wait for redelivery: those that somebody was dealt, and that are
         neither acknowledged nor held. Claims that others make ahead of their batches are among
@@ -214,8 +214,8 @@ class GroupMember:
     def fence(
         self,
         before: ClaimedOffset | None,
-        claimed: Mapping[int, Sequence[Claim]],
-        look: ServerView,
+        claimed: Mapping[str, Sequence[Claim]],
+        look: ServerView[str],
     ) -> Dealt:
         """
         Whose the claimed messages are. Those that are this query's are noted; those of others'
@@ -241,7 +241,7 @@ class GroupMember:
             self._poison.let_go(claimed, dealt.mine)
         return dealt
 
-    def _leave(self, reason: str, left: Mapping[int, Sequence[int]]) -> None:
+    def _leave(self, reason: str, left: Mapping[str, Sequence[int]]) -> None:
         for index, sequences in left.items():
             consumer = self._claimant.by_partition[index]
             self.heartbeats.release(consumer, sequences)
@@ -251,7 +251,7 @@ class GroupMember:
                 consumer.stream, consumer.name, len(sequences), reason,
             )  # fmt: skip
 
-    def without_poison(self, claimed: dict[int, list[Claim]]) -> dict[int, list[Claim]]:
+    def without_poison(self, claimed: dict[str, list[Claim]]) -> dict[str, list[Claim]]:
         """The claims without those that were delivered too often, which are dead letters now."""
         if self._poison is None:
             return claimed
@@ -301,13 +301,13 @@ class GroupMember:
                 self.heartbeats.release(consumer, sequences)
         self._settled = offset.serial
 
-    def _holds(self, offset: ClaimedOffset, partition: int) -> bool:
+    def _holds(self, offset: ClaimedOffset, partition: str) -> bool:
         """Whether the claims of a batch are of messages that its stream still has there."""
         stream = self._claimant.by_partition[partition].stream
         return self._streams.has_claims_of(offset, stream)
 
 
-def count(claimed: Mapping[int, Sequence[Claim]]) -> int:
+def count(claimed: Mapping[str, Sequence[Claim]]) -> int:
     """Number of claims."""
     return sum(map(len, claimed.values()))
 

@@ -86,28 +86,22 @@ class OpenBatches:
         client: Client,
         key: str,
         query: str,
-        streams: list[str],
+        streams: Mapping[str, str],
         ack_wait_s: float,
         abandon_s: float,
-        is_several: bool = False,
     ) -> None:
         """
         Args:
             key: the record's.
-            streams: by partition the stream that it is of. Of several streams more come, and those
-                that only others read have places behind.
+            streams: by partition the stream that it is of, where it is not called by its stream.
             ack_wait_s: time after which the server deals out again what a query was dealt.
             abandon_s: time after which others take what a query has noted (`abandonAfter`).
-            is_several: whether the record names the streams: others may read more of them, or
-                fewer.
         """
         self.query = query
         self.alive = Alive(key, query, abandon_s)
         self._bucket = _bucket(client)
         self._key = key
         self._streams = streams
-        self._names = streams if is_several else None
-        """By partition what the record calls it; None for its number."""
         self._keep_s = _KEEP_ACK_WAITS * ack_wait_s + _KEEP_S
         self._abandon_s = abandon_s
         self._fence = Fence()
@@ -164,8 +158,8 @@ class OpenBatches:
         self,
         before: ClaimedOffset | None,
         serial: int,
-        claimed: Mapping[int, Sequence[Claim]],
-        look: ServerView,
+        claimed: Mapping[str, Sequence[Claim]],
+        look: ServerView[str],
     ) -> Dealt:
         """
         Notes the next batch before it is recorded, and that the one before is acknowledged.
@@ -179,7 +173,7 @@ class OpenBatches:
             Whose the messages are; those that are `mine` are noted.
         """
         infos = {p: info for p, info in look.consumers.items() if info is not None}
-        streams = {p: look.streams[self._streams[p]].created for p in infos}
+        streams = {p: look.streams[self._stream(p)].created for p in infos}
         ack_floors = {p: AckFloor(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
         now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
         sequences = {p: {claim.sequence for claim in taken} for p, taken in claimed.items()}
@@ -208,12 +202,12 @@ class OpenBatches:
         each for the same reason.
         """
         new = {name for name, why in streams.items() if self._forgotten.get(name) != why}
-        of = {p for p, name in enumerate(self._streams) if name in new}
-        if of & self._fence.settled.keys():
+        of = {p for p in self._fence.settled if self._stream(p) in new}
+        if of:
             self._change(lambda fence: fence.forgotten(of))
         self._forgotten = dict(streams)
 
-    def of_others(self, partition: int, stream: str) -> int:
+    def of_others(self, partition: str, stream: str) -> int:
         """Number of a partition's messages in batches of others, when the record was read last."""
         return self._fence.count(partition, stream, but=self.query)
 
@@ -222,8 +216,11 @@ class OpenBatches:
         if time.monotonic() - self._looked_at >= _LOOK_S:
             self._read()
 
-    def _held(self, batch: ClaimedOffset, partition: int) -> HeldClaims:
-        created = batch.streams.get(self._streams[partition], "")
+    def _stream(self, partition: str) -> str:
+        return self._streams.get(partition, partition)
+
+    def _held(self, batch: ClaimedOffset, partition: str) -> HeldClaims:
+        created = batch.streams.get(self._stream(partition), "")
         return HeldClaims(created, ranges_of(batch.sequences(partition)))
 
     def _away(self, queries: Collection[str], now: float) -> list[str]:
@@ -251,7 +248,7 @@ class OpenBatches:
         self._looked_at = time.monotonic()
         before, self._sequence = self._sequence, message.sequence if message is not None else 0
         if message is not None and message.data and message.sequence >= before:
-            self._fence = Fence.from_bytes(message.data, self._names)
+            self._fence = Fence.from_bytes(message.data)
         elif self._fence.open:
             logger.warning(
                 "consumer=%s: the record of open batches was %s (bucket=%s). This query writes it"
@@ -270,7 +267,7 @@ class OpenBatches:
         largest = self._bucket.js.client.connection.max_payload - ROOM
         for _ in range(_TRIES):
             fence = change(self._fence)
-            data = fence.to_bytes(self._names or ())
+            data = fence.to_bytes()
             if len(data) > largest:
                 raise JetStreamError(
                     f"bucket {BUCKET}, key '{self._key}': the open batches of its queries make"

@@ -39,17 +39,17 @@ class Poison:
     """`maxDeliver` and `deadLetterSubject` of one query."""
 
     def __init__(self, client: Client, max_deliver: int, template: str) -> None:
-        self.stored: Counter[int] = Counter()
+        self.stored: Counter[str] = Counter()
         """Dead letters so far, in this run, by partition."""
         self._client = client
         self._js = JetStream(client)
         self._max_deliver = max_deliver
         self._template = template
-        self._let_go: dict[int, Counter[int]] = {}
+        self._let_go: dict[str, Counter[int]] = {}
         """By partition and message: how often it was let go again before it was in any batch."""
 
     def let_go(
-        self, claims: Mapping[int, Sequence[Claim]], kept: Mapping[int, Sequence[Claim]]
+        self, claims: Mapping[str, Sequence[Claim]], kept: Mapping[str, Sequence[Claim]]
     ) -> None:
         """Takes note that those of these claims that were not kept do not count as deliveries."""
         for partition, claimed in claims.items():
@@ -88,8 +88,8 @@ class Poison:
                     )
 
     def removed(
-        self, claims: Mapping[int, list[Claim]], consumers: Mapping[int, SharedConsumer]
-    ) -> dict[int, list[Claim]]:
+        self, claims: Mapping[str, list[Claim]], consumers: Mapping[str, SharedConsumer]
+    ) -> dict[str, list[Claim]]:
         """
         The claims without those delivered too often, which are dead letters now.
 

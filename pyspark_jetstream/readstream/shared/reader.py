@@ -26,10 +26,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
@@ -49,7 +48,7 @@ from ..options import Sharing
 from .acks import IN_PROGRESS, ack
 from .claimant import Claimant
 from .claimedread import ClaimedRead
-from .claims import ClaimedOffset, gathered, pieces
+from .claims import ClaimedOffset, gathered, length, partitions_of, pieces
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
 from .openbatches import OpenBatches, entered
@@ -107,9 +106,6 @@ class _Planned(NamedTuple):
 class ClaimDriver(Driver):
     """The query's claims, and its plans by them."""
 
-    _places: list[str] | None = None
-    """Of several streams those that have a place, by partition."""
-
     @property
     def _needs(self) -> tuple[tuple[int, int], str]:
         return (2, 12), f"priorityPolicy={self._sharing.policy}"
@@ -133,27 +129,14 @@ class ClaimDriver(Driver):
         self._streams = SharedStreams(
             options, self._survey, infos, self.claimant, self._check_streams, self._lost
         )
-        if options.several is not None:
-            self._places = self._streams.places
         self._query = ""
         """Names the query as long as it has this checkpoint; known once it has joined."""
         self.member: GroupMember | None = None
         """None before the consumers are there."""
         self._budget = Budget()
+        self._paused: Mapping[str, str] = {}
+        """By partition until when its consumer is paused, as the log says."""
         self._planned: _Planned | None = None
-
-    @property
-    def _layout(self) -> Layout:
-        """
-        The partitions; several streams keep their places for as long as the query runs, also those
-        that are gone.
-        """
-        return self._survey.layout if self._places is None else Layout.of_streams(self._places)
-
-    @property
-    def _present(self) -> Layout:
-        """The partitions that are there, each with its number."""
-        return replace(self._layout, partitions=self._streams.partitions)
 
     def close(self) -> None:
         if self.member is not None:
@@ -195,7 +178,7 @@ class ClaimDriver(Driver):
             look = self._streams.look()
             claimed = member.still(claimed, of)
             dealt = member.fence(before, claimed, look)
-            self._count(partial(_count_dealt, dealt=dealt, of=self._present))
+            self._count(partial(_count_dealt, dealt=dealt, of=self._layout))
             if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
             time.sleep(0 if count(claimed) else WAIT_S)
@@ -208,13 +191,13 @@ class ClaimDriver(Driver):
         end = ClaimedOffset(
             policy=self._sharing.policy,
             consumer=str(self._options.consumer),
-            partitions=len(self._present),
+            partitions=len(self._layout),
             streams=self._streams.created,
             serial=next_serial(before),
             claims=claims,
             query=self._query,
             marks=self._streams.mark(),
-            several=self._several,
+            several=self._layout.is_several,
         )
         self._planned = _Planned(dict(start), end, time.monotonic())
         self._note(end, look)
@@ -227,8 +210,9 @@ class ClaimDriver(Driver):
         self._begin_reports(str(self._options.consumer))
         replayed = self._planned is None or self._planned.end != upto
         is_lost = replayed and self._replay(start, upto)
-        there = {p.index: upto.count(p.index) for p in self._present if p.index in upto.claims}
-        self._count(lambda counts: _count_batch(counts, there, is_lost), soon=True)
+        there = {name: upto.count(name) for name in upto.claims}
+        of = self._layout
+        self._count(lambda counts: _count_batch(counts, of, there, is_lost), soon=True)
         tasks = self._tasks(upto, replayed)
         if is_lost:
             logger.warning(
@@ -258,35 +242,37 @@ class ClaimDriver(Driver):
 
     def _tasks(self, upto: ClaimedOffset, replayed: bool) -> list[ReadTask]:
         """The tasks of a batch, which depend on its offset alone."""
-        options, layout = self._options, self._layout
-        total = max(1, sum(upto.count(index) for index in upto.claims))
+        options = self._options
+        total = max(1, sum(upto.count(name) for name in upto.claims))
         tasks = []
-        names = layout.streams if layout.is_several else ()  # places are of this run alone
-        for index in sorted(upto.claims, key=lambda p: (names and names[p], p)):
-            partition = layout.partitions[index]
-            info = self._streams.infos.get(partition.stream)
-            is_there = info is not None and info.created == upto.streams.get(partition.stream)
+        for name in upto.ordered:
+            consumer = self.claimant.by_partition[name]
+            info = self._streams.infos.get(consumer.stream)
+            is_there = info is not None and info.created == upto.streams.get(consumer.stream)
             others_from = None
             if info is not None and info.retention != "limits":
                 # Of a replay any claim may have passed to somebody else; otherwise only one that
                 # somebody had before, who may be back and acknowledge it.
                 others_from = 1 if replayed else 2
             whole = ClaimedRead(
-                partition=layout.within(index)[1],
-                stream=partition.stream,
-                filter=partition.filter,
-                claims=upto.claims[index],
+                partition=consumer.number,
+                stream=consumer.stream,
+                filter=consumer.filter,
+                start=0,
+                end=0,
+                expected=None,
+                claims=upto.claims[name],
                 include_headers=options.needs_headers,
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
                 mark=info.mark if info is not None else None,
             )
-            wanted = -(-(options.min_partitions or 0) * upto.count(index) // total)
+            wanted = -(-(options.min_partitions or 0) * upto.count(name) // total)
             tasks += [
                 # Of a stream that is no more nothing is read (failOnDataLoss=false), and the others
                 # keep their tasks.
-                ReadTask(options.connection, replace(whole, claims=part) if is_there else WarmUp())
+                ReadTask(options.connection, whole.of(part) if is_there else WarmUp())
                 for part in pieces(whole.claims, wanted, options.max_records_per_partition)
             ]
         return tasks
@@ -342,7 +328,7 @@ class ClaimDriver(Driver):
                 continue  # it came since
             self._lost(
                 consumer.stream,
-                consumer.partition,
+                consumer.number,
                 f"the consumer '{consumer.name}' is gone, and with it what was acknowledged: a"
                 " new one delivers everything from startingOffsets on again",
             )
@@ -354,70 +340,64 @@ class ClaimDriver(Driver):
         options, sharing = self._options, self._sharing
         if sharing.claims_ledger == "false":
             return None
-        stream, is_several = options.stream.replace("{partition}", "="), bool(self._several)
-        key = str(options.consumer) if is_several else f"{stream}.{options.consumer}"
-        streams = self._streams.places
+        key, streams = str(options.consumer), {}
+        if options.several is None:
+            key = f"{options.stream.replace('{partition}', '=')}.{key}"
+            streams = {name: p.stream for name, p in self._streams.partitions.items()}
         ack_wait_s, abandon_s = self.claimant.ack_wait_s, sharing.abandon_after_s
-        batches = OpenBatches(
-            self._client, key, self._query, streams, ack_wait_s, abandon_s, is_several
-        )
+        batches = OpenBatches(self._client, key, self._query, streams, ack_wait_s, abandon_s)
         return entered(batches, sharing.claims_ledger == "true")
 
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
-    def _note(self, end: ClaimedOffset | None, look: ServerView) -> None:
+    def _note(self, end: ClaimedOffset | None, look: ServerView[str]) -> None:
         """Notes for progress and metrics what the batch was planned by."""
-        before, self.report = self.report, {}
+        self.report = {}
+        paused: dict[str, str] = {}
         awaiting = self.member.awaiting(look) if self.member is not None else {}
-        of = self._present
-        for partition in of:
-            index, info = partition.index, look.consumers.get(partition.index)
-            claims = end.claims.get(index, {}) if end is not None else {}
-            claimed = end.count(index) if end is not None else 0
-            first = sum(b - a + 1 for a, b in claims.get(1, ()))
-            self.report[str(index)] = report = {
+        of = self._layout
+        for name, partition in self._streams.partitions.items():
+            index, info = str(partition.index), look.consumers.get(name)
+            claims = end.claims.get(name, {}) if end is not None else {}
+            claimed = end.count(name) if end is not None else 0
+            first = length(claims.get(1, ()))
+            self.report[index] = report = {
                 "stream": partition.stream,
                 "latest": self._streams.infos[partition.stream].last_seq,
                 "lag": info.num_pending if info is not None else None,
                 "ackPending": info.num_ack_pending if info is not None else None,
-                "awaitingRedelivery": awaiting.get(index),
+                "awaitingRedelivery": awaiting.get(name),
                 "claimed": claimed,
                 "redelivered": claimed - first,
             }
             if info is not None and info.pause_s > 0:
                 report["pausedUntil"] = until = str(info.config.get("pause_until"))
-                if before.get(str(index), {}).get("pausedUntil") != until:
+                paused[name] = until
+                if self._paused.get(name) != until:
                     logger.warning(
                         "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
-                        partition.stream, self._layout.within(index)[1], info.name, until,
+                        partition.stream, of.within(partition.index)[1], info.name, until,
                         resumed_by(self._options.connection.command, partition.stream, info.name),
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
-        found = {p.index: look.consumers.get(p.index) for p in of}
-        infos = {index: info for index, info in found.items() if info is not None}
-        awaiting = {index: messages for index, messages in awaiting.items() if index in infos}
+        self._paused = paused
+        infos = {name: info for name, info in look.consumers.items() if info is not None}
         self._count(lambda counts: _stand(counts, of, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
-        consumers, of = self.claimant.consumers, self._present
+        consumers, of = self.claimant.consumers, self._layout
         answers = JetStream(client).consumer_infos(
             [(consumer.stream, consumer.name) for consumer in consumers]
         )
-        there = {partition.index for partition in of}
-        infos = {
-            consumer.partition: info
-            for consumer, info in zip(consumers, answers, strict=True)
-            if info and consumer.partition in there
-        }
+        infos = {c.partition: info for c, info in zip(consumers, answers, strict=True) if info}
         self._count(lambda counts: _stand(counts, of, infos))
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
-            stored, of = self._poison.stored, self._present
-            counts.take(of)
-            counts.set_dead_letters({p.index: stored[p.index] for p in of if p.index in stored})
+            counts.take(self._layout)
+            counts.set_dead_letters(dict(_numbered(self._layout, self._poison.stored)))
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
@@ -440,14 +420,9 @@ class ClaimDriver(Driver):
             return None
         return self._fitting(ClaimedOffset.from_json(start))
 
-    @property
-    def _several(self) -> tuple[str, ...]:
-        """By partition its stream, where the query has several."""
-        return tuple(self._places or ())
-
     def _fitting(self, offset: ClaimedOffset) -> ClaimedOffset:
         """
-        The offset with its claims at the places of this run's partitions.
+        An offset of this query.
 
         Raises:
             OffsetError: It is one of other partitions, or of another consumer.
@@ -470,8 +445,9 @@ class ClaimDriver(Driver):
                     " trigger(availableNow=True), then start with a new checkpointLocation: what is"
                     " acknowledged does not come again"
                 )
-            return offset.over(self._streams.placed(offset.streams))
-        if offset.several or self._several:
+            self._streams.remember(offset.streams)
+            return offset
+        if offset.several or several is not None:
             was, has = ("several streams", "one") if offset.several else ("one stream", "several")
             raise OffsetError(
                 f"the checkpoint has claims of {was}, and this query has {has}, whose consumers"
@@ -486,35 +462,50 @@ class ClaimDriver(Driver):
         return offset
 
 
+V = TypeVar("V")
+
+
+def _numbered(of: Layout, values: Mapping[str, V]) -> Iterator[tuple[int, V]]:
+    """What is known of these partitions, by their numbers."""
+    for name, partition in partitions_of(of).items():
+        if name in values:
+            yield partition.index, values[name]
+
+
 def _count_dealt(counts: ReadCounts, dealt: Dealt, of: Layout) -> None:
     """Whose the messages are that the query was dealt, of these partitions."""
     counts.take(of)
-    for index, taken in dealt.mine.items():
+    for index, taken in _numbered(of, dealt.mine):
         counts.add_claims(index, [claim.deliveries for claim in taken])
     for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
-        for index, sequences in left.items():
+        for index, sequences in _numbered(of, left):
             counts.add_left(index, reason, len(sequences))
 
 
-def _count_batch(counts: ReadCounts, messages: Mapping[int, int], is_lost: bool) -> None:
+def _count_batch(
+    counts: ReadCounts, of: Layout, messages: Mapping[str, int], is_lost: bool
+) -> None:
     """A batch of so many messages, by partition, begins, or was given up."""
-    counts.set_under_way({} if is_lost else messages)
-    counts.add_lost(messages if is_lost else {})
+    counts.take(of)
+    there = dict(_numbered(of, messages))
+    counts.set_under_way({} if is_lost else there)
+    counts.add_lost(there if is_lost else {})
 
 
 def _stand(
     counts: ReadCounts,
     of: Layout,
-    infos: Mapping[int, ConsumerInfo],
-    awaiting: Mapping[int, int] | None = None,
+    infos: Mapping[str, ConsumerInfo],
+    awaiting: Mapping[str, int] | None = None,
 ) -> None:
     """
     Counts at the shared consumers of these partitions: messages that nobody was dealt, those not
     acknowledged, and, if that is known now, those that wait for redelivery.
     """
     counts.take(of)
-    counts.set_awaiting(awaiting or {})
-    counts.set_lag({index: info.num_pending for index, info in infos.items()})
-    counts.set_ack_pending({index: info.num_ack_pending for index, info in infos.items()})
-    for index, info in infos.items():
+    there = dict(_numbered(of, infos))
+    counts.set_awaiting({i: n for i, n in _numbered(of, awaiting or {}) if i in there})
+    counts.set_lag({index: info.num_pending for index, info in there.items()})
+    counts.set_ack_pending({index: info.num_ack_pending for index, info in there.items()})
+    for index, info in there.items():
         counts.set_paused(index, info.pause_s > 0)

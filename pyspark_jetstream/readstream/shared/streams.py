@@ -19,7 +19,7 @@ from ...values import EARLIEST, Starting
 from ..driver import lasting
 from ..options import SourceOptions
 from .claimant import Claimant
-from .claims import ClaimedOffset, SharedConsumer, shared_name
+from .claims import ClaimedOffset, SharedConsumer, partitions_of, shared_name
 
 _LOOKS: Final = 5
 """Looks at several streams, while others are deleted amid each."""
@@ -33,8 +33,7 @@ class SharedStreams:
     """
     The streams of one query, and their shared consumers.
 
-    Several streams come and go. Each has its place among the partitions for as long as the query
-    runs, also when it is gone, and those that only others read have places, too (`openbatches`).
+    Several streams come and go, and their partitions with them.
 
     Args:
         infos: the streams by a first look.
@@ -58,8 +57,6 @@ class SharedStreams:
         """The streams, by name."""
         self.is_closed = False
         """Whether no more streams come: the run ends at what is there (`availableNow`)."""
-        self.places = [partition.stream for partition in survey.layout]
-        """By partition its stream."""
         self.marks: Mapping[str, Mark] = {}
         """The streams as the last batch was planned by them."""
         self._back: dict[str, Mark] = {}
@@ -107,27 +104,15 @@ class SharedStreams:
         return {**self._deleted, **self._back}
 
     @property
-    def partitions(self) -> tuple[SubjectPartition, ...]:
+    def partitions(self) -> dict[str, SubjectPartition]:
         """The partitions whose streams are there."""
-        if not self._survey.layout.is_several:
-            return self._survey.layout.partitions
-        return tuple(
-            SubjectPartition(place, name)
-            for place, name in enumerate(self.places)
-            if name in self.infos
-        )
+        return partitions_of(self._survey.layout)
 
-    def placed(self, streams: Mapping[str, str]) -> tuple[str, ...]:
-        """
-        All streams by their places, after those of a batch, by creation time, have theirs: some may
-        be gone.
-        """
-        self.places += sorted(streams.keys() - set(self.places))
-        for place, name in enumerate(self.places):
-            if name in streams and place not in self._claimant.by_partition:
-                gone = SubjectPartition(place, name)
-                self._claimant.by_partition[place] = self._consumer(gone, streams[name])
-        return tuple(self.places)
+    def remember(self, streams: Mapping[str, str]) -> None:
+        """Notes the consumers of several streams of a batch, by creation time; some may be gone."""
+        known = self._claimant.by_partition
+        for name in streams.keys() - known.keys():
+            known[name] = self._consumer(name, SubjectPartition(0, name), streams[name])
 
     def join(self, known: Mapping[str, str] | None) -> None:
         """
@@ -152,14 +137,14 @@ class SharedStreams:
         self.marks = self._survey.marks(self.infos)
         return self.marks
 
-    def look(self) -> ServerView:
+    def look(self) -> ServerView[str]:
         """The streams and the consumers as they are now; those that came are joined."""
         return self._amid_deletions(self._look)
 
     def look_at_streams(self) -> None:
         self._amid_deletions(lambda: self._take_in(self._survey.look({}).streams))
 
-    def _look(self) -> ServerView:
+    def _look(self) -> ServerView[str]:
         asked_s = time.monotonic()
         asked = {c.partition: c for c in self._claimant.consumers}
         look = self._survey.look({p: (c.stream, c.name) for p, c in asked.items()})
@@ -219,20 +204,20 @@ class SharedStreams:
         return [name for name, info in self.infos.items() if known.get(name) != info.created]
 
     def _consumers(self) -> list[SharedConsumer]:
-        """Those of the streams that are there, which have places from now on."""
-        self.places += sorted(self.infos.keys() - set(self.places))
-        return [self._consumer(p, self.infos[p.stream].created) for p in self.partitions]
+        """Those of the streams that are there."""
+        there = self.partitions.items()
+        return [self._consumer(name, p, self.infos[p.stream].created) for name, p in there]
 
-    def _consumer(self, partition: SubjectPartition, created: str) -> SharedConsumer:
-        known = self._claimant.by_partition.get(partition.index)
+    def _consumer(self, name: str, partition: SubjectPartition, created: str) -> SharedConsumer:
+        known = self._claimant.by_partition.get(name)
         if known is not None and known.created == created:
             return known
         is_several, prefix = self._survey.layout.is_several, str(self._options.consumer)
         info = self.infos.get(partition.stream)
         return SharedConsumer(
-            partition.index,
+            0 if is_several else partition.index,
             partition.stream,
-            shared_name(prefix, partition.index, is_several),
+            shared_name(prefix, name, is_several),
             partition.filter,
             replicated=info is None or int(info.config.get("num_replicas") or 1) > 1,
             created=created,
@@ -251,25 +236,26 @@ class SharedStreams:
                 return look()
         return look()
 
-    def _starts(self) -> dict[int, int | None]:
+    def _starts(self) -> dict[str, int | None]:
         """
         By partition where a consumer begins that is made now; None for the first message. Streams
         that came while the query had others begin there where `startingOffsets` does not name them.
         """
         starting, is_several = self._options.starting, self._survey.layout.is_several
-        new = [p for p in self.partitions if p.index not in self._claimant.joined]
+        new = {n: p for n, p in self.partitions.items() if n not in self._claimant.joined}
         came = set(self._came())
-        starts: dict[int, int | None] = {}
+        starts: dict[str, int | None] = {}
         for where, some in (
-            (starting, [p for p in new if p.stream not in came]),
-            (Starting(streams=starting.streams), [p for p in new if p.stream in came]),
+            (starting, {n: p for n, p in new.items() if p.stream not in came}),
+            (Starting(streams=starting.streams), {n: p for n, p in new.items() if n in came}),
         ):
-            of = Layout.of_streams(p.stream for p in some) if is_several else self._survey.layout
+            of = Layout.of_streams(some) if is_several else self._survey.layout
             positions = self._survey.positions(where, self.infos, "startingOffsets", of=of)
             skips = where.moment or where.word != EARLIEST or where.sequences
-            for partition, position in zip(some if is_several else of, positions, strict=True):
+            at = dict(zip(some if is_several else self.partitions, positions, strict=True))
+            for name, partition in some.items():
                 is_whole = not skips and partition.stream not in where.streams
-                starts.setdefault(partition.index, None if is_whole else position + 1)
+                starts[name] = None if is_whole else at[name] + 1
         return starts
 
     def check_taken_back(self) -> None:
@@ -294,7 +280,7 @@ class SharedStreams:
         streams = self._survey.look({}).streams  # what is gone is told by the next look
         self.infos = {name: streams.get(name, info) for name, info in self.infos.items()}
 
-    def _check_consumers(self, infos: Mapping[int, ConsumerInfo]) -> None:
+    def _check_consumers(self, infos: Mapping[str, ConsumerInfo]) -> None:
         """
         Raises:
             DataLossError: One was made anew while the query ran (`failOnDataLoss`).
@@ -306,7 +292,7 @@ class SharedStreams:
                 self._claimant.joined[index] = info
                 self._lost(
                     consumer.stream,
-                    index,
+                    consumer.number,
                     f"the consumer '{info.name}' was made anew at {info.created}, while the query"
                     " ran: what was acknowledged is forgotten, and comes again",
                 )

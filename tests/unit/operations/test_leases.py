@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.inspection.leases import lease_states, wanted_keys
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.standby import LeaseRecord, Waiting
+from pyspark_jetstream.readstream.standby import LeaseRecord
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 A = Owner("a", "h1", 1, "_INBOX.a", True, "flights")
@@ -24,7 +25,7 @@ def stored(data: bytes, ago_s: float) -> StoredMessage:
 
 
 def waiting(owner: Owner, ago_s: float, lease_s: float = 30.0) -> StoredMessage:
-    return stored(Waiting(owner, lease_s, 1).to_bytes(), ago_s)
+    return stored(LeaseRecord(owner, lease_s, 0, 1).to_bytes(), ago_s)
 
 
 def test_who_reads_and_who_waits():
@@ -32,11 +33,14 @@ def test_who_reads_and_who_waits():
     Whoever holds the lease has it until it was not renewed for its length; who said within that
     time that it waits is listed, but not the one that holds it by now.
     """
+    old = Owner("old", "h4", 4, "_INBOX.old", True)
+    of_0_1 = json.dumps({"owner": old.metadata, "lease_s": 30.0, "count": 2}).encode()
     (lease,) = lease_states(
         {
             "S.hot": stored(LeaseRecord(A, 30.0, 4, 9).to_bytes(), 8.0),
             "S.hot.waits.b": waiting(B, 29.0),
             "S.hot.waits.a": waiting(A, 9.0),
+            "S.hot.waits.old": stored(of_0_1, 9.0),
             "S.hot.waits.gone": waiting(Owner("gone", "h", 3, "_INBOX.g"), 31.0),
         },
         NOW,
@@ -45,7 +49,10 @@ def test_who_reads_and_who_waits():
     assert (lease.stream, lease.consumer, lease.holder, lease.name) == ("S", "hot", "a", "flights")
     assert (lease.host, lease.pid, lease.term, lease.left_s) == ("h1", 1, 4, 22.0)
     assert lease.until == "2026-05-01T12:00:22+00:00"
-    assert [(each.query, each.host, each.pid) for each in lease.waiting] == [("b", "h2", 2)]
+    assert [(each.query, each.host, each.pid) for each in lease.waiting] == [
+        ("b", "h2", 2),
+        ("old", "h4", 4),
+    ]
     assert (lease.problems, lease.notes) == ((), ())
 
 

@@ -102,14 +102,16 @@ def test_claims_that_may_be_somebody_elses(monkeypatch, led_s, server, lasted_s,
     consumers = [SharedConsumer(0, "S", "jobs-0", None), SharedConsumer(4, "S", "jobs-4", None)]
     claimant = Claimant(client, consumers, sharing_of("overflow", ack_wait_s=3.0), "g")
     other = SimpleNamespace(led_s=1e9)
-    infos = {0: SimpleNamespace(led_s=led_s), 4: other} if led_s != "gone" else {4: other}
+    infos = {"0": SimpleNamespace(led_s=led_s), "4": other}
+    if led_s == "gone":
+        del infos["0"]
     monkeypatch.setattr(claimant, "infos", lambda: infos)
-    some = {0: [Claim(1, 1)] * 500}
+    some = {"0": [Claim(1, 1)] * 500}
     claimant.last = LastClaim(some, began_s=time.monotonic() - lasted_s, server="A")
     claimant.sizes.most = 200
 
     late = lasted_s >= 3.0
-    assert claimant.doubtful() == ({0, 4} if late else {0} if doubtful else set())
+    assert claimant.doubtful() == ({"0", "4"} if late else {"0"} if doubtful else set())
     assert claimant.sizes.most == (50 if late else 200)
     claimant.last.began_s = time.monotonic() - 0.1
     claimant.doubtful()
@@ -166,9 +168,9 @@ def test_a_claim_that_is_let_go_has_no_heartbeats(monkeypatch):
         hold=lambda consumer, numbers: held.setdefault(consumer, set()).update(numbers),
         release=lambda consumer, numbers: held[consumer].difference_update(numbers),
     )
-    claimant: Any = SimpleNamespace(consumers=consumers, is_young=False, doubtful=lambda: {0})
+    claimant: Any = SimpleNamespace(consumers=consumers, is_young=False, doubtful=lambda: {"0"})
     client: Any = None
-    claims = {0: [Claim(1, 1), Claim(2, 1)], 1: [Claim(7, 1)]}
+    claims = {"0": [Claim(1, 1), Claim(2, 1)], "1": [Claim(7, 1)]}
 
-    assert acks_module.keep(client, claimant, claims, heartbeats) == {0: [], 1: claims[1]}
+    assert acks_module.keep(client, claimant, claims, heartbeats) == {"0": [], "1": claims["1"]}
     assert held == {consumers[0]: set(), consumers[1]: {7}}
