@@ -24,8 +24,9 @@ from ..outbox.targets import Target, Targets
 from ..sanitize import get_logger
 from .lanes.asynclane import AsyncLane
 from .lanes.atomiclane import AtomicLane
+from .lanes.detour import Lane
 from .lanes.fastlane import FastLane
-from .lanes.lane import Lane, LaneTerms, Outlook
+from .lanes.lane import LaneTerms, Outlook
 from .lanes.retries import Deadlines
 from .options import SinkOptions
 from .telemetry import Telemetry, WatchedLimit, Way

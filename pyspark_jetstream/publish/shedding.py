@@ -16,7 +16,7 @@ from ..errors import PublishError
 from ..outbox.deadletters import DeadLetters
 from ..outbox.messages import Messages
 from .context import WriteContext
-from .lanes.lane import Lane
+from .lanes.detour import Lane
 from .laneset import LaneSet
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from pyspark_jetstream.outbox.limits import GradientLimit, Limit
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.frames import Frames
-from pyspark_jetstream.publish.lanes.lane import Lane, LaneTerms, Outlook
+from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
 from pyspark_jetstream.publish.lanes.retries import Deadlines
 
 MANY = 1 << 30
