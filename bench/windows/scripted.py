@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.limits import Kind, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit, Kind
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
@@ -94,7 +94,7 @@ class Server:
 class Writer:
     """A task that has always more rows."""
 
-    def __init__(self, limit: Limit) -> None:
+    def __init__(self, limit: GradientLimit) -> None:
         self.window = AsyncLane(
             "_INBOX.0",
             LaneTerms(
@@ -132,7 +132,9 @@ class Writer:
         self.track.append((now, window.limit))
 
 
-def run(script: Script, *limits: Limit, until: float, tick_s: float = 0.002) -> list[Writer]:
+def run(
+    script: Script, *limits: GradientLimit, until: float, tick_s: float = 0.002
+) -> list[Writer]:
     """Publishes for so many seconds, one writer a limit."""
     server, writers = Server(script, tick_s), [Writer(limit) for limit in limits]
     for tick in range(round(until / tick_s)):

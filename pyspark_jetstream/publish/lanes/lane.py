@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ...outbox.limits import Limit
+from ...outbox.limits import GradientLimit
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
 from .retries import Deadlines
@@ -118,7 +118,7 @@ class Outlook:
 class LaneTerms(NamedTuple):
     """What a lane is made with, beside the place of its replies."""
 
-    limit: Limit
+    limit: GradientLimit
     """Bounds the publishes on the wire."""
     max_bytes: int
     """Upper bound of their bytes; one larger publish may still go alone."""

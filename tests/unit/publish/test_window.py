@@ -9,7 +9,7 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import GradientLimit, Kind, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit, Kind
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.frames import Publishes
@@ -38,7 +38,10 @@ def block(first: int, subjects: list[str], size: int = 0) -> Publishes:
 
 
 def window(
-    maximum: int | Limit = 8, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0
+    maximum: int | GradientLimit = 8,
+    max_bytes: int = MANY,
+    ack: float = 5.0,
+    publish: float = 120.0,
 ):
     """A small window."""
     limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
