@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.outbox.limits import GradientLimit, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit
 
 from ..others.delay import far
 from ..results import RATE, Entry
@@ -31,7 +31,7 @@ _ADAPTIVE: Final = "adaptive"
 _FIXED: Final = (16, 64, 256, 1024, 4096)
 _WINDOW: Final = sink("nats://127.0.0.1:4222").window
 
-_LIMITS: Final[dict[str, Callable[[], Limit]]] = {
+_LIMITS: Final[dict[str, Callable[[], GradientLimit]]] = {
     _ADAPTIVE: lambda: GradientLimit(
         _WINDOW.min_in_flight, _WINDOW.initial_in_flight, _WINDOW.max_in_flight
     ),

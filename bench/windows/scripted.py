@@ -3,7 +3,7 @@ Servers whose capacity is scripted, and windows that publish into them; the cloc
 
 A server stores what waits, oldest first, at the rate of its script; answers take a round trip. With
 no room for a publish it refuses it (429), which costs it a share of a store. What the limiter makes
-of that, the retries, their pauses and the publishes sent again for silence are our own `Window`'s.
+of that, the retries, their pauses and the publishes sent again for silence are our own lane's.
 """
 
 from __future__ import annotations
@@ -12,17 +12,31 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.limits import Kind, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit, Kind
+from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.answers import Outcome
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
 from pyspark_jetstream.publish.lanes.retries import Deadlines
-from pyspark_jetstream.publish.lanes.window import Window
 
 _BLOCK: Final = 10_000
 _WIDTH: Final = 8
 """Bytes of a publish, which is its number."""
+
+_ROWS: Final = Messages(
+    subject=pa.repeat(pa.scalar(b"a"), _BLOCK),
+    lines=None,
+    data=pa.repeat(pa.scalar(b""), _BLOCK),
+    distinct=("a",),
+    indices=pa.repeat(pa.scalar(0, pa.int32()), _BLOCK),
+    targets=pa.nulls(1, pa.int32()),
+    rows=pa.array(range(_BLOCK), pa.int64()),
+)
+"""What the publishes of a block are of."""
 
 _MAX_BYTES: Final = 1 << 13
 """Sent at one time."""
@@ -80,14 +94,15 @@ class Server:
 class Writer:
     """A task that has always more rows."""
 
-    def __init__(self, limit: Limit) -> None:
-        self.window = Window(
+    def __init__(self, limit: GradientLimit) -> None:
+        self.window = AsyncLane(
+            "_INBOX.0",
             LaneTerms(
                 limit,
                 _WINDOW.max_in_flight_bytes,
                 Deadlines(_WINDOW.ack_timeout_s, 1e9),
                 Outlook(),
-            )
+            ),
         )
         self.answers: deque[tuple[float, range, bool]] = deque()
         """When which publishes are answered, and whether they are stored."""
@@ -117,7 +132,9 @@ class Writer:
         self.track.append((now, window.limit))
 
 
-def run(script: Script, *limits: Limit, until: float, tick_s: float = 0.002) -> list[Writer]:
+def run(
+    script: Script, *limits: GradientLimit, until: float, tick_s: float = 0.002
+) -> list[Writer]:
     """Publishes for so many seconds, one writer a limit."""
     server, writers = Server(script, tick_s), [Writer(limit) for limit in limits]
     for tick in range(round(until / tick_s)):
@@ -130,7 +147,7 @@ def run(script: Script, *limits: Limit, until: float, tick_s: float = 0.002) -> 
 def _block(first: int) -> Publishes:
     numbers = memoryview(b"".join(n.to_bytes(8, "little") for n in range(first, first + _BLOCK)))
     offsets = range(0, _WIDTH * (_BLOCK + 1), _WIDTH)
-    return Publishes(first, numbers, offsets, ("a",), bytes(_BLOCK))
+    return Publishes(first, numbers, offsets, _ROWS)
 
 
 def _runs(numbers: list[int]) -> Iterator[range]:

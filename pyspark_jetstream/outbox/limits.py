@@ -53,7 +53,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 MINIMUM: Final = 1
 """Lower bound of the adaptive window, in publishes."""
@@ -115,34 +115,6 @@ _PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 1.0
 
 
-class Limit(Protocol):
-    """Upper bound of the publishes on the wire."""
-
-    held: bool
-    """Whether it may not grow."""
-
-    @property
-    def value(self) -> int:
-        """The limit now; one at least."""
-
-    @property
-    def maximum(self) -> int:
-        """Upper bound of the limit itself (`maxInFlight`)."""
-
-    def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
-        """
-        PubAcks of publishes that were sent together have come.
-
-        Args:
-            rtt_s: seconds from that sending to now; never of a publish that was sent twice, for
-                which of the two is answered cannot be told.
-            in_flight: publishes on the wire before these PubAcks.
-        """
-
-    def dropped(self, now: float) -> None:
-        """The server refused a publish for its load or a limit, or did not answer in time."""
-
-
 @dataclass(slots=True)
 class _Samples:
     """Round trips and publishes between two changes of the limit."""
@@ -174,6 +146,11 @@ class GradientLimit:
     def __init__(self, minimum: int, initial: int, maximum: int) -> None:
         self.maximum = maximum
         self.held = False
+        """Whether it may not grow."""
+        self.drops = 0
+        """Number of push-backs."""
+        self.trips: list[tuple[float, int]] = []
+        """Round trips, in seconds, and of how many publishes; who counts them clears them."""
         self.long_s = 0.0
         """The long round trip; 0 before the first window has closed."""
         self._minimum = min(minimum, maximum)
@@ -201,9 +178,11 @@ class GradientLimit:
         PubAcks of publishes that were sent together have come.
 
         Args:
-            rtt_s: seconds from that sending to now; never of a publish that was sent twice.
+            rtt_s: seconds from that sending to now; never of a publish that was sent twice, for
+                which of the two is answered cannot be told.
             in_flight: publishes on the wire before these PubAcks.
         """
+        self.trips.append((rtt_s, count))
         window = self._open(now)
         self._acked_since = True
         window.samples += count
@@ -214,6 +193,7 @@ class GradientLimit:
 
     def dropped(self, now: float) -> None:
         """The server refused a publish for its load or a limit, or did not answer in time."""
+        self.drops += 1
         self._close(self._open(now), now)
         if not self._open(now).pushed_back:
             self._window = _Samples(now, pushed_back=True)
@@ -222,6 +202,11 @@ class GradientLimit:
             if self._acked_since:
                 self._slow_start_to = self._limit
                 self._acked_since = False
+
+    def begin(self) -> None:
+        """A task begins: what is counted for one starts anew."""
+        self.held, self.drops = False, 0
+        self.trips.clear()
 
     # ── windows ──────────────────────────────────────────────────────────────────────────────
 

@@ -95,8 +95,8 @@ class Messages:
         """Whether any was sent before, and so may be stored."""
         return self.sent is not None and self.sent.null_count < len(self)
 
-    def slice(self, start: int, count: int) -> Messages:
-        """`count` messages from the `start`-th on."""
+    def slice(self, start: int, count: int | None = None) -> Messages:
+        """`count` messages from the `start`-th on; all where it is left out."""
         return self._each(lambda array: array.slice(start, count))
 
     def where(self, mask: pa.Array) -> Messages:

@@ -11,24 +11,25 @@ import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import OptionError, PublishTimeoutError
 from ..outbox.admission import Load
-from ..outbox.limits import GradientLimit, Limit
+from ..outbox.limits import GradientLimit
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
 from ..sanitize import get_logger
 from .lanes.asynclane import AsyncLane
 from .lanes.atomiclane import AtomicLane
+from .lanes.detour import Lane
 from .lanes.fastlane import FastLane
-from .lanes.lane import Lane, LaneTerms, Outlook
+from .lanes.lane import LaneTerms, Outlook, Tally
 from .lanes.retries import Deadlines
 from .options import SinkOptions
-from .telemetry import Telemetry, WatchedLimit, Way
+from .telemetry import Telemetry, Way
 
 logger = get_logger(__name__)
 
@@ -52,11 +53,8 @@ at its beginning and end, and until the server lets it have its share of the flo
 more may be on its way, too (`max_in_flight_far`).
 """
 
-_DEAD_LETTERS: Final = 64
-"""Dead letters without a PubAck at one time (overload.md A22)."""
-
-_PARKED: Final = 512
-"""Rows on their way to the parking stream at one time."""
+_APART: Final = {"dead_letters": 64, "parked": 512}
+"""Rows that go elsewhere, without a PubAck at one time (overload.md A22)."""
 
 _AGAIN_S: Final = 0.1
 """Pause before a stream that did not tell its duplicate window is asked again."""
@@ -95,7 +93,7 @@ class LaneSet:
 
     Args:
         inbox: replies to the n-th lane come on `<inbox>.<n>.>`.
-        telemetry: watches their limits.
+        telemetry: counts their round trips.
     """
 
     def __init__(
@@ -104,9 +102,9 @@ class LaneSet:
         self.all: list[Lane] = []
         """In the order of their numbers."""
         self.main: list[Lane] = []
-        """Those of rows; dead letters, and rows that are parked, have one of their own each."""
-        self.parked: Lane | None = None
-        """The lane of rows that are parked, once there is one."""
+        """Those of rows."""
+        self.apart: dict[str, Lane] = {}
+        """Those of `dead_letters` and of rows that are `parked`, once there are such."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
         self.outlook = Outlook()
@@ -120,7 +118,7 @@ class LaneSet:
         self._checks = _WindowChecks()
         self._is_far: bool | None = None
         """Whether `auto` takes the server for far; None until rows come. Rows keep their lane."""
-        self._watched: dict[Lane, WatchedLimit] = {}
+        self._ways: dict[Lane, Way] = {}
 
     def __repr__(self) -> str:
         return f"<LaneSet {self.all}>"
@@ -145,6 +143,13 @@ class LaneSet:
         places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
         return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
 
+    def take(self, kind: str) -> list[Any]:
+        """What rows' lanes have of this kind in their tallies; of the others it says nothing."""
+        found = [one for lane in self.main for one in getattr(lane.tally, kind)]
+        for lane in self.all:
+            getattr(lane.tally, kind).clear()
+        return found
+
     @property
     def acked(self) -> int:
         """Messages stored, dead letters among them."""
@@ -166,26 +171,34 @@ class LaneSet:
         """Publish mode of rows for the stream in this place."""
         return Way(self._mode(place), "" if place is None else self._targets[place].name)
 
+    def count_trips(self) -> None:
+        """Counts the round trips of the PubAcks since the last call."""
+        for lane in self.all:
+            trips = lane.terms.limit.trips
+            for rtt_s, count in trips:
+                self._telemetry.processed(rtt_s, count, self._ways[lane])
+            trips.clear()
+
     def totals(self) -> list[tuple[Way, dict[str, int]]]:
         """Publish mode and counts of each lane in this task, as `Telemetry.count` takes them."""
         found = []
         for lane in self.all:
-            tally, watched, is_main = lane.tally, self._watched[lane], lane in self.main
-            kind = "stored" if is_main else "parked" if lane is self.parked else "dead_letters"
+            tally = lane.tally
+            kind = next((kind for kind, other in self.apart.items() if other is lane), "stored")
             totals = {
                 kind: tally.acked,
                 "duplicates": tally.duplicates,
                 "retries": tally.retries,
                 "late_retries": tally.late_retries,
-                "drops": watched.drops if is_main else 0,
+                "drops": lane.terms.limit.drops if lane in self.main else 0,
                 "ignored": tally.ignored,
             }
-            found.append((watched.way, totals))
+            found.append((self._ways[lane], totals))
         return found
 
     def lately(self) -> list[tuple[Way, int]]:
         """How each lane's rows go, and how many have no PubAck."""
-        return [(self._watched[lane].way, lane.unanswered) for lane in self.all]
+        return [(self._ways[lane], lane.unanswered) for lane in self.all]
 
     def next_deadline(self, now: float) -> float:
         """The time at which a lane has to act though nothing arrives."""
@@ -197,19 +210,20 @@ class LaneSet:
 
     def freeze_limits(self, frozen: bool) -> None:
         """Sets whether the lanes' limits may not grow."""
-        for limit in self._watched.values():
-            limit.held = frozen
+        for lane in self.all:
+            lane.terms.limit.held = frozen
 
-    def add_dead_letters(self) -> Lane:
-        """The lane of dead letters."""
-        return self._new(Way("async"), GradientLimit(*[_DEAD_LETTERS] * 3))
+    def store_apart(self, kind: str, messages: Messages) -> None:
+        """Rows that do not go where they should go out, in their order; see `apart`."""
+        if kind not in self.apart:
+            limit = GradientLimit(*[_APART[kind]] * 3)
+            stream = self._options.rules.park_stream if kind == "parked" else None
+            self.apart[kind] = self._new(Way("async", stream or ""), limit)
+        self.apart[kind].offer(messages)
 
-    def park(self, messages: Messages) -> None:
-        """Rows that are parked go out, in their order."""
-        if self.parked is None:
-            way = Way("async", self._options.rules.park_stream or "")
-            self.parked = self._new(way, GradientLimit(*[_PARKED] * 3))
-        self.parked.offer(messages)
+    def stored_apart(self, kind: str) -> Tally:
+        """The counts of such rows."""
+        return self.apart[kind].tally if kind in self.apart else Tally()
 
     def parts(self, messages: Messages) -> Iterator[tuple[Lane, Messages]]:
         """The messages by the lane they go through, in order within each."""
@@ -313,9 +327,8 @@ class LaneSet:
                     "publishing stream=%s mode=%s round_trip=%.1fms",
                     way.stream or "*", way.mode, self.outlook.round_trip_s * 1e3,
                 )  # fmt: skip
-        watched = self._watched[lane]
-        if watched.way != way:
-            watched.way = Way(way.mode)  # of several streams
+        if self._ways[lane] != way:
+            self._ways[lane] = Way(way.mode)  # of several streams
         return lane
 
     def _mode(self, place: int | None) -> str:
@@ -335,19 +348,18 @@ class LaneSet:
         """
         return self.outlook.round_trip_s >= _FAR_S and not self._options.window.strict_order
 
-    def _new(self, way: Way, limit: Limit, rejects: bool = False) -> Lane:
+    def _new(self, way: Way, limit: GradientLimit, rejects: bool = False) -> Lane:
         window = self._options.window
-        watched = WatchedLimit(limit, self._telemetry, way)
         deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
-        own = watched, window.max_in_flight_bytes, deadlines, self.outlook
+        own = limit, window.max_in_flight_bytes, deadlines, self.outlook
         falls_back = self._options.publish_mode == "auto"
         terms = LaneTerms(*own, window.strict_order, rejects, falls_back)
         lane = _LANES[way.mode](f"{self._inbox}.{len(self.all)}", terms)
         self.all.append(lane)
-        self._watched[lane] = watched
+        self._ways[lane] = way
         return lane
 
-    def _limit(self, mode: str, stream: str | None) -> Limit:
+    def _limit(self, mode: str, stream: str | None) -> GradientLimit:
         window = self._options.window
         is_far = self.outlook.round_trip_s >= _FAR_S
         maximum = window.max_in_flight_far if is_far else window.max_in_flight
@@ -355,5 +367,5 @@ class LaneSet:
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
         limit = kept_limit(self._options.connection.servers, stream, mode, settings)
-        limit.held = False  # by a task before
+        limit.begin()
         return limit

@@ -159,15 +159,16 @@ class Publisher:
             sum(getattr(lane.tally, name) for lane in self.lanes.main)
             for name in ("acked", "duplicates", "retries")
         )
-        shed = self.shedding
-        offered = self.admission.offered + shed.unfit
+        offered = self.admission.offered + self.shedding.unfit
         stored_in = earliest(lane.tally.stored_in for lane in self.lanes.main)
-        parked = self.lanes.parked.tally.acked if self.lanes.parked is not None else 0
-        if offered != acked + self._stored_before + shed.stored + shed.dropped + parked:
+        letters = self.lanes.stored_apart("dead_letters")
+        parked = self.lanes.stored_apart("parked").acked
+        dead = letters.acked, self.shedding.dropped
+        if offered != acked + self._stored_before + sum(dead) + parked:
             raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
         self.close()
-        dead = shed.stored, shed.dropped
-        return Counts(offered, acked, duplicates, retries, *dead, stored_in, shed.stored_in, parked)
+        where = stored_in, letters.stored_in
+        return Counts(offered, acked, duplicates, retries, *dead, *where, parked)
 
     def close(self) -> None:
         """Ends the subscriptions; what was sent has its PubAck."""
@@ -275,7 +276,7 @@ class Publisher:
             if letters is None:
                 self._stored_before += len(parted)
             else:
-                self.lanes.park(letters)
+                self.lanes.store_apart("parked", letters)
         paused = throttle.paused(pa.array(rows.distinct, pa.string()), now)
         if paused is not None:  # there was room for them when they left the queue
             waits = paused.take(rows.indices)
@@ -296,10 +297,7 @@ class Publisher:
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come; why not is counted."""
-        parked = self.lanes.parked
-        if parked is not None and not parked.wants_rows:
-            return False
-        if self._unreleased or not self.shedding.wants_rows:
+        if self._unreleased or not all(lane.wants_rows for lane in self.lanes.apart.values()):
             return False
         has_room = self.admission.wants_rows(now, self.lanes.load())
         self._context.telemetry.wants_rows(None if has_room else self._cause(), now)
@@ -346,21 +344,10 @@ class Publisher:
 
     def _take_rejected(self) -> None:
         """Rows that the server will never store (`onReject=dead-letter`)."""
-        for lane in self.lanes.main:
-            if lane.tally.rejected:
-                parts, answers = zip(*lane.tally.rejected, strict=True)
-                lane.tally.rejected.clear()
-                why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
-                self.shedding.reject(Messages.joined(parts), why)
-
-    def _take_repeated(self) -> Messages | None:
-        """Rows whose id a stream knew, though they were sent once; of rows in their own streams."""
-        repeated: list[Messages] = []
-        for lane in self.lanes.all:
-            if lane in self.lanes.main:
-                repeated += lane.tally.repeated
-            lane.tally.repeated.clear()
-        return Messages.joined(repeated) if repeated else None
+        if rejected := self.lanes.take("rejected"):
+            parts, answers = zip(*rejected, strict=True)
+            why = [f"{answer.detail} (err_code {answer.err_code})" for answer in answers]
+            self.shedding.reject(Messages.joined(parts), why)
 
     def _recall(self, now: float, unsent: _Unsent) -> None:
         """Moves rows from the lanes back to the queue: those to retry whose subject is paused."""
@@ -442,18 +429,19 @@ class Publisher:
             self.sender.connection.check(self._now(), options.window.ack_timeout_s)
         if is_news:
             self.pauses.throttle.acked()
+        lanes.count_trips()
         self._take_doubted()
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)
         self._unreleased += self.admission.expire(now, lanes.load())
         self._take_rejected()
-        repeated = self._take_repeated()
+        repeated = lanes.take("repeated")
         self._apply_refusals(now)
         self._watchdog.look(now, lanes.acked, self.shedding.dropped, self._has_rows)
         if now >= self._reporter.due:
             self._report()
-        return repeated
+        return Messages.joined(repeated) if repeated else None
 
     def _apply_refusals(self, now: float) -> None:
         """Pauses the subjects of the server's refusals."""
@@ -465,18 +453,14 @@ class Publisher:
         for place, at in self.lanes.push_backs(now):
             self.admission.overload.pushed_back(place, at)
         at_limit = False
-        for lane in self.lanes.main:
-            refusals, lane.tally.refusals = lane.tally.refusals, set()
-            if refusals:
-                streams = self._context.targets.names([refused.subject for refused in refusals])
-                for refusal, stream in zip(refusals, streams, strict=True):
-                    at_limit |= self.pauses.refuse(refusal, stream, now)
+        if refusals := self.lanes.take("refusals"):
+            streams = self._context.targets.names([refused.subject for refused in refusals])
+            for refusal, stream in zip(refusals, streams, strict=True):
+                at_limit |= self.pauses.refuse(refusal, stream, now)
         if at_limit:
             # Hardly ever: of such subjects few rows are tried.
             self._recall(now, _Unsent.BACK_IF_PAUSED)
             self._unreleased += self.admission.give_up(now, self.lanes.publish_timeout_s)
-        for lane in self.lanes.all:
-            lane.tally.refusals.clear()  # those of dead letters and parked rows pause nothing
 
     def _report(self, final: bool = False) -> None:
         """
@@ -486,6 +470,7 @@ class Publisher:
         """
         options, telemetry, lanes = self._context.options, self._context.telemetry, self.lanes
         now, load = self._now(), lanes.load()
+        lanes.count_trips()
         for number, (way, totals) in enumerate(lanes.totals()):
             telemetry.count(totals, way.stream, number)
         telemetry.count(

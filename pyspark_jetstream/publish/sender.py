@@ -15,7 +15,7 @@ from ..client import wire
 from ..client.connection import Client
 from .context import WriterClock
 from .lanes.answers import is_ordinal
-from .lanes.asynclane import absorb
+from .lanes.pubacks import absorb
 from .laneset import LaneSet
 from .options import SinkOptions
 

@@ -7,7 +7,7 @@ will never store them (`onReject`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -16,7 +16,6 @@ from ..errors import PublishError
 from ..outbox.deadletters import DeadLetters
 from ..outbox.messages import Messages
 from .context import WriteContext
-from .lanes.lane import Lane
 from .laneset import LaneSet
 
 
@@ -35,8 +34,6 @@ class Shedding:
         """Rows that never will be stored where they should."""
         self.unfit = 0
         """Number of these that were never offered, as no message can hold them."""
-        self.lane: Lane | None = None
-        """The lane of dead letters, once there is one."""
         self._drops = options.drops
         self._lanes = lanes
         self._telemetry = context.telemetry
@@ -45,21 +42,6 @@ class Shedding:
             where = options.dead_letter_subject, origin.query_id, origin.batch_id
             limits = connection.max_payload, options.rows.reserved
             self._letters = DeadLetters(*where, *limits)
-
-    @property
-    def wants_rows(self) -> bool:
-        """Whether more rows may come: no more dead letters than their own window takes (A22)."""
-        return self.lane is None or self.lane.wants_rows
-
-    @property
-    def stored(self) -> int:
-        """Dead letters stored."""
-        return self.lane.tally.acked if self.lane is not None else 0
-
-    @property
-    def stored_in(self) -> Mapping[str, int]:
-        """The streams that have them, and a sequence that the first one's is not beyond."""
-        return self.lane.tally.stored_in if self.lane is not None else {}
 
     def shed(self, messages: Messages, reason: str) -> None:
         """Rows make room: they are dropped, or become dead letters."""
@@ -89,6 +71,5 @@ class Shedding:
     def _store(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> None:
         if self._letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
-        if self.lane is None:
-            self.lane = self._lanes.add_dead_letters()
-        self.lane.offer(self._letters.of(messages, reason, rejected))
+        letters = self._letters.of(messages, reason, rejected)
+        self._lanes.store_apart("dead_letters", letters)

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import places as all_places
-from ..outbox.limits import Limit
 from ..outbox.messages import Messages
 from ..outbox.overload import priorities_of
 from ..outbox.priority import Priority, first_match
@@ -340,46 +339,6 @@ class Reporter:
         return Report(
             producer_id, self._run, query_id, batch_id, self._sequence, final, counts, name
         ).encode()
-
-
-class WatchedLimit:
-    """A limit whose samples are counted, too, and its push-backs in this task."""
-
-    def __init__(self, limit: Limit, telemetry: Telemetry, way: Way) -> None:
-        self._limit = limit
-        self._telemetry = telemetry
-        self.way = way
-        """The way of the publishes it is told of."""
-        self.drops = 0
-        """Number of calls of `dropped`."""
-        self.maximum: Final = limit.maximum
-
-    def __repr__(self) -> str:
-        return repr(self._limit)
-
-    @property
-    def value(self) -> int:
-        """The limit now."""
-        return self._limit.value
-
-    @property
-    def held(self) -> bool:
-        """Whether it may not grow."""
-        return self._limit.held
-
-    @held.setter
-    def held(self, held: bool) -> None:
-        self._limit.held = held
-
-    def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
-        """PubAcks have come."""
-        self._telemetry.processed(rtt_s, count, self.way)
-        self._limit.acked(count, rtt_s, in_flight, now)
-
-    def dropped(self, now: float) -> None:
-        """The server pushed back."""
-        self.drops += 1
-        self._limit.dropped(now)
 
 
 def _observe(series: list[int], buckets: Sequence[float], seconds: float, count: int) -> None:

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
-from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ..kits.lanes import (
     MANY,

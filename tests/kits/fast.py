@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark_jetstream.outbox.limits import Limit
+from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from .lanes import MANY, PREFIX, FixedLimit, ModelServer, Sent, hear, sent, terms
 
 
 def lane(
-    maximum: int | Limit = 4096,
+    maximum: int | GradientLimit = 4096,
     max_bytes: int = MANY,
     ack: float = 5.0,
     publish: float = 120.0,

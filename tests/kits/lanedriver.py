@@ -11,7 +11,7 @@ from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.asynclane import absorb
-from pyspark_jetstream.publish.lanes.lane import Lane
+from pyspark_jetstream.publish.lanes.detour import Lane
 
 from .lanes import messages
 

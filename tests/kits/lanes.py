@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.outbox.limits import GradientLimit, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.frames import Frames
-from pyspark_jetstream.publish.lanes.lane import Lane, LaneTerms, Outlook
+from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
 from pyspark_jetstream.publish.lanes.retries import Deadlines
 
 MANY = 1 << 30
@@ -20,18 +21,18 @@ PREFIX = f"{INBOX}.0"
 
 
 class FixedLimit(GradientLimit):
-    """A limit that stays, and counts push-backs."""
+    """A limit that stays."""
 
     def __init__(self, maximum: int) -> None:
         super().__init__(maximum, maximum, maximum)
-        self.drops = 0
-
-    def dropped(self, now: float) -> None:
-        self.drops += 1
 
 
 def terms(
-    limit: Limit, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0, **others: bool
+    limit: GradientLimit,
+    max_bytes: int = MANY,
+    ack: float = 5.0,
+    publish: float = 120.0,
+    **others: bool,
 ) -> LaneTerms:
     """What a lane is made with."""
     return LaneTerms(limit, max_bytes, Deadlines(ack, publish), Outlook(), **others)

@@ -182,7 +182,7 @@ def test_a_missing_stream_is_an_error(js, monkeypatch):
     """
     Nobody listening is told after seconds.
     """
-    monkeypatch.setattr("pyspark_jetstream.publish.lanes.window.NO_STREAM_GRACE_S", 1.0)
+    monkeypatch.setattr("pyspark_jetstream.publish.lanes.asynclane.NO_STREAM_GRACE_S", 1.0)
 
     with pytest.raises(PublishTimeoutError, match="no stream listens"):
         Driver(js.client, atomic()).run(offers("nowhere", 10))

@@ -1,36 +1,62 @@
 """
 The lane of plain publishes: a PubAck for each message, on `<prefix>.<ordinal>`.
 
-Rule 1: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 1: every decision about sending a message, sending it again and giving it up is taken here.
+Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+
+A *publish* is known by its *ordinal*, the row's position in the task's input, which is also the
+last token of its reply subject. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
+and go out in that order. An ordinal is
+
+    offered → sent → acked
+       ↓        ↑ ↓
+    recalled ← waiting    a nack, no PubAck within `ackTimeout`, or a broken connection
+
+or, whatever its state, the reason why the task fails: rejected for good, or not stored within
+`publishTimeout` of its first sending. *Recalled* are, when some subject is paused, those that were
+not sent, and of that subject those that wait to be sent again; they may come back later, under
+another ordinal. A publish that is sent again is the same bytes: same reply
+subject, same `Nats-Msg-Id`.
+
+**Order.** While any publish waits to be sent again or awaits the PubAck of such a sending,
+nothing new is sent, and waiting publishes go out in the order of their ordinals. So within a
+subject nothing that was still here overtakes. What the window cannot recall is what was already
+on the wire: if the server drops *a* but stores *b* that was sent behind it, the stream reads
+*b, a*. `maxInFlight=1` excludes that.
+
+**Overload.** How many may be on the wire is a `Limit`'s to say (`limits`). It hears of PubAcks and
+their round trips, and of push-backs: 429, resources, limits, silence. It hears nothing of a publish
+that was sent again: which sending its PubAck answers cannot be told (Karn's rule). Nor of what
+fails without a word about load: no responders, a broken connection, an id in process.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
-import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from operator import ne
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...arrays import ranks
+from ...errors import PublishRejectedError
 from ...outbox.limits import Kind
 from ...outbox.messages import Messages
-from .answers import (
-    Outcome,
-    alike_pattern,
-    batch_answer_pattern,
-    classify,
-    is_ordinal,
-    puback_pattern,
-)
+from .answers import Outcome, Refusal, classify, is_ordinal
+from .flight import Flight
 from .frames import Frames, Publishes, frame, numbered
-from .lane import Doubted, Lane, LaneTerms, Rejected, Tally
-from .window import Window
+from .lane import BROKEN, Doubted, LaneTerms, Rejected, Tally
+from .retries import Retries, Trouble
+
+NO_STREAM_GRACE_S: Final = 10.0
+"""
+Upper bound of the time in which a subject that this task has not stored to yet may be without a
+stream.
+"""
 
 _PART_BYTES: Final = 8 << 20
 """
@@ -38,66 +64,113 @@ Payloads whose frames are made at one time, about. Of a batch of 64 MB they woul
 and the server would be waiting for them.
 """
 
+_NEVER: Final = (math.inf, math.inf)
+_SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
+
 
 def framed(messages: Messages, first: int, prefix: str) -> Publishes:
     """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
     return frame(messages, first, numbered(f"{prefix}.", first, len(messages)))
 
 
-class Alike(NamedTuple):
-    """PubAcks that have all but their numbers in common."""
-
-    head: bytes
-    """First bytes of their payloads, through the field name of the sequence."""
-    parts: tuple[str, int, bytes, bytes, int, bytes]
-    """Parts of which `alike_pattern` makes the pattern of their frames."""
-    size: int
-    """Bytes of a frame without the ordinal."""
-    duplicate: bool
-
-    @property
-    def pattern(self) -> re.Pattern[bytes]:
-        """Their frames; captures the ordinal. Compiled when first asked for, which takes long."""
-        return alike_pattern(*self.parts)
-
-
-class AsyncLane(Window):
+class AsyncLane:
     """
     A PubAck for each message, many on the wire at one time.
 
     Args:
         prefix: replies come on `<prefix>.<ordinal>`.
-        tally: as in `Window`.
+        tally: of the lane whose messages they are; a new one if it is left out.
     """
 
     def __init__(self, prefix: str, terms: LaneTerms, tally: Tally | None = None) -> None:
-        super().__init__(terms, tally)
-        self._prefix = prefix
+        self.prefix = prefix
+        self.terms = terms
+        self.tally = tally or Tally()
         self._parts: deque[Messages] = deque()  # offered and not framed
-        self._framed: deque[tuple[int, Messages]] = deque()  # by the first one's ordinal
+        self._flight = Flight()
+        self._again = Retries(self.terms.deadlines)
+        self._earlier: dict[int, tuple[float, float]] = {}
+        """
+        Of rows that were sent before they were offered, and not again since: the time of the first
+        sending, and since when it may be stored.
+        """
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.in_flight}/{self.limit} in flight,"
+            f" {self.bytes_in_flight} bytes, {len(self._again.waiting)} waiting,"
+            f" {self._flight.end - self._flight.next} unsent, {self.tally.acked} acked>"
+        )
 
     @property
-    def inbox(self) -> str:
-        """Inbox of the replies to all lanes of the task."""
-        return self._prefix.rpartition(".")[0]
+    def limit(self) -> int:
+        """The most publishes that may be in flight."""
+        return self.terms.limit.value
+
+    @property
+    def in_flight(self) -> int:
+        """Publishes on the wire without an answer."""
+        return self._flight.outstanding - len(self._again.waiting)
+
+    @property
+    def unanswered(self) -> int:
+        """Publishes that were sent and are not stored: in flight, or waiting to be sent again."""
+        return self._flight.outstanding
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """
+        Bytes of the publishes that were sent and are not stored. A refused publish that waits to be
+        sent again counts; an atomic batch that waits does not.
+        """
+        return self._flight.nbytes
 
     @property
     def is_midway(self) -> bool:
-        """Never: each publish is answered."""
+        """
+        Whether the server answers the publishes in flight only when more are sent: never, as each
+        is answered.
+        """
         return False
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the lane sends no new message until the refused and lost ones are settled."""
+        return len(self._again) > 0
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether no offered message waits to be sent, or sent again, so that more may come."""
+        return not self._parts and self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether all that was framed is on its way."""
+        return self._flight.next == self._flight.end and not len(self._again)
 
     @property
     def busy(self) -> bool:
         """Whether any offered message is not stored."""
-        return bool(self._parts) or super().busy
+        return bool(self._parts) or self._flight.low < self._flight.end
 
-    @property
-    def wants_rows(self) -> bool:
-        """Whether everything offered is on its way, so that more may come."""
-        return not self._parts and super().wants_rows
+    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
+        """
+        Lowers the time after which streams are taken to forget message ids, and the publish timeout
+        of all messages, to these, where they are lower.
+        """
+        if publish_timeout_s < self.terms.deadlines.publish_timeout_s:
+            self._again.check_soon()
+        self.terms.deadlines.lower(forgets_s, publish_timeout_s)
+
+    def was_sent_once(self, ordinal: int) -> bool:
+        """Whether only the sending that awaits its answer can have stored this publish."""
+        is_new = self._flight.is_outstanding(ordinal) and ordinal not in self._again
+        return is_new and self._earlier.get(ordinal, _NEVER)[1] == math.inf
+
+    # ── offers ───────────────────────────────────────────────────────────────────────────────
 
     def offer(self, messages: Messages) -> None:
-        """Takes the messages that follow those offered before."""
+        """Queues messages behind those offered before."""
         if self.terms.strict and len(messages) > 1:
             turns = ranks(messages.indices)
             for turn in range(pc.max(turns).as_py() + 1):
@@ -107,59 +180,135 @@ class AsyncLane(Window):
         starts = range(0, len(messages), rows)
         self._parts.extend(messages.slice(start, rows) for start in starts)
 
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
-        """The frames to send now, about `max_bytes` at most; None when there are none."""
-        if self._parts and (not super().busy if self.terms.strict else super().wants_rows):
-            part, first = self._parts.popleft(), self._flight.end
-            self.append(framed(part, first, self._prefix))
-            low = self._flight.low
-            while self._framed and self._framed[0][0] + len(self._framed[0][1]) <= low:
-                self._framed.popleft()
-            self._framed.append((first, part))
-            if part.sent is not None:
-                for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
-                    unsure = math.inf if part.unsure is None else part.unsure[place].as_py()
-                    self.sent_before(first + place, part.sent[place].as_py(), unsure)
-                self._check_earlier(now)  # their stream may know their ids no more
-        return super().ready(now, max_bytes)
+    def append(self, block: Publishes) -> None:
+        """Takes the publishes that follow those framed before."""
+        self._flight.append(block)
+
+    def _frame_part(self, now: float) -> None:
+        part, first = self._parts.popleft(), self._flight.end
+        self.append(framed(part, first, self.prefix))
+        if part.sent is not None:
+            for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
+                unsure = math.inf if part.unsure is None else part.unsure[place].as_py()
+                self._earlier[first + place] = part.sent[place].as_py(), unsure
+            self._check_earlier(now)  # their stream may know their ids no more
+
+    # ── recalling ────────────────────────────────────────────────────────────────────────────
 
     def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
-        """Gives back what was not sent, and what waits to be sent again and is paused."""
+        """
+        Gives back the unsent messages, and the messages to retry whose subject is paused, with the
+        times of their first sending. Nothing goes out on a paused subject until offered again.
+
+        Args:
+            unsent: whether to give back the unsent messages.
+        """
         back = []
         waiting = self.waiting(is_paused)
-        for first, part in self._framed:
-            own = [entry for entry in waiting if 0 <= entry[0] - first < len(part)]
-            if own:
-                ordinals, *times = zip(*own, strict=True)
-                sent, unsure = (pa.array(column, pa.float64()) for column in times)
-                rows = part.take(pa.array([ordinal - first for ordinal in ordinals], pa.int64()))
-                back.append(replace(rows, sent=sent, unsure=unsure))
-        self.withdraw(ordinal for ordinal, *_ in waiting)
-        if not unsent:
-            return back
-        count = self.drop_unsent()
-        if count:
-            first, part = self._framed.pop()
-            back.append(part.slice(len(part) - count, count))
-            if count < len(part):
-                self._framed.append((first, part.slice(0, len(part) - count)))
-        back += self._parts
-        self._parts.clear()
+        if waiting:
+            ordinals, *times = zip(*waiting, strict=True)
+            sent, unsure = (pa.array(column, pa.float64()) for column in times)
+            rows = Messages.joined(self._flight.messages(ordinals))
+            back.append(replace(rows, sent=sent, unsure=unsure))
+        self.withdraw([ordinal for ordinal, *_ in waiting])
+        if unsent:
+            back += [*self._flight.unsent, *self._parts]
+            self._flight.drop_unsent()
+            end = self._flight.end
+            self._earlier = {ordinal: at for ordinal, at in self._earlier.items() if ordinal < end}
+            self._parts.clear()
         return back
 
     def has_paused(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether an unsent message is on a paused subject."""
-        parts = list(self._parts)
-        count = self.unsent
-        if count:
-            part = self._framed[-1][1]
-            parts.append(part.slice(len(part) - count, count))
-        return any(is_paused(subject) for part in parts for subject in part.subjects)
+        """Whether an unsent message may be on a paused subject."""
+        unsent = (*self._flight.unsent, *self._parts)
+        return any(is_paused(subject) for part in unsent for subject in part.subjects)
+
+    def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
+        """Those of paused subjects that wait to go again, since when, since when maybe stored."""
+        return [
+            (ordinal, each.first_sent, each.unsure)
+            for ordinal, each in self._again.of(self._again.waiting)
+            if is_paused(self._flight.subject(ordinal))
+        ]
+
+    def withdraw(self, ordinals: list[int]) -> None:
+        """Forgets publishes that wait to be sent again, which ascend."""
+        self._again.leave(ordinals)
+        self._flight.withdraw(ordinals)
+        if not len(self._again):
+            self._again.resume()
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────
+
+    def ready(self, now: float, max_bytes: int) -> Frames | None:
+        """
+        The frames to send now, about `max_bytes` at most; None when there are none. The caller
+        sends them before it asks again. With `max_bytes=0` a lane sends only what it cannot do
+        without: retries, and requests for an answer.
+        """
+        flight = self._flight
+        goes_on = flight.low == flight.end if self.terms.strict else self._has_room
+        if self._parts and goes_on:
+            self._frame_part(now)
+        if now < self._again.resume_at:
+            return None
+        if len(self._again):
+            return self._resend(now, max_bytes) if self._again.waiting else None
+        start = flight.next
+        if start == flight.end or max_bytes <= 0:
+            return None
+        block = flight.block(start)
+        in_flight = flight.outstanding
+        limit = self.limit
+        room = limit - in_flight
+        left = block.end - start
+        # With a full window, a send per PubAck would be a system call per row: await an eighth.
+        if in_flight and room < min(left, -(-limit // 8)):
+            return None
+        offsets, first = block.offsets, block.first
+        at = offsets[start - first]
+        maximum = self.terms.max_bytes - flight.nbytes
+        if in_flight and maximum < min(offsets[block.end - first] - at, self.terms.max_bytes // 8):
+            return None
+        end = first - 1 + bisect.bisect_right(offsets, at + min(maximum, max_bytes), start - first)
+        if end == start:
+            if in_flight and offsets[start - first + 1] - at > maximum:
+                return None
+            end += 1
+        end = min(end, start + room)
+        flight.send(end, offsets[end - first] - at, now)
+        if self._earlier:
+            few = self._earlier if len(self._earlier) < end - start else range(start, end)
+            own = [i for i in few if start <= i < end and i in self._earlier]
+            forgets_s = self.terms.deadlines.forgets_s
+            self.tally.late_retries += sum(now - self._earlier[i][1] > forgets_s for i in own)
+        return block.slice(start, end)
+
+    def _resend(self, now: float, max_bytes: int) -> bytes | None:
+        frames: list[memoryview] = []
+        room = max(0, min(self.limit - self.in_flight, len(self._again.waiting)))
+        ordinals: list[int] = []
+        nbytes = 0
+        for ordinal in self._again.waiting[:room]:
+            block = self._flight.block(ordinal)
+            size = block.nbytes(ordinal, ordinal + 1)
+            if frames and nbytes + size > max_bytes:
+                break
+            frame = block.slice(ordinal, ordinal + 1)
+            frames += frame if isinstance(frame, list) else [frame]
+            ordinals.append(ordinal)
+            nbytes += size
+        self.tally.late_retries += self._again.resend(ordinals, now)
+        self.tally.retries += len(ordinals)
+        return b"".join(frames) or None
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
 
     def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float
     ) -> None:
-        """The answer to one publish."""
+        """Handles the reply with this token: the answer to one publish."""
         if is_ordinal(token):  # else it answers nothing of ours
             outcome = classify(status, description, data)
             if outcome.kind is Kind.STORED:
@@ -168,114 +317,196 @@ class AsyncLane(Window):
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
+        flight, fresh = self._flight, len(ordinals)
         if duplicates:
-            once = sorted(ordinal for ordinal in set(ordinals) if self.was_sent_once(ordinal))
-            for first, part in self._framed if once else ():
-                own = [ordinal - first for ordinal in once if 0 <= ordinal - first < len(part)]
-                if own:
-                    self.tally.repeated.append(part.take(pa.array(own, pa.int64())))
-        super().on_pubacks(ordinals, now, duplicates)
+            once = sorted(filter(self.was_sent_once, set(ordinals)))
+            self.tally.repeated += flight.messages(once)
+        if not len(self._again) and flight.follows(ordinals):
+            self._sample(flight.low, flight.low + fresh, now)
+            flight.advance(fresh)
+        else:
+            if ordinals:  # one stands for all: acks out of order are those of several streams
+                self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
+            fresh = self._finish(ordinals)
+        self.tally.acked += fresh
+        if duplicates:
+            self.tally.duplicates += fresh
+        if fresh:
+            self._again.succeed()
+
+    def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
+        """The limit hears of the PubAcks of these ordinals, unless they were sent again."""
+        if start in self._again or not self._flight.is_outstanding(start):
+            return
+        in_flight = self.in_flight
+        for count, at in self._flight.trips(start, end):
+            self.terms.limit.acked(weight or count, now - at, in_flight, now)
+
+    def _finish(self, ordinals: Iterable[int]) -> int:
+        """These are done with, in any order; how many of them were not before."""
+        places = self._flight.undone(ordinals)
+        self._again.leave(places)
+        self._flight.finish(places)
+        return len(places)
+
+    def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
+        """
+        Any other answer came.
+
+        Raises:
+            PublishRejectedError: The server will never store this publish.
+            PublishTimeoutError: No stream has its subject.
+        """
+        if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
+            self.on_pubacks([ordinal], now, outcome.kind is Kind.DUPLICATE)
+            return
+        if not self._flight.is_outstanding(ordinal):
+            return
+        if outcome.kind is Kind.REJECTED:
+            self._reject(ordinal, outcome)
+            return
+        again = self._again
+        trouble = again.get(ordinal)
+        if trouble is not None and trouble.waiting:
+            return  # the late answer to a sending that had been given up
+        if trouble is None:
+            trouble = self._begin_again(ordinal, self._flight.first_sent(ordinal))
+        absent_since = trouble.absent_since
+        if outcome.kind is Kind.IN_PROCESS:  # by another sending
+            trouble.unsure = min(trouble.unsure, trouble.last_sent)
+        again.wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
+        self.tally.ignored += outcome.is_ignored
+        if outcome.kind is Kind.ABSENT:
+            trouble.absent_since = now if absent_since is None else absent_since
+            self._check_absent(ordinal, trouble, now)
+        if again.pause(outcome.kind, now) and outcome.is_push_back:
+            self._pushed_back(now)
+        subject = self._flight.subject(ordinal)
+        if outcome.is_push_back:
+            self.tally.push_backs[subject] = again.resume_at
+        if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
+            self.tally.refusals.add(Refusal(subject, outcome, again.resume_at))
 
     def _reject(self, ordinal: int, outcome: Outcome) -> None:
-        first, part = next(pair for pair in reversed(self._framed) if pair[0] <= ordinal)
-        doubted = Doubted(part.slice(ordinal - first, 1), outcome, ordinal)
-        if outcome.may_be_its_own and part.ids is not None and not self.was_sent_once(ordinal):
-            self.tally.doubted.append(doubted)
-        else:
-            self._refuse(doubted)
+        """The publish never will be stored, unless an earlier sending is what it is refused for."""
+        if outcome.may_be_its_own and not self.was_sent_once(ordinal):
+            (message,) = self._flight.messages([ordinal])
+            if message.ids is not None:
+                self.tally.doubted.append(Doubted(message, outcome, ordinal))
+                return
+        self._refuse(ordinal, outcome)
 
-    def _refuse(self, doubted: Doubted) -> None:
-        messages, outcome, ordinal = doubted
+    def _refuse(self, ordinal: int, outcome: Outcome) -> None:
         is_of_stream = outcome.err_code != 0
         if not (self.terms.rejects and is_of_stream):
-            super()._reject(ordinal, outcome)
-        self.tally.rejected.append(Rejected(messages, outcome))
+            block = self._flight.block(ordinal)
+            why = f"row {block.row(ordinal)}: {outcome.detail}"
+            raise PublishRejectedError(block.subject(ordinal), why, outcome.err_code)
+        (message,) = self._flight.messages([ordinal])
+        self.tally.rejected.append(Rejected(message, outcome))
         self._finish([ordinal])
 
     def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
-        """The message is stored, by an earlier sending, or never will be."""
+        """Counts doubted messages as stored, by an earlier sending, or as rejected."""
         if is_stored:
             self.on_pubacks([doubted.ordinal], now, duplicates=True)
         elif self._flight.is_outstanding(doubted.ordinal):
-            self._refuse(doubted)
+            self._refuse(doubted.ordinal, doubted.outcome)
 
-    def plain(
-        self, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False
-    ) -> list[int]:
+    def _pushed_back(self, now: float) -> None:
+        self.terms.limit.dropped(now)
+
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        """The connection broke: all that is on the wire is to be sent again, in order."""
+        for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
+            if ordinal not in self._again:
+                self._begin_again(ordinal, at)
+        self.tally.ignored += self._again.lose_all(why)
+
+    def _begin_again(self, ordinal: int, sent_at: float) -> Trouble:
+        """This publish was sent then, and is not acked; it may have been sent before, too."""
+        first_sent, unsure = self._earlier.pop(ordinal, (sent_at, math.inf))
+        return self._again.begin(ordinal, first_sent, sent_at, unsure)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self, now: float) -> None:
         """
-        The ordinals of this lane's plain PubAcks among the frames of `buffer[start:end]`.
+        What was sent `ackTimeout` ago waits to be sent again.
 
-        Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
+        Call it only when all answers that have arrived were handed in.
+
+        Raises:
+            PublishTimeoutError: A publish was not stored within `publishTimeout`.
         """
-        found = puback_pattern(self._prefix, sid, duplicate).findall(buffer, start, end)
-        ordinals, sizes, payloads, names = zip(*found, strict=True) if found else ((),) * 4
-        if any(map(ne, map(int, sizes), map(len, payloads))):
-            return []  # sizes that are not those of the bytes: for whoever looks at each frame
-        if not duplicate:
-            firsts = dict(zip(reversed(names), reversed(payloads), strict=True))
-            for name, payload in firsts.items():
-                self._stores(name, payload)
-        return list(map(int, ordinals))
+        late: list[int] = []
+        for ordinal, at in self._flight.drop_sendings(now, self.terms.deadlines.ack_timeout_s):
+            if ordinal not in self._again:
+                self._again.lose(ordinal, self._begin_again(ordinal, at), _SILENCE)
+                late.append(ordinal)
+        silent, failed = self._again.expire(now, _SILENCE)
+        if failed is not None:
+            ordinal, trouble = failed
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)
+        self._check_earlier(now)
+        late += silent
+        if late:
+            self._pushed_back(now)
+            self.tally.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
-    def _stores(self, name: bytes, payload: bytes) -> None:
-        """A plain PubAck of a stream of this name came, the first of its buffer."""
-        if (stream := name.decode()) not in self.tally.stored_in:
-            self.tally.stored_in[stream] = classify(0, "", payload).sequence
+    def next_deadline(self, now: float) -> float:
+        """The time for the next `ready` and `expire` if nothing happens; infinite when never."""
+        deadline = min(self._again.next_deadline(now), self._earlier_until)
+        oldest = self._flight.oldest_at
+        if oldest is not None:
+            deadline = min(deadline, oldest + self.terms.deadlines.ack_timeout_s)
+        return deadline
 
-    def alike(self, sid: int, buffer: bytes, start: int, end: int) -> Alike | None:
-        """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""
-        for duplicate in (False, True):
-            first = puback_pattern(self._prefix, sid, duplicate).search(buffer, start, end)
-            if first is not None and int(first[2]) == len(first[3]):
-                before, key, rest = first[3].rpartition(b'"seq":')
-                after = rest.lstrip(b"0123456789")
-                head, digits = before + key, len(rest) - len(after)
-                parts = self._prefix, sid, first[2], head, digits, after
-                if not duplicate:
-                    self._stores(first[4], first[3])
-                return Alike(head, parts, len(first[0]) - len(first[1]), duplicate)
-        return None
+    @property
+    def give_up_at(self) -> float:
+        """Deadline of the oldest publish on its way; infinite when there is none."""
+        self._drop_earlier()
+        oldest = [self._again.oldest, *(first_sent for first_sent, _ in self._earlier.values())]
+        at = self._flight.oldest_at
+        if at is not None:
+            oldest.append(at)
+        return min(oldest) + self.terms.deadlines.publish_timeout_s
 
+    @property
+    def _earlier_until(self) -> float:
+        """
+        Deadline of the oldest publish of an earlier attempt, which is to be stored or found stored.
+        """
+        oldest, _ = min(self._earlier.values(), default=_NEVER)
+        return oldest + self.terms.deadlines.publish_timeout_s
 
-def absorb(
-    lanes: Sequence[Lane], sid: int, buffer: bytes, start: int, end: int, now: float
-) -> bool:
-    """
-    Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
-    case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
-    in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
-    are not alike, which is told by counting before any is taken apart. Where other lanes publish
-    batches, their answers may stand between; each is for its lane.
-    """
-    async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
-    lines = buffer.count(b"\n", start, end) if async_lanes else -1
-    alike = [lane.alike(sid, buffer, start, end) for lane in async_lanes]
-    heads = {each.head for each in alike if each is not None}
-    if 2 * sum(buffer.count(head, start, end) for head in heads) == lines:
-        found = [each.pattern.findall(buffer, start, end) if each else [] for each in alike]
-        each_size = [each.size if each else 0 for each in alike]
-        size = sum(
-            n * len(own) + sum(map(len, own)) for n, own in zip(each_size, found, strict=True)
-        )
-        if size == end - start:
-            for lane, each, own in zip(async_lanes, alike, found, strict=True):
-                if each is not None and own:
-                    lane.on_pubacks(list(map(int, own)), now, each.duplicate)
-            return True
-    others = []
-    if async_lanes and len(async_lanes) < len(lanes):
-        inbox = async_lanes[0].inbox
-        others = batch_answer_pattern(inbox, sid).findall(buffer, start, end)
-        if any(int(size) != len(payload) for _, _, size, payload in others):
-            return False
-    for duplicate in (False, True):
-        by_lane = [lane.plain(sid, buffer, start, end, duplicate) for lane in async_lanes]
-        if 2 * (sum(map(len, by_lane)) + len(others)) == lines:
-            for lane, ordinals in zip(async_lanes, by_lane, strict=True):
-                if ordinals:
-                    lane.on_pubacks(ordinals, now, duplicate)
-            for number, token, _, payload in others:
-                for other in lanes[int(number) : int(number) + 1]:
-                    other.on_reply(token, 0, "", payload, now)
-            return True
-    return False
+    def _drop_earlier(self) -> None:
+        self._earlier = {
+            ordinal: earlier
+            for ordinal, earlier in self._earlier.items()
+            if ordinal >= self._flight.next or self._flight.is_outstanding(ordinal)
+        }
+
+    def _check_earlier(self, now: float) -> None:
+        """
+        Raises:
+            PublishTimeoutError: A publish that was here before has no time left.
+        """
+        if self._earlier_until > now:
+            return
+        self._drop_earlier()
+        for ordinal, (first_sent, _) in self._earlier.items():
+            if first_sent + self.terms.deadlines.publish_timeout_s <= now:
+                trouble = Trouble(first_sent, "no PubAck yet")
+                raise trouble.error(self._flight.block(ordinal), ordinal, now)
+
+    def _check_absent(self, ordinal: int, trouble: Trouble, now: float) -> None:
+        """
+        Raises:
+            PublishTimeoutError: Nobody has listened on its subject, on which nothing is stored.
+        """
+        grace = min(self.terms.deadlines.publish_timeout_s, NO_STREAM_GRACE_S)
+        if trouble.absent_since is None or now - trouble.absent_since < grace:
+            return
+        if not self._flight.is_served(self._flight.subject(ordinal)):
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)

@@ -56,7 +56,7 @@ from ...arrays import NOTHING, join
 from ...errors import PublishError, PublishRejectedError, PublishTimeoutError
 from ...outbox.limits import Kind, pause_s
 from ...outbox.messages import Messages
-from . import window
+from . import asynclane
 from .answers import SUBJECT_IN_PROCESS, Outcome, Refusal, classify, is_ordinal, parsed
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
@@ -117,7 +117,7 @@ class AtomicBatch:
         self.last_sent = math.inf
         self.absent_since: float | None = None
         self._prefix = prefix
-        self._frames = Publishes(0, memoryview(b""), (0,), (), ())
+        self._frames = Publishes(0, memoryview(b""), (0,), messages)
 
     def __repr__(self) -> str:
         return f"{self.sent}/{self.size}, {self.past.attempt}. sent/rows, attempt"
@@ -337,7 +337,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         elif outcome.has_no_room:
             resume_at = batch.past.resume_at
             self.tally.refusals.add(Refusal(batch.subject(None), outcome, resume_at))
-        grace_s = min(self.terms.deadlines.publish_timeout_s, window.NO_STREAM_GRACE_S)
+        grace_s = min(self.terms.deadlines.publish_timeout_s, asynclane.NO_STREAM_GRACE_S)
         absent_since = batch.absent_since
         if not self.tally.acked and absent_since is not None and now - absent_since >= grace_s:
             raise self._timeout(batch, now)

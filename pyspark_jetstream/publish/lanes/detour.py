@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,7 @@ from ...outbox.messages import Messages, sizes
 from .answers import Outcome
 from .asynclane import AsyncLane
 from .frames import Frames
-from .lane import BROKEN, Doubted, Lane, LaneTerms, Tally, earliest
+from .lane import BROKEN, Doubted, LaneTerms, Tally, earliest
 
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
@@ -211,9 +211,10 @@ class Batch(Protocol):
 B = TypeVar("B", bound=Batch)
 
 
-class BatchLane(Lane, Generic[B]):
+class BatchLane(Generic[B]):
     """
-    The batches of one task into one stream, one after the other; `Lane` says what a member means.
+    The batches of one task into one stream, one after the other; `AsyncLane` says what a member
+    means.
 
     Args:
         prefix: `<inbox>.<lane>`; replies come on `<prefix>.>`.
@@ -234,6 +235,9 @@ class BatchLane(Lane, Generic[B]):
         return (
             f"<{type(self).__name__} {batch}, {self.tally.acked} acked, one by one: {self._detour}>"
         )
+
+    @abstractmethod
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]: ...
 
     @abstractmethod
     def _next(self) -> tuple[Messages, B | None]:
@@ -335,6 +339,10 @@ class BatchLane(Lane, Generic[B]):
 
     def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
         self._detour.lower_times(forgets_s, publish_timeout_s)
+
+
+Lane: TypeAlias = AsyncLane | BatchLane[Any]
+"""A way to publish the rows of one stream, or of all; one loop (`publisher`) drives any mix."""
 
 
 def batch_name(prefix: str, number: int) -> str:

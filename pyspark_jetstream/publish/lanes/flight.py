@@ -1,7 +1,7 @@
 """
 Publishes by their ordinals: those offered, those sent and when, those that are done.
 
-Rule 1: no decision is taken here; what goes, and what goes again, is the window's to say.
+Rule 1: no decision is taken here; what goes, and what goes again, is the lane's to say.
 
     low ≤ … < next ≤ … < end        below `low` all are done with, from `next` on none was sent
 """
@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
+from ...outbox.messages import Messages
 from .frames import Publishes, size_of
 
 _SERVED_LIMIT: Final = 10_000
@@ -28,7 +31,7 @@ class _Sending(NamedTuple):
 
 
 class Flight:
-    """The publishes of one window, from the offer to the answer."""
+    """The publishes of one lane, from the offer to the answer."""
 
     def __init__(self) -> None:
         self.low = 0
@@ -67,6 +70,15 @@ class Flight:
         """Subject of this ordinal."""
         return self.block(ordinal).subject(ordinal)
 
+    def messages(self, ordinals: Sequence[int]) -> list[Messages]:
+        """The messages of these ordinals, which ascend, by their blocks."""
+        found = []
+        for block in self._blocks if ordinals else ():
+            places = [ordinal - block.first for ordinal in ordinals if ordinal < block.end]
+            if places := [place for place in places if place >= 0]:
+                found.append(block.messages.take(pa.array(places, pa.int64())))
+        return found
+
     def first_sent(self, ordinal: int) -> float:
         """Time at which this ordinal, which was sent once, was sent."""
         return next(run.at for run in self._sendings if ordinal < run.end)
@@ -81,15 +93,19 @@ class Flight:
             self._blocks.append(block)
             self.end = block.end
 
-    def drop_unsent(self) -> int:
-        """Forgets the publishes that were never sent, the last ones offered; how many."""
-        count = self.end - self.next
-        while self._blocks and self._blocks[-1].first >= self.next and count:
-            self._blocks.pop()
-        if self._blocks and self._blocks[-1].end > self.next:
-            self._blocks.append(self._blocks.pop().before(self.next))
+    @property
+    def unsent(self) -> list[Messages]:
+        """The messages that were never sent, the last ones offered."""
+        blocks = (block for block in self._blocks if block.end > self.next)
+        return [block.messages.slice(max(0, self.next - block.first)) for block in blocks]
+
+    def drop_unsent(self) -> None:
+        """Forgets the publishes that were never sent."""
+        while self._blocks and self._blocks[-1].end > self.next:
+            block = self._blocks.pop()
+            if block.first < self.next:
+                self._blocks.append(block.before(self.next))
         self.end = self.next
-        return count
 
     # ── sendings ─────────────────────────────────────────────────────────────────────────────
 
@@ -190,11 +206,11 @@ class Flight:
 
     def _serve(self, block: Publishes) -> None:
         """All of it is stored, but what was withdrawn; its subjects may be those of more rows."""
-        few = len(block.subjects) <= len(block.codes)
-        if few and self._served.issuperset(block.subjects):
+        subjects, codes = block.messages.distinct, block.messages.codes
+        if len(subjects) <= len(codes) and self._served.issuperset(subjects):
             return
-        codes = set(block.codes)
+        stored = set(codes)
         if self._withdrawn:
-            places = enumerate(block.codes, block.first)
-            codes = {code for ordinal, code in places if ordinal not in self._withdrawn}
-        self._served.update(block.subjects[code] for code in codes)
+            places = enumerate(codes, block.first)
+            stored = {code for ordinal, code in places if ordinal not in self._withdrawn}
+        self._served.update(subjects[code] for code in stored)

@@ -1,5 +1,5 @@
 """
-Messages as publishes: the bytes of each on the wire, and a run of them that a window can cut.
+Messages as publishes: the bytes of each on the wire, and a run of them that a lane can cut.
 
 Rule 1: no I/O and no loop over rows; the frames of a batch are one Arrow array. Only payloads too
 large to be copied once more are cut out one by one, when they are sent: they stay where they are,
@@ -66,9 +66,7 @@ def frame(
         first,
         memoryview(frames.buffers()[2] or b""),
         at,
-        messages.distinct,
-        messages.codes,
-        view(messages.rows),
+        messages,
         apart,
     )
 
@@ -118,12 +116,8 @@ class Publishes(NamedTuple):
     """The frames back to back; without their payloads where these are apart."""
     offsets: Sequence[int]
     """Frame i is the bytes from offsets[i] to offsets[i + 1]."""
-    subjects: Sequence[str]
-    """The distinct subjects."""
-    codes: Sequence[int]
-    """Frame i goes to subjects[codes[i]]."""
-    rows: Sequence[int] = ()
-    """Frame i is this row of the task's input; empty where that is the ordinal."""
+    messages: Messages
+    """Frame i is that of the i-th."""
     apart: Apart | None = None
 
     @property
@@ -152,16 +146,16 @@ class Publishes(NamedTuple):
     def before(self, end: int) -> Publishes:
         """Those before this ordinal."""
         count = end - self.first
-        rows = self.rows[:count] if len(self.rows) else self.rows
-        return self._replace(offsets=self.offsets[: count + 1], codes=self.codes[:count], rows=rows)
+        messages = self.messages.slice(0, count)
+        return self._replace(offsets=self.offsets[: count + 1], messages=messages)
 
     def subject(self, ordinal: int) -> str:
         """Subject of this ordinal."""
-        return self.subjects[self.codes[ordinal - self.first]]
+        return self.messages.distinct[self.messages.codes[ordinal - self.first]]
 
     def row(self, ordinal: int) -> int:
         """Row of the task's input with this ordinal."""
-        return self.rows[ordinal - self.first] if len(self.rows) else ordinal
+        return int(self.messages.rows[ordinal - self.first].as_py())
 
 
 def size_of(blocks: Iterable[Publishes], ordinals: Sequence[int]) -> int:

@@ -1,21 +1,21 @@
 """
-The lane as an interface: a connection's way to publish the rows of one stream, or of all.
+What all lanes have in common: their terms, their counts, and what they leave to their caller.
 
-All lanes look alike, so that one loop (`publisher`) drives any mix of them. Replies to a lane
-arrive on `<prefix>.<token>`; the lane chooses its tokens.
+A lane is a connection's way to publish the rows of one stream, or of all. All look alike, so that
+one loop (`publisher`) drives any mix of them: `asynclane` has the words of each member. Replies to
+a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from ...outbox.limits import Limit
+from ...outbox.limits import GradientLimit
 from ...outbox.messages import Messages
 from .answers import Outcome, Refusal
-from .frames import Frames
 from .retries import Deadlines
 
 BROKEN: Final = "the connection broke"
@@ -118,7 +118,7 @@ class Outlook:
 class LaneTerms(NamedTuple):
     """What a lane is made with, beside the place of its replies."""
 
-    limit: Limit
+    limit: GradientLimit
     """Bounds the publishes on the wire."""
     max_bytes: int
     """Upper bound of their bytes; one larger publish may still go alone."""
@@ -133,98 +133,6 @@ class LaneTerms(NamedTuple):
     """Whether a message that the server will never store leaves the lane, or ends the task."""
     falls_back: bool = False
     """Whether rows go one by one where the stream takes no batches (any more), or the task ends."""
-
-
-class Lane(Protocol):
-    """A lane as the publisher uses it."""
-
-    terms: LaneTerms
-    tally: Tally
-
-    @property
-    def unanswered(self) -> int:
-        """Publishes that were sent and are not stored: in flight, or waiting to be sent again."""
-
-    @property
-    def limit(self) -> int:
-        """The most publishes that may be in flight."""
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """
-        Bytes of the publishes that were sent and are not stored. A refused publish that waits to be
-        sent again counts; an atomic batch that waits does not.
-        """
-
-    @property
-    def is_midway(self) -> bool:
-        """Whether the server answers the publishes in flight only when more are sent."""
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the lane sends no new message until the refused and lost ones are settled."""
-
-    @property
-    def wants_rows(self) -> bool:
-        """Whether no offered message waits to be sent, or sent again, so that more may come."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether any offered message is not stored."""
-
-    @property
-    def give_up_at(self) -> float:
-        """The deadline of the oldest message in flight; infinite when there is none."""
-
-    def offer(self, messages: Messages) -> None:
-        """Queues messages behind those offered before."""
-
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
-        """
-        The frames to send now, about `max_bytes` at most; None when there are none. With
-        `max_bytes=0` the lane sends only what it cannot do without: retries, and requests for an
-        answer.
-        """
-
-    def on_reply(
-        self, token: bytes, status: int, description: str, data: bytes, now: float
-    ) -> None:
-        """Handles the reply with this token."""
-
-    def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:
-        """Counts doubted messages as stored, or as rejected."""
-
-    def on_disconnect(self, why: str = BROKEN) -> None:
-        """
-        Handles a broken connection: each publish in flight may or may not be stored.
-
-        Args:
-            why: it broke, for the error of publishes whose time ends before they are stored.
-        """
-
-    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
-        """
-        Gives back the unsent messages, and the messages to retry whose subject is paused, with the
-        times of their first sending. Nothing goes out on a paused subject until offered again.
-
-        Args:
-            unsent: whether to give back the unsent messages.
-        """
-
-    def has_paused(self, is_paused: Callable[[str], bool]) -> bool:
-        """Whether an unsent message may be on a paused subject."""
-
-    def expire(self, now: float) -> None:
-        """Applies deadlines. Call it after all replies that have arrived were handed in."""
-
-    def next_deadline(self, now: float) -> float:
-        """The time for the next `ready` and `expire` if no reply comes; infinite when never."""
-
-    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
-        """
-        Lowers the time after which streams are taken to forget message ids, and the publish timeout
-        of all messages, to these, where they are lower.
-        """
 
 
 def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:

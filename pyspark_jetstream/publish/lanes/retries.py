@@ -1,7 +1,7 @@
 """
 Publishes without an ack for their first sending: those that go again, since when, and until when.
 
-Rule 1: no I/O and no clock; what goes again, and when, is the window's to say.
+Rule 1: no I/O and no clock; what goes again, and when, is the lane's to say.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Trouble:
 
 
 class Retries:
-    """The troubled publishes of one window, by their ordinals."""
+    """The troubled publishes of one lane, by their ordinals."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.resume_at = -math.inf
@@ -103,9 +103,9 @@ class Retries:
         """Histories of these publishes, which are all here."""
         return ((ordinal, self._troubled[ordinal]) for ordinal in ordinals)
 
-    def begin(self, ordinal: int, first_sent: float, unsure: float) -> Trouble:
-        """The first sending of this publish was not acked."""
-        trouble = Trouble(first_sent, "", last_sent=first_sent, unsure=unsure)
+    def begin(self, ordinal: int, first_sent: float, last_sent: float, unsure: float) -> Trouble:
+        """The first sending of this publish here was not acked."""
+        trouble = Trouble(first_sent, "", last_sent=last_sent, unsure=unsure)
         self._troubled[ordinal] = trouble
         return trouble
 

@@ -8,9 +8,9 @@ from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.limits import Kind, pause_s
 from pyspark_jetstream.outbox.messages import sizes
 from pyspark_jetstream.publish.lanes.answers import Outcome
+from pyspark_jetstream.publish.lanes.asynclane import NO_STREAM_GRACE_S
 from pyspark_jetstream.publish.lanes.detour import Backlog, OneByOne, batch_name
 from pyspark_jetstream.publish.lanes.frames import frame, numbered
-from pyspark_jetstream.publish.lanes.window import NO_STREAM_GRACE_S
 
 from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 

@@ -11,8 +11,8 @@ from pyspark_jetstream.errors import PublishRejectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
-from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import (
     PREFIX,

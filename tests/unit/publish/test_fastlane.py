@@ -278,7 +278,7 @@ def test_repr_shows_the_state():
     hear(one, server.publish(sent(one)[0]))
     sent(one)
 
-    assert repr(one).startswith("<FastLane 0/5/5 acked/sent/rows, 0 acked, one by one: <Window")
+    assert repr(one).startswith("<FastLane 0/5/5 acked/sent/rows, 0 acked, one by one: <OneByOne")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
-from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, ModelServer, messages, parse, terms
 

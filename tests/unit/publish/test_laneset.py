@@ -21,12 +21,14 @@ from ...kits.targets import targets_of
 from ...kits.world import STREAMS, block
 
 
-def lanes_of(mode: str, are_known: bool = True, **fields: object) -> LaneSet:
+def lanes_of(
+    mode: str, are_known: bool = True, telemetry: Telemetry | None = None, **fields: object
+) -> LaneSet:
     """Of two streams, `ab` and `cd`."""
     targets = targets_of(STREAMS.get)
     targets.of(pa.array([*STREAMS]))
     options = sink_of(connection_of("nats://model"), publish_mode=mode, **fields)
-    return LaneSet(options, targets if are_known else Targets(), INBOX, Telemetry())
+    return LaneSet(options, targets if are_known else Targets(), INBOX, telemetry or Telemetry())
 
 
 def refuse(
@@ -81,7 +83,8 @@ def test_a12_what_is_none():
     """
     lanes = lanes_of("async")
     refuse(lanes, [0, 1], 10077, "maximum messages per subject exceeded", 100.0)
-    dead = lanes.add_dead_letters()
+    lanes.store_apart("dead_letters", block("a", 0))
+    dead = lanes.apart["dead_letters"]
     dead.tally.push_backs["dead.a"] = 100.0
 
     assert lanes.push_backs(100.0) == []
@@ -198,6 +201,30 @@ def test_auto_takes_no_fast_batches_of_a_server_far_away(trip_s, order, mode):
     assert {way.mode for way, _ in lanes.totals()} == {mode}
     assert [lane for lane, _ in later] == [lane for lane, _ in parts]
     assert len(parts) == (1 if mode == "async" else 2)
+
+
+def test_round_trips_and_push_backs_are_counted_once():
+    """
+    As those of the lane's mode and stream, for this task alone, though a limit outlives it. What
+    dead letters meet is no push-back of the task.
+    """
+    counts = []
+    for _ in range(2):
+        telemetry = Telemetry()
+        lanes = lanes_of("atomic", telemetry=telemetry)
+        ((lane, rows), *_) = lanes.parts(block("ab", 0))
+        lanes.store_apart("dead_letters", rows)
+        lane.terms.limit.acked(64, 0.01, 64, 0.0)
+        for each in lanes.all:
+            each.terms.limit.dropped(2.0)
+        lanes.count_trips()
+        lanes.count_trips()
+        lane.terms.limit.acked(9, 0.01, 64, 3.0)
+        name = "jetstream_publish_processing_time_seconds"
+        found = telemetry.snapshot().total(name, mode="publish", stream="ab")
+        counts.append((sum(found[:-1]), [totals["drops"] for _, totals in lanes.totals()]))
+
+    assert counts == [(64, [1, 0])] * 2
 
 
 def test_what_may_be_stored_waits_until_its_stream_is_seen():

@@ -194,7 +194,7 @@ def test_a_dead_letter_stream_without_room_fails_the_task(monkeypatch):
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()
     assert world.clock.now < 100 + 21
-    lane = world.publisher.shedding.lane
+    lane = world.publisher.lanes.apart.get("dead_letters")
     assert lane is not None and len(lane.tally.refusals) <= 1
     counted = world.telemetry.snapshot()
     assert counted.total("jetstream_publish_rejected_total") > (0,)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.limits import GradientLimit, Kind
+from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
@@ -18,7 +18,6 @@ from pyspark_jetstream.publish.telemetry import (
     Origin,
     Reporter,
     Telemetry,
-    WatchedLimit,
     Way,
 )
 
@@ -150,27 +149,6 @@ def test_without_a_subject_nothing_is_ever_due():
     Then nothing wakes the writer for it.
     """
     assert Reporter(Origin(), "run", math.inf).due == math.inf
-
-
-def test_a_watched_limit_is_the_limit():
-    """
-    Samples and push-backs reach the limit, and samples are counted.
-    """
-    one = Telemetry()
-    plain, seen = GradientLimit(1, 64, 4096), GradientLimit(1, 64, 4096)
-    seen.dropped(-9.0)
-    plain.dropped(-9.0)
-    watched = WatchedLimit(seen, one, Way("async", "S"))
-    for limit in (plain, watched):
-        for tick in range(20):
-            limit.acked(64, 0.01, limit.value, tick / 10)
-        limit.dropped(2.0)
-    name = "jetstream_publish_processing_time_seconds"
-    count = sum(one.snapshot().total(name, mode="publish", stream="S")[:-1])
-
-    assert plain.value != 64
-    assert (watched.value, watched.drops, watched.maximum) == (plain.value, 1, 4096)
-    assert count == 20 * 64
 
 
 QUOTA, PENDING = Reason.TopicProduceQuotaExceeded, Reason.ConnectionPendingMessagesBreach

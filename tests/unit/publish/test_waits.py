@@ -145,7 +145,7 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
 
     def watched() -> bool:
         nonlocal maximum
-        lane = world.publisher.shedding.lane
+        lane = world.publisher.lanes.apart.get("dead_letters")
         maximum = max(maximum, lane.unanswered if lane is not None else 0)
         dead.is_full = world.clock.now < START_S + 3
         return poll()

@@ -9,12 +9,12 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import GradientLimit, Kind, Limit
+from pyspark_jetstream.outbox.limits import GradientLimit, Kind
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.frames import Publishes
-from pyspark_jetstream.publish.lanes.window import Window
 
-from ...kits.lanes import FixedLimit, terms
+from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 
 OVERLOADED = Outcome(Kind.OVERLOADED, "too many requests", 10167)
 ABSENT = Outcome(Kind.ABSENT, "no responders")
@@ -33,25 +33,22 @@ def block(first: int, subjects: list[str], size: int = 0) -> Publishes:
     offsets = [0]
     for one in frames:
         offsets.append(offsets[-1] + len(one))
-    distinct = sorted(set(subjects))
-    return Publishes(
-        first,
-        memoryview(b"".join(frames)),
-        offsets,
-        distinct,
-        [distinct.index(subject) for subject in subjects],
-    )
+    rows = messages(subjects, first=first, ids=False)
+    return Publishes(first, memoryview(b"".join(frames)), offsets, rows)
 
 
 def window(
-    maximum: int | Limit = 8, max_bytes: int = MANY, ack: float = 5.0, publish: float = 120.0
+    maximum: int | GradientLimit = 8,
+    max_bytes: int = MANY,
+    ack: float = 5.0,
+    publish: float = 120.0,
 ):
     """A small window."""
     limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
-    return Window(terms(limit, max_bytes, ack, publish))
+    return AsyncLane(PREFIX, terms(limit, max_bytes, ack, publish))
 
 
-def sent(w: Window, now: float, maximum: int = MANY) -> list[int]:
+def sent(w: AsyncLane, now: float, maximum: int = MANY) -> list[int]:
     """Everything the window sends now, as ordinals in order."""
     ordinals: list[int] = []
     while (frames := w.ready(now, maximum)) is not None:
@@ -76,7 +73,7 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
     error = {"code": code, "err_code": err_code, "description": words}
     outcome = classify(0, "", json.dumps({"stream": "S", "seq": 0, "error": error}).encode())
     limit = GradientLimit(1, 64, 4096)
-    w = Window(terms(limit, MANY, 5.0, 120.0))
+    w = AsyncLane(PREFIX, terms(limit, MANY, 5.0, 120.0))
     w.append(block(0, ["a"]))
     w.ready(0.0, MANY)
     w.on_answer(0, outcome, 0.1)
@@ -447,7 +444,7 @@ def test_a_rejected_publish_ends_the_task_at_once():
         w.on_answer(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
 
 
-def absent_until_error(w: Window, ordinal: int, until: float) -> float:
+def absent_until_error(w: AsyncLane, ordinal: int, until: float) -> float:
     """Answers each sending with no responders; the time at which that was an error."""
     now = 0.0
     while now < until:
@@ -482,7 +479,7 @@ def test_what_was_withdrawn_is_not_stored(same_block):
     w.append(block(0, ["b", "a", "b"]))
     sent(w, 0.0)
     w.on_answer(1, ABSENT, 0.0)
-    w.withdraw(ordinal for ordinal, *_ in w.waiting(lambda subject: subject == "a"))
+    w.withdraw([ordinal for ordinal, *_ in w.waiting(lambda subject: subject == "a")])
     w.on_pubacks([0] if same_block else [0, 2], 0.0)
     w.append(block(3, ["a"]))
 
@@ -559,4 +556,4 @@ def test_repr_shows_the_state():
     sent(w, 0.0)
     w.on_pubacks([0], 0.2)
 
-    assert repr(w) == "<Window 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"
+    assert repr(w) == "<AsyncLane 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from pyspark_jetstream.outbox.limits import GradientLimit
-from pyspark_jetstream.publish.lanes.window import Window
+from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 
-from ...kits.lanes import FixedLimit, terms
+from ...kits.lanes import PREFIX, FixedLimit, terms
 from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
 
 
@@ -21,13 +21,14 @@ def test_random_walk(seed):
     """
     rng = random.Random(seed)
     maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
-    w = Window(
+    w = AsyncLane(
+        PREFIX,
         terms(
             rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),
             max_bytes,
             1.0,
             1e9,
-        )
+        ),
     )
     total = rng.randrange(1, 400)
     offered, now, acked_at_server = 0, 0.0, set()
