@@ -75,14 +75,13 @@ def say_json(document: Any, indent: int | None = 2) -> None:
     _print(json.dumps(document, indent=indent).replace("\x7f", "\\u007f").split("\n"))
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes in the largest unit that leaves a digit before the point."""
-    size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TiB"
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
 
 
 def show(rows: Sequence[Row], title: str = "") -> None:
@@ -131,7 +130,7 @@ class Columns:
         self._names = {(title or name).replace("_", " "): name for title, name in pairs}
         self._shown = shown or {}
 
-    def row(self, facts: Any) -> Row:
+    def row(self, facts: Any) -> dict[str, Any]:
         """The row of an object's attributes, or of a document's members."""
         return {title: self._value(facts, name) for title, name in self._names.items()}
 

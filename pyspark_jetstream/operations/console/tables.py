@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ class Table(NamedTuple):
     """Rows of one kind."""
 
     title: str
-    rows: list[Row]
+    rows: Sequence[Row]
 
 
 def printed(inspection: Inspection) -> None:
@@ -139,7 +139,7 @@ def _source(checkpoint: CheckpointState, source: SourceState) -> Table:
     if source.policy:
         done = "committed" if checkpoint.planned == checkpoint.committed else "not committed"
         what += f", {source.policy}, serial {source.serial}, batch {checkpoint.planned} {done}"
-        rows = [_CLAIM.row(claim) for claim in source.claims]
+        rows: list[Row] = [_CLAIM.row(claim) for claim in source.claims]
     else:
         rows = [_position(position) for position in source.positions]
     if source.problems:
