@@ -138,7 +138,7 @@ class Demo:
             JetStream(self._client),
             plan,
             progress=lambda looked: show(
-                f"{sum(copied.messages for copied in looked):,} {looked[0].doing}"
+                f"{min(copied.done for copied in looked):,} {looked[0].doing}"
             ),
         )
         self.partitioned = done
@@ -147,8 +147,8 @@ class Demo:
     def read_range(self, show: Callable[[str], None]) -> tuple[int, bool]:
         """Reads a middle part of every partition; both bounds are inclusive sequences."""
         bounds = {
-            p: (copied.messages // 4 + 1, copied.messages // 2)
-            for p, copied in enumerate(self.partitioned.streams)
+            p: (messages // 4 + 1, messages // 2)
+            for p, messages in enumerate(self.partitioned.streams.values())
         }
         options = {
             "startingOffsets": json.dumps({p: first for p, (first, _) in bounds.items()}),

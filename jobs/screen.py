@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.text import Text
-
-    from pyspark_jetstream.readstream.copies import Copied
 
 
 class Finished(NamedTuple):
@@ -81,7 +79,7 @@ class Screen:
         table.add_row("all", "", f"{total:.1f}", "", _mark(self.right), style="bold")
         self._console.print(table)
 
-    def partitions(self, streams: Sequence[Copied], rows: pa.Table) -> None:
+    def partitions(self, streams: Mapping[str, int], rows: pa.Table) -> None:
         """The subject partitions: what each holds, and its busiest origins."""
         from rich.table import Table
 
@@ -97,13 +95,11 @@ class Screen:
             table.add_column(name, justify="left" if name == "stream" else "right", no_wrap=True)
         table.add_column("", no_wrap=True)
         table.add_column("busiest", no_wrap=True)
-        maximum = max(copied.messages for copied in streams)
-        for p, copied in enumerate(streams):
-            counts = [f"{n:,}" for n in (copied.messages, len(subjects[p]), len(origins[p]))]
+        maximum = max(streams.values())
+        for p, (stream, messages) in enumerate(streams.items()):
+            counts = [f"{n:,}" for n in (messages, len(subjects[p]), len(origins[p]))]
             busiest = " ".join(origin for origin, _ in origins[p].most_common(3))
-            table.add_row(
-                copied.stream, *counts, _bar(copied.messages / maximum, "cyan", 16), busiest
-            )
+            table.add_row(stream, *counts, _bar(messages / maximum, "cyan", 16), busiest)
         self._console.print(table)
 
     def origins(self, delays: dict[str, tuple[int, int]], top: int = 10) -> None:

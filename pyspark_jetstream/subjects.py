@@ -150,32 +150,6 @@ def matches(filter: str, subject: str) -> bool:
     return _cached_matcher(filter)(subject)
 
 
-def covers(filter: str, other_filter: str) -> bool:
-    """Whether every subject that `other_filter` matches is matched by `filter`."""
-    wide, narrow = tokens(filter), tokens(other_filter)
-    for i, token in enumerate(wide):
-        if i >= len(narrow):
-            return False
-        if token == REST:
-            return True
-        if narrow[i] == REST:
-            return False
-        if token not in (ANY, narrow[i]):
-            return False
-    return len(wide) == len(narrow)
-
-
-def overlaps(a: str, b: str) -> bool:
-    """Whether some subject is matched by both filters."""
-    left, right = tokens(a), tokens(b)
-    for x, y in zip(left, right, strict=False):
-        if x == REST or y == REST:
-            return True
-        if x != y and ANY not in (x, y):
-            return False
-    return len(left) == len(right)
-
-
 def intersection(a: str, b: str) -> str | None:
     """The filter of the subjects that both match; None where there are none."""
     left, right = tokens(a), tokens(b)
@@ -191,6 +165,16 @@ def intersection(a: str, b: str) -> str | None:
             return None
         both.append(right[i] if left[i] == ANY else left[i])
     return ".".join(both)
+
+
+def covers(filter: str, other_filter: str) -> bool:
+    """Whether every subject that `other_filter` matches is matched by `filter`."""
+    return intersection(filter, other_filter) == other_filter
+
+
+def overlaps(a: str, b: str) -> bool:
+    """Whether some subject is matched by both filters."""
+    return intersection(a, b) is not None
 
 
 def subject_fault(subject: str) -> str | None:

@@ -22,7 +22,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _KAFKAS: Final = {-1: LATEST, -2: EARLIEST}
 
-_GROUP_NAME: Final = re.compile(r"[a-zA-Z0-9/_=-]{1,16}")
+_GROUP_NAME: Final = "[a-zA-Z0-9/_=-]{1,16}"
 """Names that the server takes as a priority group (consumer.go, validGroupName)."""
 
 _FIRST_MOMENT: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,7 +31,6 @@ _LAST_MOMENT: Final = datetime(2262, 1, 1, tzinfo=UTC)
 _MAX_INBOX_PREFIX: Final = 48
 """With it, a publish and its reply subject still fit a protocol line (`MAX_SUBJECT_BYTES`)."""
 
-_BUCKET_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _BELOW_MICROS: Final = re.compile(r"[.,]\d{6}(\d{1,3})", re.ASCII)
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
@@ -242,12 +241,8 @@ def _text_of_file(value: str) -> str:
 
 def stream_name(value: str) -> str:
     """A name the server takes for a stream."""
-    name = text(value)
-    if re.search(r"[\s.*>/\\]", name):
-        raise ValueError(
-            f"expected a stream name (no dots, wildcards, slashes or blanks), got '{value}'"
-        )
-    return name
+    what = "a stream name (no dots, wildcards, slashes or blanks)"
+    return _name(value, r"[^\s.*>/\\]+", what)
 
 
 def stream_pattern(value: str) -> str:
@@ -260,10 +255,7 @@ def stream_pattern(value: str) -> str:
 
 def bucket_name(value: str) -> str:
     """A name that a Key-Value bucket may have (ADR-8)."""
-    name = text(value)
-    if not _BUCKET_NAME.fullmatch(name):
-        raise ValueError(f"expected a bucket name of a-z A-Z 0-9 _ -, got '{value}'")
-    return name
+    return _name(value, "[a-zA-Z0-9_-]+", "a bucket name of a-z A-Z 0-9 _ -")
 
 
 def header_value(value: str) -> tuple[str, str]:
@@ -276,12 +268,8 @@ def header_value(value: str) -> tuple[str, str]:
 
 def consumer_name(value: str) -> str:
     """A name the server takes for a durable consumer."""
-    name = text(value)
-    if re.search(r"[\s.*>/\\{}]", name):
-        raise ValueError(
-            f"expected a durable name (no dots, wildcards, slashes or blanks), got '{value}'"
-        )
-    return name
+    what = "a durable name (no dots, wildcards, slashes or blanks)"
+    return _name(value, r"[^\s.*>/\\{}]+", what)
 
 
 def subject_filter(value: str) -> str:
@@ -399,9 +387,14 @@ def domain(value: str) -> str:
 
 def priority_group(value: str) -> str:
     """A name the server takes for a priority group."""
-    if not _GROUP_NAME.fullmatch(value):
-        raise ValueError(f"expected 1 to 16 of a-z A-Z 0-9 / _ = -, got '{value}'")
-    return value
+    return _name(value, _GROUP_NAME, "1 to 16 of a-z A-Z 0-9 / _ = -")
+
+
+def _name(value: str, pattern: str, what: str) -> str:
+    name = text(value)
+    if not re.fullmatch(pattern, name):
+        raise ValueError(f"expected {what}, got '{value}'")
+    return name
 
 
 def choice(*words: str) -> Callable[[str], str]:

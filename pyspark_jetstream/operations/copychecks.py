@@ -110,13 +110,13 @@ class _Meter:
         self._streams[stream] = Copied(stream, 0, end, doing="verified")
 
     def at(self, stream: str, sequence: int) -> None:
-        self._streams[stream] = replace(self._streams[stream], messages=sequence)
+        self._streams[stream] = replace(self._streams[stream], done=sequence)
         if time.monotonic() >= self._due:
             self._progress(tuple(self._streams.values()))
             self._due = time.monotonic() + _SHOWN_EVERY_S
 
     def done(self) -> None:
-        self._progress([replace(each, messages=each.expected) for each in self._streams.values()])
+        self._progress([replace(each, done=each.end) for each in self._streams.values()])
 
 
 def _raw(client: Client, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:

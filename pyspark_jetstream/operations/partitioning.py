@@ -25,18 +25,16 @@ from typing import Any, Final, Literal
 
 from .. import subjects
 from ..client.jetstream import JetStream
-from ..client.patience import Patience
 from ..client.versions import require
 from ..errors import (
     ApiError,
-    CopyStalledError,
     CountMismatchError,
     PartitioningError,
     StreamDiffersError,
 )
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
-from ..readstream.copies import LONGEST_PAUSE_S, Copied, Copies, Progress, subject_counts
+from ..readstream.copies import Copies, Feeding, Progress, subject_counts
 from ..sanitize import get_logger
 from .copychecks import check_hop
 from .partitionplan import PartitionPlan, copied_bytes, differences, inherited
@@ -58,8 +56,8 @@ class Partitioned:
     """The partitions that were made and compared with the origin."""
 
     numbered: str | None
-    streams: tuple[Copied, ...]
-    """The partitions' streams, or the numbered stream alone."""
+    streams: dict[str, int]
+    """The messages of the partitions' streams, or of the numbered stream alone."""
     subjects: int
     left_out: int
     """Messages of the origin that the filter does not select."""
@@ -68,7 +66,7 @@ class Partitioned:
     @property
     def messages(self) -> int:
         """The messages of all partitions."""
-        return sum(copied.messages for copied in self.streams)
+        return sum(self.streams.values())
 
 
 def partition_stream(
@@ -85,7 +83,8 @@ def partition_stream(
     Interrupted at any point, it may simply be called again: the server goes on copying meanwhile.
 
     Args:
-        progress: told how far each stream is, the numbered one first, at every look.
+        progress: told how far each stream is, in sequences of what feeds it, the numbered one
+            first, at every look.
         stall_timeout_s: how long nothing may be copied before it is given up.
 
     Raises:
@@ -160,7 +159,6 @@ class _Partitioning:
 
     def __init__(self, js: JetStream, plan: PartitionPlan) -> None:
         self.js = js
-        self.copies = Copies(js)
         self._plan = plan
         # Older ones ignore the transform, and would copy wrongly.
         self._require((2, 10), "partitioning a stream")
@@ -179,7 +177,12 @@ class _Partitioning:
             )
         held = expected_counts(js, plan)
         self._create()
-        held = self._wait(held, progress, stall_timeout_s)
+        links = {
+            name: Feeding(hop.feed, (part,))
+            for hop in plan.hops
+            for name, part in hop.copies.items()
+        }
+        Copies(js).settle(links, progress, stall_timeout_s)
         copies = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
         there = js.stream_info(plan.origin).messages  # ahead of those that come while it is counted
         now = expected_counts(js, plan)
@@ -187,14 +190,11 @@ class _Partitioning:
         if verify != "counts":
             for hop in plan.hops:
                 check_hop(js, plan, hop, verify == "content", progress, stall_timeout_s)
-        wanted = self._held_by(now)
         final = plan.stream_names or plan.names
         logger.info("partitioned stream=%s into=%s", plan.origin, ",".join(final))
         return Partitioned(
             plan.numbered_name,
-            tuple(
-                Copied(stream, copies[stream].total(), wanted[stream].total()) for stream in final
-            ),
+            {stream: copies[stream].total() for stream in final},
             sum(len(copies[stream]) for stream in final),
             max(0, there - now.total()),
             verify,
@@ -282,51 +282,6 @@ class _Partitioning:
             for subject, count in counts.items():
                 parts[names[self._plan.partition_of(subject) or 0]][subject] = count
         return ({numbered: counts} if numbered is not None else {}) | parts
-
-    def _wait(self, held: Counter[str], progress: Progress, stall_timeout_s: float) -> Counter[str]:
-        """Waits until every stream has the messages it should; what the origin held by then."""
-        want = self._totals(held)
-        patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
-
-        def look() -> tuple[Copied, ...]:
-            looked = tuple(self.copies.copied(stream, count) for stream, count in want.items())
-            progress(looked)
-            return looked
-
-        while True:
-            looked = look()
-            behind = [copied for copied in looked if copied.messages < copied.expected]
-            if not behind:
-                return held
-            if not any(copied.lag for copied in looked):
-                if self._at_end():
-                    look()  # they came meanwhile, and the last that is shown is how it ended
-                    return held  # some are gone from the copies, or from the origin meanwhile
-                held = expected_counts(self.js, self._plan)  # it may have let go of some
-                want = self._totals(held)
-            if not patience.progress([copied.messages for copied in looked]) and patience.over:
-                late = behind[0]
-                raise CopyStalledError(
-                    late.stream,
-                    f"nothing was copied for {stall_timeout_s:.0f}s at {late.messages:,} of"
-                    f" {late.expected:,} messages, lag {late.lag:,}"
-                    f" ({late.error or 'the server names no error'}); see what the server logs,"
-                    " and run this again to go on",
-                )
-            patience.pause()
-
-    def _at_end(self) -> bool:
-        """Whether every copy ends with what its feed ended with before."""
-        for hop in self._plan.hops:
-            for name, part in hop.copies.items():
-                wanted = self.copies.last_of(hop.feed, (part,))
-                if not wanted or self.copies.reached(name) < wanted:
-                    return False
-        return True
-
-    def _totals(self, held: Counter[str]) -> dict[str, int]:
-        """Messages by stream."""
-        return {stream: counts.total() for stream, counts in self._held_by(held).items()}
 
     def _compare(
         self, before: Counter[str], copies: Mapping[str, Counter[str]], after: Counter[str]

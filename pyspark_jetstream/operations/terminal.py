@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from ..sanitize import sanitized
@@ -75,14 +75,13 @@ def say_json(document: Any, indent: int | None = 2) -> None:
     _print(json.dumps(document, indent=indent).replace("\x7f", "\\u007f").split("\n"))
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes in the largest unit that leaves a digit before the point."""
-    size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TiB"
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
 
 
 def show(rows: Sequence[Row], title: str = "") -> None:
@@ -116,10 +115,39 @@ def drawn(rows: Sequence[Row], title: str = "", width: int | None = None) -> lis
     return lines
 
 
+class Columns:
+    """
+    Columns of a table, each by the name of what it shows.
+
+    Args:
+        names: `name`, or `title=name` where the column has another title, in which `_` is a blank.
+            The name of a part of a part has dots.
+        shown: by name, how its values are shown; else as `cell` does.
+    """
+
+    def __init__(self, names: str, shown: Mapping[str, Callable[[Any], Any]] | None = None) -> None:
+        pairs = [word.rpartition("=")[::2] for word in names.split()]
+        self._names = {(title or name).replace("_", " "): name for title, name in pairs}
+        self._shown = shown or {}
+
+    def row(self, facts: Any) -> dict[str, Any]:
+        """The row of an object's attributes, or of a document's members."""
+        return {title: self._value(facts, name) for title, name in self._names.items()}
+
+    def _value(self, facts: Any, name: str) -> Any:
+        for part in name.split("."):
+            facts = facts[part] if isinstance(facts, Mapping) else getattr(facts, part)
+        return self._shown[name](facts) if name in self._shown else facts
+
+
 def cell(value: Any) -> str:
     """A value as tables show it."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return sanitized(", ".join(map(str, value)))
     if isinstance(value, float):
         return f"{value:,.1f}"
     if isinstance(value, int):

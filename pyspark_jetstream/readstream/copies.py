@@ -36,15 +36,12 @@ class Copied:
     """Progress of one stream."""
 
     stream: str
-    messages: int
-    expected: int
-    """Number of the origin's messages for it at the last look."""
-    lag: int = 0
-    """Messages by which the server's copying is behind its source."""
-    error: str = ""
-    """The server's error, if there was one."""
+    done: int
+    """The sequence that it has reached, of what feeds it."""
+    end: int
+    """The sequence up to which it goes."""
     doing: str = "copied"
-    """Meaning of `messages`: `copied` or `verified`."""
+    """Meaning of `done`: `copied` or `verified`."""
 
 
 Progress = Callable[[Sequence[Copied]], None]
@@ -71,18 +68,6 @@ class Copies:
 
     def __init__(self, js: JetStream) -> None:
         self.js = js
-
-    def copied(self, stream: str, expected: int) -> Copied:
-        """Progress of the stream's one source."""
-        info = self.js.stream_info(stream)
-        source = (info.sources or [{}])[0]
-        return Copied(
-            stream,
-            info.messages,
-            expected,
-            int(source.get("lag", 0)),
-            str((source.get("error") or {}).get("description", "")),
-        )
 
     def found(self, stream: str) -> StreamInfo | None:
         """The stream, or None where there is none of this name."""
@@ -271,29 +256,35 @@ class Copies:
         Raises:
             CopyStalledError: Nothing came for so long.
         """
+        before: list[Copied] = []
         for feed in dict.fromkeys(feeding.feed for feeding in links.values()):
-            names = [name for name, feeding in links.items() if feeding.feed == feed]
-            wanted = {name: self.last_of(feed, links[name].filters) for name in names}
+            of = {name: feeding for name, feeding in links.items() if feeding.feed == feed}
+            ends = {name: self.last_of(feed, feeding.filters) for name, feeding in of.items()}
             patience = Patience(stall_timeout_s, longest_s=LONGEST_PAUSE_S)
             while True:
                 looked = [
-                    Copied(name, self.reached(name, links[name].is_mirror), wanted[name])
-                    for name in names
+                    Copied(name, self.reached(name, feeding.is_mirror), ends[name])
+                    for name, feeding in of.items()
                 ]
-                progress(looked)
-                behind = [copied for copied in looked if copied.messages < copied.expected]
+                progress([*before, *looked])
+                behind = [copied for copied in looked if copied.done < copied.end]
                 if not behind:
                     break
                 if not patience.progress(looked) and patience.over:
                     raise self._stalled(behind[0], stall_timeout_s)
                 patience.pause()
+                for late in behind:  # the feed may have lost its last ones before they were copied
+                    last = self.last_of(feed, of[late.stream].filters)
+                    ends[late.stream] = min(late.end, last)
+            before += looked
 
     def _stalled(self, copied: Copied, seconds: float) -> CopyStalledError:
-        error = self.copied(copied.stream, 0).error or "the server names no error"
+        (source, *_) = self.js.stream_info(copied.stream).sources or [{}]
+        error = (source.get("error") or {}).get("description") or "the server names no error"
         return CopyStalledError(
             copied.stream,
-            f"nothing was copied for {seconds:.0f}s at sequence {copied.messages:,} of"
-            f" {copied.expected:,} of its source ({error}); see what the server logs, and run this"
+            f"nothing was copied for {seconds:.0f}s at sequence {copied.done:,} of"
+            f" {copied.end:,} of its source ({error}); see what the server logs, and run this"
             " again to go on",
         )
 

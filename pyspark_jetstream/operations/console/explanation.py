@@ -13,13 +13,19 @@ Exit status 0: every subject is explained; 2: the mapping or a subject is not va
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from pyspark_jetstream.mapping.subjectmapping import Explanation, SubjectMapping
-from pyspark_jetstream.operations.terminal import Row, say_json, show
+from pyspark_jetstream.operations.terminal import Columns, Row, say_json, show
 from pyspark_jetstream.values import inline_or_file
 
 from .program import Parser
+
+_WAY: Final = Columns(
+    "in_cluster=cluster destination share=percent is_published_on=subject",
+    {"percent": lambda percent: f"{percent} %"},
+)
 
 
 def arguments(parser: Parser) -> None:
@@ -45,21 +51,11 @@ def run(given: argparse.Namespace) -> int:
 
 def document(explained: Explanation) -> dict[str, Any]:
     """Destinations of a message on this subject, as JSON."""
-    becomes = [
-        {
-            "cluster": cluster,
-            "destination": destination,
-            "percent": percent,
-            "subject": subject,
-            "error": fault,
-        }
-        for cluster, destination, percent, subject, fault in _ways(explained)
-    ]
     return {
         "subject": explained.subject,
         "rule": explained.source,
         "also_match": list(explained.competitors),
-        "becomes": becomes,
+        "becomes": list(_ways(explained)),
     }
 
 
@@ -70,28 +66,22 @@ def rows(explained: Explanation) -> list[Row]:
         "rule": explained.source or "none matches",
         "also match, in order": ", ".join(explained.competitors),
     }
-    return [
-        (dict.fromkeys(first, "") if at else first)
-        | {
-            "in cluster": cluster,
-            "destination": destination,
-            "share": f"{percent} %",
-            "is published on": f"error: {fault}" if fault else subject,
-        }
-        for at, (cluster, destination, percent, subject, fault) in enumerate(_ways(explained))
-    ]
+    lines: list[Row] = []
+    for way in _ways(explained):
+        fault = {"is published on": f"error: {way['error']}"} if way["error"] else {}
+        lines.append((dict.fromkeys(first, "") if lines else first) | _WAY.row(way) | fault)
+    return lines
 
 
-def _ways(explained: Explanation) -> list[tuple[str, str, int, str | None, str | None]]:
-    """Cluster, destination, per cent, subject, fault of each."""
-    ways: list[tuple[str, str, int, str | None, str | None]] = []
+def _ways(explained: Explanation) -> Iterator[dict[str, Any]]:
+    names = ("cluster", "destination", "percent", "subject", "error")
     for cluster, shares in (("", explained.main), *explained.clusters.items()):
-        ways += [
-            (cluster, share.destination, share.percent, share.subject, share.fault)
+        ways: list[tuple[str, int, str | None, str | None]] = [
+            (share.destination, share.percent, share.subject, share.fault)
             for share in shares.destinations
         ]
         if shares.kept:
-            ways.append((cluster, "stays", shares.kept, explained.subject, None))
+            ways.append(("stays", shares.kept, explained.subject, None))
         if shares.lost:
-            ways.append((cluster, "lost", shares.lost, None, None))
-    return ways
+            ways.append(("lost", shares.lost, None, None))
+        yield from (dict(zip(names, (cluster, *way), strict=True)) for way in ways)

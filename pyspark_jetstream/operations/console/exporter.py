@@ -31,9 +31,9 @@ from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.operations.metrics import Beginnings, Reports
 from pyspark_jetstream.publish.metrics import EXPORTED, ZEROS, MetricsSnapshot, Report
 from pyspark_jetstream.sanitize import get_logger
-from pyspark_jetstream.subjects import check_filter
+from pyspark_jetstream.values import subject_filter
 
-from .program import Parser, argument, checked, connected, seconds
+from .program import Parser, argument, connected, seconds
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -50,7 +50,7 @@ _IDLE_S = 10.0
 def arguments(parser: Parser) -> None:
     """The program's arguments."""
     add = parser.add_argument
-    add("--metrics-subject", type=checked(check_filter), metavar="SUBJECT",
+    add("--metrics-subject", type=argument(subject_filter), metavar="SUBJECT",
         default="spark.jetstream.metrics",
         help="subject of the reports (%(default)s)")  # fmt: skip
     add("--listen", type=argument(address), metavar="HOST:PORT", default="127.0.0.1:9464",

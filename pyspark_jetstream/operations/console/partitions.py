@@ -202,7 +202,7 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
         made = {
             "numbered": done.numbered,
             "streams": [
-                {"stream": each.stream, "messages": each.messages} for each in done.streams
+                {"stream": name, "messages": count} for name, count in done.streams.items()
             ],
             "messages": done.messages,
             "subjects": done.subjects,

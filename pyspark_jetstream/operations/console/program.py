@@ -378,16 +378,6 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
     return checked
 
 
-def checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    """A type of argument that is taken as it stands, if it passes."""
-
-    def passed(text: str) -> str:
-        check(text)
-        return text
-
-    return argument(passed)
-
-
 @argument
 def seconds(text: str) -> float:
     """A duration; a number without a unit is one of seconds."""

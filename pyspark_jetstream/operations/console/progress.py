@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from pyspark_jetstream.operations.terminal import Row, cell, complain, console, drawn
 from pyspark_jetstream.readstream.copies import Copied
@@ -28,8 +27,8 @@ def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
             for copied in streams:
                 name = sanitized(f"{copied.stream} {copied.doing}")
                 if name not in tasks:
-                    tasks[name] = progress.add_task(name, total=copied.expected)
-                progress.update(tasks[name], completed=copied.messages, total=copied.expected)
+                    tasks[name] = progress.add_task(name, total=copied.end)
+                progress.update(tasks[name], completed=copied.done, total=copied.end)
 
         yield show
 
@@ -38,13 +37,10 @@ def _lines() -> Callable[[Sequence[Copied]], None]:
     shown: list[Copied] = []
 
     def show(streams: Sequence[Copied]) -> None:
-        now = [replace(copied, lag=0, error="") for copied in streams]
-        if now != shown:
-            shown[:] = now
-            line = "  ".join(
-                f"{copied.stream} {copied.messages:,}/{copied.expected:,}" for copied in streams
-            )
-            complain(f"{now[0].doing}: {line}" if now else "")
+        if streams and list(streams) != shown:
+            shown[:] = streams
+            line = "  ".join(f"{each.stream} {each.done:,}/{each.end:,}" for each in streams)
+            complain(f"{streams[0].doing}: {line}")
 
     return show
 

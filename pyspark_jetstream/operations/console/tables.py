@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark_jetstream.operations.inspection.findings import (
     CheckpointState,
     ConsumerState,
     Inspection,
     LimitState,
-    PartitionState,
     PositionState,
     SourceState,
-    StreamState,
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState
-from pyspark_jetstream.operations.inspection.parkings import ParkedState, ParkingState
-from pyspark_jetstream.operations.terminal import Row, console, drawn, say, size
+from pyspark_jetstream.operations.terminal import Columns, Row, console, drawn, say, size
 from pyspark_jetstream.sanitize import sanitized
 
 _SHOWN_SUBJECTS = 3
@@ -30,7 +27,7 @@ class Table(NamedTuple):
     """Rows of one kind."""
 
     title: str
-    rows: list[Row]
+    rows: Sequence[Row]
 
 
 def printed(inspection: Inspection) -> None:
@@ -66,13 +63,13 @@ def lines(inspection: Inspection, width: int | None = None) -> list[str]:
 def tables(inspection: Inspection) -> list[Table]:
     """All tables that have rows."""
     made = [
-        Table("Streams", [_stream(stream) for stream in inspection.streams]),
-        Table("Partitions", [_partition(partition) for partition in inspection.partitions]),
-        Table("Consumers", [_consumer(consumer) for consumer in inspection.consumers]),
+        Table("Streams", list(map(_STREAM.row, inspection.streams))),
+        Table("Partitions", list(map(_PARTITION.row, inspection.partitions))),
+        Table("Consumers", list(map(_consumer, inspection.consumers))),
         Table("Standby", [row for lease in inspection.leases for row in _lease(lease)]),
-        Table("Parking", [_parking(parking) for parking in inspection.parkings]),
+        Table("Parking", list(map(_PARKING.row, inspection.parkings))),
         *(
-            Table(f"Parked in {sanitized(parking.stream)}", list(map(_parked, parking.parked)))
+            Table(f"Parked in {sanitized(parking.stream)}", list(map(_PARKED.row, parking.parked)))
             for parking in inspection.parkings
         ),
     ]
@@ -110,30 +107,6 @@ def _ending(inspection: Inspection) -> list[str]:
     return [*notes, f"{count}:", *(f"  {sanitized(problem)}" for problem in problems)]
 
 
-def _stream(stream: StreamState) -> Row:
-    more = len(stream.subjects) - _SHOWN_SUBJECTS
-    subjects = ", ".join(stream.subjects[:_SHOWN_SUBJECTS]) + (
-        f" and {more} more" if more > 0 else ""
-    )
-    used = stream.limits.used
-    return {
-        "stream": stream.name,
-        "retention": stream.retention,
-        "messages": stream.messages,
-        "bytes": size(stream.bytes),
-        "used": f"{100 * used:.0f}%" if used is not None else None,
-        "limits": _limits(stream.limits),
-        "first": stream.first,
-        "last": stream.last,
-        "subjects": subjects,
-        "replicas": stream.replicas,
-        "leader": stream.leader,
-        "duplicates": _span(stream.duplicate_window_s),
-        "stored/s": stream.stored_rate,
-        "problems": stream.problems,
-    }
-
-
 def _limits(limits: LimitState) -> str:
     """Those that there are, and what happens when one is reached."""
     parts = [
@@ -146,107 +119,17 @@ def _limits(limits: LimitState) -> str:
     return f"{given}; discard {limits.discard}" if given else ""
 
 
-def _partition(partition: PartitionState) -> Row:
-    return {
-        "partition": partition.index,
-        "stream": partition.stream,
-        "filter": partition.filter,
-        "messages": "?" if partition.messages is None else partition.messages,
-        "last": partition.last,
-    }
-
-
 def _consumer(consumer: ConsumerState) -> Row:
-    place = {"consumer": consumer.name, "stream": consumer.stream}
-    pin, progress = consumer.pin, consumer.progress
-    if consumer.problems == ("no leader answers",):
-        return place | {"problems": consumer.problems}
-    return place | {
-        "lag": progress.lag,
-        "policy": "one attempt's own" if consumer.own else pin.policy,
-        "group": pin.group,
-        "pinned client": pin.client,
-        "pinned since": _moment(pin.since),
-        "ack policy": consumer.ack_policy,
-        "delivered": progress.delivered,
-        "ack floor": progress.ack_floor,
-        "claims": progress.ack_pending or None,
-        "await redelivery": progress.awaiting or None,
-        "redelivered": progress.redelivered or None,
-        "waiting": progress.waiting,
-        "last active": _moment(progress.last_active),
-        "paused until": _moment(consumer.paused_until),
-        "query": consumer.owner.name or consumer.owner.query,
-        "query runs": "no" if consumer.owner.runs is False else None,
-        "host": consumer.owner.host,
-        "read/s": consumer.read_rate,
-        "lag/s": _signed(consumer.lag_rate),
-        "problems": consumer.problems,
-    }
+    unanswered = consumer.problems == ("no leader answers",)
+    return (_UNANSWERED if unanswered else _CONSUMER).row(consumer)
 
 
 def _lease(lease: LeaseState) -> list[Row]:
     """A row of who reads, and one of each who waits."""
-    place: dict[str, Any] = {"stream": lease.stream, "consumer": lease.consumer}
-    left = f"{lease.left_s:.0f}s" if lease.left_s is not None else None
-    reads: dict[str, Any] = {
-        "state": "reads" if lease.holder else "nobody reads",
-        "query": lease.name or lease.holder,
-        "host": lease.host,
-        "process": _id(lease.pid),
-        "last said so": _moment(lease.renewed),
-        "until": _moment(lease.until),
-        "left": left,
-        "term": lease.term or None,
-        "notes": lease.notes,
-        "problems": lease.problems,
-    }
-    waits: list[dict[str, Any]] = [
-        {
-            "state": "waits",
-            "query": each.name or each.query,
-            "host": each.host,
-            "process": _id(each.pid),
-            "last said so": _moment(each.seen),
-        }
-        for each in lease.waiting
-    ]
+    place = {"stream": lease.stream, "consumer": lease.consumer}
+    reads = {"state": "reads" if lease.holder else "nobody reads"} | _READS.row(lease)
+    waits = ({"state": "waits"} | _WAITS.row(each) for each in lease.waiting)
     return [place | row for row in (reads, *waits)]
-
-
-def _parking(parking: ParkingState) -> Row:
-    used, most = parking.used, parking.most_bytes
-    return {
-        "stream": parking.stream,
-        "rows": parking.rows,
-        "subjects": parking.subjects,
-        "bytes": size(parking.bytes),
-        "used": f"{100 * used:.0f}%" if used is not None else None,
-        "throttleParkBytes": size(most) if most is not None else None,
-        "oldest": _moment(parking.oldest),
-        "age": _age(parking.age_s),
-        "notes": parking.notes,
-        "problems": parking.problems,
-    }
-
-
-def _parked(parked: ParkedState) -> Row:
-    return {
-        "query": parked.query,
-        "subject": parked.subject,
-        "rows": parked.rows,
-        "oldest": _moment(parked.oldest),
-        "age": _age(parked.age_s),
-    }
-
-
-def _age(seconds: float | None) -> str | None:
-    return None if seconds is None else str(timedelta(seconds=max(0, round(seconds))))
-
-
-def _id(number: int) -> str | None:
-    """A number that is a name: without commas."""
-    return str(number) if number else None
 
 
 def _source(checkpoint: CheckpointState, source: SourceState) -> Table:
@@ -256,19 +139,7 @@ def _source(checkpoint: CheckpointState, source: SourceState) -> Table:
     if source.policy:
         done = "committed" if checkpoint.planned == checkpoint.committed else "not committed"
         what += f", {source.policy}, serial {source.serial}, batch {checkpoint.planned} {done}"
-        rows: list[Row] = [
-            {
-                "partition": claim.index,
-                "stream": claim.stream,
-                "claimed": claim.claimed,
-                "first": claim.first or None,
-                "last": claim.last or None,
-                "redelivered": claim.redelivered,
-                "not acknowledged": claim.ack_pending,
-                "problems": claim.problems,
-            }
-            for claim in source.claims
-        ]
+        rows: list[Row] = [_CLAIM.row(claim) for claim in source.claims]
     else:
         rows = [_position(position) for position in source.positions]
     if source.problems:
@@ -279,21 +150,8 @@ def _source(checkpoint: CheckpointState, source: SourceState) -> Table:
 
 
 def _position(position: PositionState) -> Row:
-    return {
-        "partition": position.index,
-        "stream": position.stream,
-        "filter": position.filter,
-        "committed": position.committed,
-        "planned": position.planned if position.planned != position.committed else None,
-        "first": position.first,
-        "last": position.last,
-        "at consumer": "none" if position.consumer is None else position.consumer,
-        "lag": "?" if position.lag is None else position.lag,
-        "read/s": position.read_rate,
-        "lag/s": _signed(position.lag_rate),
-        "notes": position.notes,
-        "problems": position.problems,
-    }
+    row = _POSITION.row(position)
+    return row | {"planned": None} if position.planned == position.committed else row
 
 
 def _span(seconds: float) -> str:
@@ -310,3 +168,85 @@ def _moment(text: str) -> str:
 
 def _signed(value: float | None) -> str | None:
     return None if value is None else f"{value:+,.1f}"
+
+
+def _age(seconds: float | None) -> str | None:
+    return None if seconds is None else str(timedelta(seconds=max(0, round(seconds))))
+
+
+def _part(used: float | None) -> str | None:
+    return None if used is None else f"{100 * used:.0f}%"
+
+
+def _id(number: int) -> str | None:
+    """A number that is a name: without commas."""
+    return str(number) if number else None
+
+
+def _some(count: int) -> int | None:
+    """A count that is not shown where it is 0."""
+    return count or None
+
+
+def _first(subjects: tuple[str, ...]) -> str:
+    more = len(subjects) - _SHOWN_SUBJECTS
+    return ", ".join(subjects[:_SHOWN_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+
+
+# ── columns ──────────────────────────────────────────────────────────────────────────────────
+
+_STREAM: Final = Columns(
+    "stream=name retention messages bytes used=limits.used limits first last subjects replicas"
+    " leader duplicates=duplicate_window_s stored/s=stored_rate problems",
+    {"bytes": size, "limits.used": _part, "limits": _limits, "subjects": _first,
+     "duplicate_window_s": _span},
+)  # fmt: skip
+
+_PARTITION: Final = Columns(
+    "partition=index stream filter messages last",
+    {"messages": lambda count: "?" if count is None else count},
+)
+
+_CONSUMER: Final = Columns(
+    "consumer=name stream lag=progress.lag policy group=pin.group pinned_client=pin.client"
+    " pinned_since=pin.since ack_policy delivered=progress.delivered ack_floor=progress.ack_floor"
+    " claims=progress.ack_pending await_redelivery=progress.awaiting"
+    " redelivered=progress.redelivered waiting=progress.waiting last_active=progress.last_active"
+    " paused_until query=owner.called query_runs=owner.runs host=owner.host read/s=read_rate"
+    " lag/s=lag_rate problems",
+    {"pin.since": _moment, "progress.ack_pending": _some, "progress.awaiting": _some,
+     "progress.redelivered": _some, "progress.last_active": _moment, "paused_until": _moment,
+     "owner.runs": {False: "no"}.get, "lag_rate": _signed},
+)  # fmt: skip
+
+_UNANSWERED: Final = Columns("consumer=name stream problems")
+
+_READS: Final = Columns(
+    "query=called host process=pid last_said_so=renewed until left=left_s term notes problems",
+    {"pid": _id, "renewed": _moment, "until": _moment, "term": _some,
+     "left_s": lambda left: None if left is None else f"{left:.0f}s"},
+)  # fmt: skip
+
+_WAITS: Final = Columns(
+    "query=called host process=pid last_said_so=seen", {"pid": _id, "seen": _moment}
+)
+
+_PARKING: Final = Columns(
+    "stream rows subjects bytes used throttleParkBytes=most_bytes oldest age=age_s notes problems",
+    {"bytes": size, "used": _part, "oldest": _moment, "age_s": _age,
+     "most_bytes": lambda most: None if most is None else size(most)},
+)  # fmt: skip
+
+_PARKED: Final = Columns("query subject rows oldest age=age_s", {"oldest": _moment, "age_s": _age})
+
+_CLAIM: Final = Columns(
+    "partition=index stream claimed first last redelivered not_acknowledged=ack_pending problems",
+    {"first": _some, "last": _some},
+)
+
+_POSITION: Final = Columns(
+    "partition=index stream filter committed planned first last at_consumer=consumer lag"
+    " read/s=read_rate lag/s=lag_rate notes problems",
+    {"consumer": lambda at: "none" if at is None else at,
+     "lag": lambda lag: "?" if lag is None else lag, "lag_rate": _signed},
+)  # fmt: skip

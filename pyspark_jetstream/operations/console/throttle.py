@@ -36,7 +36,7 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -49,14 +49,13 @@ from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses, Response
 from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
-from pyspark_jetstream.operations.terminal import Row, complain, say, say_json, show
-from pyspark_jetstream.operations.throttled import Throttled, throttled_of
+from pyspark_jetstream.operations.terminal import Columns, Row, complain, say, say_json, show, size
+from pyspark_jetstream.operations.throttled import throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
-from pyspark_jetstream.subjects import check_filter, check_subject
-from pyspark_jetstream.values import duration
+from pyspark_jetstream.values import duration, publish_subject, subject_filter
 
-from .program import Parser, argument, checked, connected, connection_of, connection_words
+from .program import Parser, argument, connected, connection_of, connection_words
 from .progress import living
 
 SILENT: Final = 3
@@ -127,7 +126,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _common(parser: Parser) -> None:
     """Arguments of all commands."""
-    parser.add_argument("--throttle-subject", type=checked(check_subject), metavar="SUBJECT",
+    parser.add_argument("--throttle-subject", type=argument(publish_subject), metavar="SUBJECT",
         default=THROTTLE_SUBJECT, help="subject that writers hear (%(default)s)")  # fmt: skip
     parser.add_argument("--receipt-wait", type=argument(receipt_wait), default=0.1,
         metavar="DURATION", help="longest wait for receipts, at most 400ms (100ms)")  # fmt: skip
@@ -272,18 +271,7 @@ def _nobody(given: argparse.Namespace) -> int:
 
 
 def _found(pauses: Pauses) -> list[Row]:
-    return [
-        {
-            "producer": str(number),
-            "query": member.producer.query,
-            "host": member.producer.host,
-            "streams": ", ".join(member.producer.streams),
-            "subjects sent": ", ".join(member.producer.subjects),
-            "supports throttle": "yes" if member.producer.supports_throttle else "no",
-            "paused": "; ".join(map(_paused, throttled_of(member))),
-        }
-        for number, member in sorted(pauses.members.items())
-    ]
+    return list(map(_FOUND.row, _members(pauses)))
 
 
 def _members(pauses: Pauses) -> list[dict[str, Any]]:
@@ -323,24 +311,13 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
 
 def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
     """Producers that were told; with `ended` also how many ended, which changes often."""
-    columns = ("producer", "query", "subjects sent", "receipts", "missed", "state")
-    rows: list[tuple[Any, ...]] = [
-        (
-            str(number),
-            member.producer.query,
-            ", ".join(member.producer.subjects),
-            member.receipts,
-            member.missed,
-            member.response.value,
-        )
-        for number, member in sorted(pauses.members.items())
-    ]
+    rows: list[Row] = list(map(_TOLD.row, _members(pauses)))
     for response, (count, receipts, missed) in pauses.ended.items() if ended else ():
-        state = f"{response.value}, ended meanwhile"
-        rows.append((f"{count:,} more" if rows else f"{count:,}", "", "", receipts, missed, state))
+        of = {"receipts": receipts, "missed": missed, "state": f"{response.value}, ended meanwhile"}
+        rows.append({"producer": f"{count:,} more" if rows else f"{count:,}"} | of)
     if not rows and pauses.nobody:
-        rows.append(("nobody so far", "", "", None, None, "a writer that begins is told"))
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+        rows.append({"producer": "nobody so far", "state": "a writer that begins is told"})
+    return rows
 
 
 def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
@@ -349,7 +326,7 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
     for quota_ in quotas:
         limit = quota_.limit
         writers = _writers(limit, pauses)
-        shown = _bytes if limit.of_bytes else _messages
+        shown = size if limit.of_bytes else _messages
 
         def row(name: str, figures: Sequence[float], state: str, shown: Any = shown) -> Row:
             limited, rate, published = map(shown, figures)
@@ -432,19 +409,24 @@ def _messages(count: float) -> str:
     return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
 
 
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} GiB"
+def _paused(entries: Sequence[Mapping[str, str]]) -> str:
+    """Paused subjects in words: until when, why, by whom."""
+    return "; ".join(
+        f"{entry['subject']} until {entry['until'][11:19]}Z: {entry['reason']} of"
+        f" {entry['filter']}, {_by(entry['source'], entry['request_id'])}"
+        for entry in entries
+    )
 
 
-def _paused(entry: Throttled) -> str:
-    """A paused subject in words: until when, why, by whom."""
-    until = f"{entry.until:%H:%M:%S}Z"
-    who = f"operator's request {entry.request_id}" if entry.source == "operator" else entry.source
-    return f"{entry.subject} until {until}: {entry.reason} of {entry.filter}, {who}"
+def _by(source: str, request_id: str) -> str:
+    return f"operator's request {request_id}" if source == "operator" else source
+
+
+_FOUND: Final = Columns(
+    "producer query host streams subjects_sent=subjects supports_throttle paused",
+    {"paused": _paused},
+)
+_TOLD: Final = Columns("producer query subjects_sent=subjects receipts missed state")
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────
@@ -456,7 +438,7 @@ def _wait(parser: Parser, seconds: float) -> None:
 
 
 def _subject(parser: Parser) -> None:
-    parser.add_argument("--subject", type=checked(check_filter), required=True, metavar="FILTER",
+    parser.add_argument("--subject", type=argument(subject_filter), required=True, metavar="FILTER",
         help="filter of destination subjects: 'orders.*'")  # fmt: skip
 
 

@@ -141,6 +141,11 @@ class OwnerState:
     runs: bool | None = None
     """Whether its driver answers; None where it was not asked."""
 
+    @property
+    def called(self) -> str:
+        """The user's name for the query, else its id."""
+        return self.name or self.query
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
@@ -161,6 +166,11 @@ class ConsumerState:
     read_rate: float | None = None
     lag_rate: float | None = None
     """Growth of the lag."""
+
+    @property
+    def policy(self) -> str:
+        """Whose it is: the policy of its priority group, or one attempt's own."""
+        return "one attempt's own" if self.own else self.pin.policy
 
     @property
     def is_sparks(self) -> bool:
@@ -472,7 +482,7 @@ def unread(
         if each.owner.runs is False and each.name.rpartition("-")[0] not in holds:
             waiting[each.owner] = waiting.get(each.owner, 0) + each.progress.lag
     return [
-        f"query {owner.name or owner.query} does not run, and {lag:,} messages wait for it. If"
+        f"query {owner.called} does not run, and {lag:,} messages wait for it. If"
         f" nobody stopped it, look at the end of its log on host {owner.host}, and start it again"
         " over its checkpoint"
         for owner, lag in waiting.items()

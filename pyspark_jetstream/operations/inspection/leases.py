@@ -35,6 +35,11 @@ class WaitingState:
     seen: str
     """Time of its last report."""
 
+    @property
+    def called(self) -> str:
+        """The user's name for it, else its id."""
+        return self.name or self.query
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
@@ -60,6 +65,11 @@ class LeaseState:
     waiting: tuple[WaitingState, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def called(self) -> str:
+        """The user's name for the query that reads, else its id."""
+        return self.name or self.holder
 
 
 def wanted_keys(keys: Iterable[str], streams: Sequence[str], consumers: Sequence[str]) -> list[str]:
