@@ -156,7 +156,7 @@ def pause(given: argparse.Namespace) -> int:
     reason = Reason[given.reason]
     options = connection_of(given)
     with _client(options) as client, _client(_hasty(options)) as asking:
-        with living(lambda: _told(pauses, ended=False)) as showing:
+        with living(_of_queries(pauses)) as showing:
             stored = Controller(client, pauses, showing, Stop()).pause(
                 given.subject,
                 reason,
@@ -176,7 +176,7 @@ def lift(given: argparse.Namespace) -> int:
     """Ends pauses."""
     pauses = _pauses(given)
     reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
-    with connected(given) as client, living(lambda: _told(pauses, ended=False)) as showing:
+    with connected(given) as client, living(_of_queries(pauses)) as showing:
         controller = Controller(client, pauses, showing, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
@@ -321,8 +321,31 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
     }
 
 
-def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
-    """Producers that were told; with `ended` also how many ended, which changes often."""
+def _of_queries(pauses: Pauses) -> Callable[[], list[Row]]:
+    """
+    A row for each query while something runs: how its writers answered. The writers of a query may
+    be short and many, so a new one that has not answered yet changes nothing.
+    """
+    known: dict[str, Response] = {}
+    order, early = list(Response), (Response.FOUND, Response.TOLD)
+
+    def rows() -> list[Row]:
+        now: dict[str, Response] = {}
+        for member in list(pauses.members.values()):
+            query = member.producer.query or "writers without a name"
+            now[query] = max(now.get(query, member.response), member.response, key=order.index)
+        for query, response in now.items():
+            if response not in early or known.get(query, response) in early:
+                known[query] = response
+        if not known and pauses.nobody:
+            return [{"writers of": "nobody so far", "state": "a writer that begins is told"}]
+        return [{"writers of": query, "state": known[query].value} for query in sorted(known)]
+
+    return rows
+
+
+def _told(pauses: Pauses) -> list[Row]:
+    """Producers that were told, those that ended meanwhile by their outcome."""
     columns = ("producer", "query", "subjects sent", "receipts", "missed", "state")
     rows: list[tuple[Any, ...]] = [
         (
@@ -335,11 +358,9 @@ def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
         )
         for number, member in sorted(pauses.members.items())
     ]
-    for response, (count, receipts, missed) in pauses.ended.items() if ended else ():
+    for response, (count, receipts, missed) in pauses.ended.items():
         state = f"{response.value}, ended meanwhile"
         rows.append((f"{count:,} more" if rows else f"{count:,}", "", "", receipts, missed, state))
-    if not rows and pauses.nobody:
-        rows.append(("nobody so far", "", "", None, None, "a writer that begins is told"))
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
