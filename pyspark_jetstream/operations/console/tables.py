@@ -288,9 +288,9 @@ def _position(position: PositionState) -> Row:
         "first": position.first,
         "last": position.last,
         "at consumer": "none" if position.consumer is None else position.consumer,
-        "lag": "?" if position.lag is None else position.lag,
+        "uncommitted": "?" if position.lag is None else position.lag,
         "read/s": position.read_rate,
-        "lag/s": _signed(position.lag_rate),
+        "uncommitted/s": _signed(position.lag_rate),
         "notes": position.notes,
         "problems": position.problems,
     }
