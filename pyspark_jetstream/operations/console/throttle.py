@@ -18,8 +18,8 @@ acknowledge, the program tells it to pause its whole connection. If the writer d
 that either, the program lists it. A pause is not enforced, so the program counts the messages that
 were stored meanwhile.
 `producers` shows the writers and the pauses: why, by whom and until when.
-`quota` gives each writer its share of the limit, and shows how much of it the writer publishes. A
-producer that knows no rates is paused for a second at a time, while the limit is exceeded.
+`quota` gives each writer its share of the quota, and shows how much of it the writer publishes. A
+producer that knows no rates is paused for a second at a time, while the quota is exceeded.
 `parked` counts the rows that wait in a parking stream (option throttleParkStream), by query and
 subject. With --drain it sends the rows whose pause is over, also those of queries that do not run,
 and counts the rest.
