@@ -183,7 +183,8 @@ class JetStreamDataSource(DataSource):
 
         options = parse_sink(dict(self.options), streaming=True)
         log_for(options.connection.log_level, options.metrics.query_name)
-        return stream_writer(options, schema, overwrite)
+        checkpoint = self.options.get("checkpointLocation", "")
+        return stream_writer(options, schema, overwrite, checkpoint)
 
 
 def pinned(options: Mapping[str, str]) -> dict[str, int]:

@@ -176,11 +176,12 @@ def test_an_unknown_command(capsys, words, says):
 def test_the_help_of_a_command(capsys, name):
     """
     The help shows the command as it was called, in its usage and in its examples, and options by
-    their flags.
+    their flags. It opens with the sentence that the list has.
     """
     status, out, err = said(capsys, *name.split(), "--help")
 
     assert (status, err) == (0, "")
+    assert out.split("\n\n")[1].split()[:4] == commands.does(name).split()[:4]
     assert out.startswith(f"usage: pyspark-jetstream {name} ")
     assert out.count(f"    pyspark-jetstream {name} ") >= 1
     assert "python jobs/" not in out

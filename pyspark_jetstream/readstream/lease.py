@@ -15,6 +15,7 @@ where?
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -244,11 +245,16 @@ class Lease:
             return  # another one was faster
         view.hold(wanted, stored, now)
         self._changed.set()
-        logger.warning(
-            "standby: consumer=%s: %s reads from now on (term %d), in place of %s, of which nothing"
-            " was heard for %.1f s",
-            self._consumer, view.owner, wanted.term,
-            before.owner if before is not None else "nobody", view.silent_s,
+        taken = ""  # of nobody, or of an earlier run of the same query: no take-over
+        if before is not None and before.owner.query != view.owner.query:
+            taken = f", in place of {before.owner}, " + (
+                "which has ended" if before.released
+                else f"of which nothing was heard for {view.silent_s:.1f} s"
+            )  # fmt: skip
+        logger.log(
+            logging.WARNING if taken else logging.INFO,
+            "standby: consumer=%s: %s reads from now on (term %d)%s",
+            self._consumer, view.owner, wanted.term, taken,
         )  # fmt: skip
 
     def _renew(self, offset: Offset | None = None, released: bool = False) -> None:

@@ -61,8 +61,8 @@ _RUN: Final = "spark.jobGroup.id"
 
 _WARNED: Final[set[tuple[str, str, str]]] = set()
 """
-By query, run and header: of what this process has warned. Spark commits all batches of a query in
-one process, unless it is told to use none twice.
+By query, run and header, "" for a circle: of what this process has warned. Spark commits all
+batches of a query in one process, unless it is told to use none twice.
 """
 
 
@@ -87,10 +87,13 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> J
 
 
 def stream_writer(
-    options: SinkOptions, schema: StructType, overwrite: bool
+    options: SinkOptions, schema: StructType, overwrite: bool, checkpoint: str = ""
 ) -> JetStreamStreamWriter:
     """
     The writer of one micro-batch of `df.writeStream`; on the driver, before any row moves.
+
+    Args:
+        checkpoint: the location of the query's checkpoint, as its user gives it; "" for none.
 
     Raises:
         OptionError: An option does not go with the servers, or the output mode is not append.
@@ -103,7 +106,7 @@ def stream_writer(
         )
     from .preparation import prepare
 
-    writer = JetStreamStreamWriter(options, schema)
+    writer = JetStreamStreamWriter(options, schema, checkpoint)
     prepare(options, schema)
     return writer
 
@@ -168,11 +171,12 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch; every attempt, after a restart as well, makes the same ids."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, checkpoint: str = "") -> None:
         from .preparation import check_rows
 
         check_rows(schema, options)
         self.options = options
+        self._checkpoint = checkpoint
 
     def __repr__(self) -> str:
         return "<JetStreamStreamWriter>"
@@ -195,6 +199,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         else:
             _log(f"batch={batchId}", messages, total)
         _warn(messages, once=True)
+        self._warn_of_circle(messages, batchId)
         if not self.options.ledger or query is None:
             return
         with _ledger(self.options) as ledger:
@@ -210,6 +215,33 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
                 ledger.commit(query, batchId, len(messages), counts, targets, park)
         if self.options.rules.park_stream is not None:
             self._drain(query)
+
+    def _warn_of_circle(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+        """Says once in a run of the query that it reads rows that it writes."""
+        tasks = [message for message in messages if isinstance(message, Published)]
+        key = (tasks[0].write_id, tasks[0].run, "") if tasks else ("", "", "")
+        if not self._checkpoint or key in _WARNED:
+            return
+        from .circles import circle, read_by
+
+        reads = read_by(self._checkpoint, batch)
+        if not reads:
+            return
+        try:
+            with borrow(self.options.connection) as client:
+                written = [stream for task in tasks for stream in task.streams]
+                found = circle(JetStream(client), reads, written)
+        except JetStreamError as error:
+            logger.info("not known whether the query reads what it writes: %s", error)
+            return
+        if found is not None:
+            _WARNED.add(key)
+            logger.warning(
+                "the query reads rows that it writes: stream '%s' has its row on '%s', which the"
+                " query reads in a later batch. If you do not want that, write into another stream,"
+                " or leave these rows out by the option subject of the read",
+                *found,
+            )  # fmt: skip
 
     def _drain(self, query: str) -> None:
         """

@@ -126,9 +126,9 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
     ),
     "a consumer is paused, another one for a moment": (
         {of_partition("jetstream_read_paused", "long"): "0x5 1x35",
-         of_partition("jetstream_read_paused", "short"): "0x5 1x10 0x25"},
-        {(15, "ConsumerPaused"): [],
-         (30, "ConsumerPaused"): [{"query": "long", "stream": "S", "partition": "0"}]},
+         of_partition("jetstream_read_paused", "short"): "0x5 1x4 0x31"},
+        {(9, "ConsumerPaused"): [],
+         (15, "ConsumerPaused"): [{"query": "long", "stream": "S", "partition": "0"}]},
     ),
     "dead letters of a write and of a read": (
         {f'jetstream_publish_dead_letter_total{{{LABELS}, priority="normal"}}': "0x10 3x30",

@@ -36,7 +36,7 @@ from ..kits.places import ROOT
 from .test_throttle import CONTROL, Operator, Task
 
 USERS = ("admin", "reader", "writer", "ops")
-PREFIXES = {"reader": "_INBOX_reader", "writer": "_INBOX_writer", "ops": "_INBOX.ops"}
+PREFIXES = {"reader": "_INBOX.reader", "writer": "_INBOX.writer", "ops": "_INBOX.ops"}
 
 
 def example() -> str:
@@ -144,7 +144,7 @@ def test_the_readmes_users(guarded):
         admin.create_stream({"name": stream, "subjects": subjects, "allow_direct": True})
     for _ in range(5):
         admin.publish("flights.a", b"x", [])
-    words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX_reader"}
+    words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX.reader"}
     query = Query(server, stream="FLIGHTS", consumer="c", readMode="consumer", **words)
     query.batch()
     report = query.progress_with(lambda p: p["pins"] == 1)
@@ -172,7 +172,7 @@ def test_the_readmes_users(guarded):
     assert (first.acked, again.stored) == (100, 100)
     assert answered is not None and answered[0] == Receipt(1, Origin(7).producer_id)
     assert counts.acked == counts.offered
-    for user, others in (("reader", "_INBOX_writer.>"), ("writer", "_INBOX_reader.>"),
+    for user, others in (("reader", "_INBOX.writer.>"), ("writer", "_INBOX.reader.>"),
                          ("writer", "_INBOX.ops.>"), ("reader", "_INBOX.>")):  # fmt: skip
         client = Client(replace(clients[user].options))
         client.connection.subscribe(others)

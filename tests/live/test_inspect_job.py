@@ -128,7 +128,7 @@ def test_the_tables(nats_server: DevServer, pinned: str, js: JetStream, tmp_path
     assert (consumer["delivered"], consumer["lag"], consumer["claims"]) == ("3", "1", "2")
     assert "problems" not in consumer
     assert (position["committed"], position["planned"], position["at consumer"]) == ("1", "3", "3")
-    assert (position["first"], position["last"], position["lag"]) == ("1", "6", "2")
+    assert (position["first"], position["last"], position["uncommitted"]) == ("1", "6", "2")
     assert "batch 1 planned, last committed: 0" in out
     assert out.rstrip().endswith("no problem")
 
@@ -144,7 +144,7 @@ def test_problems(nats_server: DevServer, new_stream: NewStream, tmp_path: Path)
     (position,) = tables(out)["Checkpoint, source 0, consumers q"]
 
     assert (status, said) == (3, "")
-    assert (position["problems"], position["lag"]) == ("stream was made anew", "?")
+    assert (position["problems"], position["uncommitted"]) == ("stream was made anew", "?")
     assert out.rstrip().endswith(
         f"1 problem:\n  source 0, partition 0 of {name}: stream was made anew"
     )

@@ -262,6 +262,7 @@ def test_another_client_at_a_query(
     publish([(f"{name}.a", b"m")] * 20)
     (note,) = look("q", stream=name).notes
     assert re.search(r"^query .* does not run, and \d+ messages wait for it", note)
+    assert note.endswith(f"If the checkpoint is gone, delete its consumers: {name}/q-0")
     assert alone.notes == ()
 
 

@@ -62,7 +62,7 @@ def a_server(what, home, certificates, monkeypatch):
             server = DevServer(f'authorization {{ token: "{SECRET}" }}')
         case "inboxPrefix":
             monkeypatch.setenv("READER_PASSWORD", SECRET)
-            rights = 'permissions: { subscribe: "_INBOX_reader.>" }'
+            rights = 'permissions: { subscribe: "_INBOX.reader.>" }'
             reader = f'{{ user: reader, password: "{SECRET}", {rights} }}'
             server = DevServer(f"authorization {{ users: [ {reader} ] }}")
         case "password":

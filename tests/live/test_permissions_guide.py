@@ -59,16 +59,42 @@ def ops(guarded, monkeypatch, capsys):
 
 def test_ops_inspects(guarded, admin, ops):
     """One stream, and all that is Spark's on the server."""
-    words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX_reader"}
+    words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX.reader"}
     query = Query(guarded[0], stream="FLIGHTS", consumer="c", readMode="consumer", **words)
     query.batch()
+    running = ops("inspect", "--expect", "running")
     query.stop()
     Ledger(JetStream(guarded[1]["writer"])).ensure()
     one, everything = ops("inspect", "--stream", "FLIGHTS"), ops("inspect")
 
-    assert one[0] == everything[0] == 0
+    assert running[0] == one[0] == everything[0] == 0, running[1]
     assert one[2] == everything[2] == ""
     assert "c-0" in one[1] and "c-0" in everything[1] and STREAM in everything[1]
+    assert "query runs" not in running[1] and "query runs" in one[1]
+    assert "was not asked" not in running[1] + one[1]
+
+
+def test_ops_is_told_whom_it_cannot_ask(guarded, admin, ops):
+    """A query whose inboxes are elsewhere, or are forbidden: `inspect` says so."""
+    words = {"user": "admin", "password": "admin-password"}
+    queries = [
+        Query(guarded[0], stream="FLIGHTS", consumer=prefix.replace(".", "-"), readMode="consumer",
+              inboxPrefix=prefix, queryName=prefix, **words)
+        for prefix in ("_INBOX_own", "_INBOX.hidden")
+    ]  # fmt: skip
+    for query in queries:
+        query.batch()
+    found = ops("inspect", "--stream", "FLIGHTS", "--json"), ops("inspect", "--stream", "FLIGHTS")
+    for query in queries:
+        query.stop()
+
+    assert [status for status, *_ in found] == [0, 0]
+    notes = sorted(json.loads(found[0][1])["notes"])
+    assert [note.partition(" whether")[0] for note in notes] == [
+        "query _INBOX.hidden was not asked", "query _INBOX_own was not asked",
+    ]  # fmt: skip
+    assert "publish on _INBOX.hidden.*.whose" in notes[0]
+    assert "query runs" not in found[1][1]
 
 
 def test_ops_takes_a_pin_away(guarded, admin, ops):
@@ -148,17 +174,17 @@ def of(*names):
 FORBIDDEN = {
     "reader": [
         "flights.a", "alerts.a", "$KV.SPARK_LEDGER.q.committed", "spark.jetstream.throttle",
-        "$JS.API.STREAM.NAMES", "$JS.API.CONSUMER.LIST.FLIGHTS", "_INBOX_writer.x", *LISTS,
+        "$JS.API.STREAM.NAMES", "$JS.API.CONSUMER.LIST.FLIGHTS", *LISTS,
         *of((CHANGE, "FLIGHTS"), (READ, CHANGE, CONSUME, "ALERTS")),
         *of((READ, CHANGE, "KV_SPARK_LEDGER")),
     ],
     "writer": [
-        "flights.a", "spark.jetstream.throttle", "spark.jetstream.throttle.7", "_INBOX_reader.x",
+        "flights.a", "spark.jetstream.throttle", "spark.jetstream.throttle.7",
         "$JS.API.STREAM.DELETE.KV_SPARK_LEDGER", "$JS.API.STREAM.UPDATE.KV_SPARK_LEDGER", *LISTS,
         *of((READ, CHANGE, CONSUME, "FLIGHTS"), (CHANGE, "ALERTS")),
     ],
     "ops": [
-        "flights.a", "alerts.a", "_INBOX_reader.x", *LISTS,
+        "flights.a", "alerts.a", *LISTS,
         "$JS.API.STREAM.DELETE.KV_SPARK_LEDGER", "$JS.API.CONSUMER.DELETE.FLIGHTS.c-0",
         *of((CHANGE, CONSUME, "FLIGHTS"), (CHANGE, CONSUME, "ALERTS")),
     ],
@@ -168,8 +194,18 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("user", FORBIDDEN)
 def test_a_user_does_nothing_more(guarded, admin, user):
-    """Each of the others' subjects, and of those that change streams, the server refuses."""
+    """
+    Each of the others' subjects, and of those that change streams, the server refuses. What may not
+    go to an inbox ends no connection, and does not arrive.
+    """
     client, allowed = guarded[1][user], []
+    hears = guarded[1]["admin"].connection
+    hears.subscribe("_INBOX.*.x")
+    for each in {"reader", "writer"} - {user}:
+        client.connection.send(wire.pub(f"_INBOX.{each}.x", b"{}"))
+    client.connection.ping(60.0)
+    hears.send(wire.pub("_INBOX.end.x", b""))
+    heard = hears.next_frame(time.monotonic() + 60)
     before = [admin.stream_info(name).last_seq for name in ("FLIGHTS", "ALERTS")]
     for subject in FORBIDDEN[user]:
         try:
@@ -182,4 +218,5 @@ def test_a_user_does_nothing_more(guarded, admin, user):
             allowed.append(f"{subject}: {error!r}")
 
     assert allowed == []
+    assert heard is not None and heard.subject == b"_INBOX.end.x"
     assert [admin.stream_info(name).last_seq for name in ("FLIGHTS", "ALERTS")] == before

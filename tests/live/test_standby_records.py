@@ -181,3 +181,25 @@ def test_one_that_may_not_say_that_it_waits(caplog):
     assert first == (True, False)
     assert (found.leases, len(found.notes), found.problems()) == ((), 1, [])
     assert found.notes[0].startswith("leases of standbys are not shown: ")
+
+
+@pytest.mark.parametrize("who", ["another", "the same"])
+def test_only_a_take_over_is_a_warning(nats_server, new_stream, caplog, who):
+    """
+    The first query that reads takes nobody's place, nor does a query that is started again.
+    """
+    caplog.set_level(logging.INFO, "pyspark_jetstream.readstream.lease")
+    owners = Owner("q0", "h", 1, "_INBOX.1", True), Owner("q1", "h", 2, "_INBOX.2", True)
+    stream = new_stream()
+    for owner in (owners[0], owners[who == "another"]):
+        lease = Lease(connection_to(nats_server), stream, owner, "hot", 6.0)
+        assert lease.wait(60)
+        lease.close()
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    first, last = [each for each in said if "reads from now on" in each[1]]
+
+    assert first == ("INFO", f"standby: consumer=hot: {owners[0]} reads from now on (term 1)")
+    assert last[0] == ("WARNING" if who == "another" else "INFO")
+    assert last[1].endswith(
+        f", in place of {owners[0]}, which has ended" if who == "another" else "(term 2)"
+    )

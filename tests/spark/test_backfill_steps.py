@@ -459,7 +459,7 @@ def test_nothing_to_read(
 
     assert [(each["rows"], each["missing"], each["chunks"]) for each in found] == [(0, 0, 0)] * 4
     guide = (ROOT / "docs" / "guides" / "backfills.md").read_text()
-    told = guide.partition("the program writes `_manifest.json`")[2].partition("## Limits")[0]
+    told = guide.partition("the program writes `_manifest.json`")[2].partition("## Restrictions")[0]
     fields = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", told, re.M)))
     assert set().union(*found) <= set(fields)
     assert runs.target(runs.journal(tmp_path / "bucket")).faults(found[-1]) == []

@@ -54,9 +54,12 @@ def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> in
     Runs a program; its exit status, or the one of the error that ended it.
 
     Args:
-        called: how the user has called it; its docstring calls it `name`.
+        called: how the user has called it; its docstring calls it `name`, and begins with a
+            sentence of its own where two names share a program.
     """
-    parser = Parser(prog=called, description=(program.__doc__ or "").replace(name, called))
+    first, gap, rest = (program.__doc__ or "").partition("\n\n")
+    first = first.partition(f"`{name.rpartition(' ')[2]}`: ")[2] or first
+    parser = Parser(prog=called, description=(first + gap + rest).replace(name, called))
     program.arguments(parser)
     given = parser.parse(words)
     parser = given.parser

@@ -245,8 +245,8 @@ _CLAIM: Final = Columns(
 )
 
 _POSITION: Final = Columns(
-    "partition=index stream filter committed planned first last at_consumer=consumer lag"
-    " read/s=read_rate lag/s=lag_rate notes problems",
+    "partition=index stream filter committed planned first last at_consumer=consumer"
+    " uncommitted=lag read/s=read_rate uncommitted/s=lag_rate notes problems",
     {"consumer": lambda at: "none" if at is None else at,
      "lag": lambda lag: "?" if lag is None else lag, "lag_rate": _signed},
 )  # fmt: skip

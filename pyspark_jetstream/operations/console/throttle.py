@@ -18,8 +18,8 @@ acknowledge, the program tells it to pause its whole connection. If the writer d
 that either, the program lists it. A pause is not enforced, so the program counts the messages that
 were stored meanwhile.
 `producers` shows the writers and the pauses: why, by whom and until when.
-`quota` gives each writer its share of the limit, and shows how much of it the writer publishes. A
-producer that knows no rates is paused for a second at a time, while the limit is exceeded.
+`quota` gives each writer its share of the quota, and shows how much of it the writer publishes. A
+producer that knows no rates is paused for a second at a time, while the quota is exceeded.
 `parked` counts the rows that wait in a parking stream (option throttleParkStream), by query and
 subject. With --drain it sends the rows whose pause is over, also those of queries that do not run,
 and counts the rest.
@@ -155,7 +155,7 @@ def pause(given: argparse.Namespace) -> int:
     reason = Reason[given.reason]
     options = connection_of(given)
     with _client(options) as client, _client(_hasty(options)) as asking:
-        with living(lambda: _told(pauses, ended=False)) as showing:
+        with living(_of_queries(pauses)) as showing:
             stored = Controller(client, pauses, showing, Stop()).pause(
                 given.subject,
                 reason,
@@ -175,7 +175,7 @@ def lift(given: argparse.Namespace) -> int:
     """Ends pauses."""
     pauses = _pauses(given)
     reasons = QUOTAS if given.reason is None else [Reason[given.reason]]
-    with connected(given) as client, living(lambda: _told(pauses, ended=False)) as showing:
+    with connected(given) as client, living(_of_queries(pauses)) as showing:
         controller = Controller(client, pauses, showing, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
@@ -309,14 +309,35 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
     }
 
 
-def _told(pauses: Pauses, ended: bool = True) -> list[Row]:
-    """Producers that were told; with `ended` also how many ended, which changes often."""
+def _of_queries(pauses: Pauses) -> Callable[[], list[Row]]:
+    """
+    A row for each query while something runs: how its writers answered. The writers of a query may
+    be short and many, so a new one that has not answered yet changes nothing.
+    """
+    known: dict[str, Response] = {}
+    order, early = list(Response), (Response.FOUND, Response.TOLD)
+
+    def rows() -> list[Row]:
+        now: dict[str, Response] = {}
+        for member in list(pauses.members.values()):
+            query = member.producer.query or "writers without a name"
+            now[query] = max(now.get(query, member.response), member.response, key=order.index)
+        for query, response in now.items():
+            if response not in early or known.get(query, response) in early:
+                known[query] = response
+        if not known and pauses.nobody:
+            return [{"writers of": "nobody so far", "state": "a writer that begins is told"}]
+        return [{"writers of": query, "state": known[query].value} for query in sorted(known)]
+
+    return rows
+
+
+def _told(pauses: Pauses) -> list[Row]:
+    """Producers that were told, those that ended meanwhile by their outcome."""
     rows: list[Row] = list(map(_TOLD.row, _members(pauses)))
-    for response, (count, receipts, missed) in pauses.ended.items() if ended else ():
+    for response, (count, receipts, missed) in pauses.ended.items():
         of = {"receipts": receipts, "missed": missed, "state": f"{response.value}, ended meanwhile"}
         rows.append({"producer": f"{count:,} more" if rows else f"{count:,}"} | of)
-    if not rows and pauses.nobody:
-        rows.append({"producer": "nobody so far", "state": "a writer that begins is told"})
     return rows
 
 

@@ -44,6 +44,9 @@ Command = Callable[[str], str]
 Expected = Literal["", "running", "standby"]
 """What is to be there, or else is a problem: nothing, each query, or each with its standby."""
 
+_NAMED: Final = 4
+"""Consumers that one line names."""
+
 _NEVER: Final = "0001-01-01T00:00:00Z"
 """The server's word for a time that has not been."""
 
@@ -444,8 +447,10 @@ def _edited(
         retention=retention,
     )
     set_back = way_back(stream, info.name, retention == "limits", command)
+    # One command for all partitions of a query.
+    of_query = info.name if is_shared else re.sub(r"-\d+$", "", info.name)
     return tuple(
-        f"{change.text} ({resumed_by(command, stream, info.name)})"
+        f"{change.text} ({resumed_by(command, stream, of_query)})"
         if change.of is Assumption.NOT_PAUSED
         else f"{change.text}; {set_back}"
         for change in consumer_changes(consumer_config(read), info)
@@ -477,17 +482,22 @@ def unread(
 ) -> list[str]:
     """A line for each query that does not run while `least` messages wait for it, or more."""
     holds = {lease.consumer for lease in leases if lease.left_s is not None and lease.left_s >= 0}
-    waiting: dict[OwnerState, int] = {}
+    waiting: dict[OwnerState, list[ConsumerState]] = {}
     for each in consumers:
         if each.owner.runs is False and each.name.rpartition("-")[0] not in holds:
-            waiting[each.owner] = waiting.get(each.owner, 0) + each.progress.lag
-    return [
-        f"query {owner.called} does not run, and {lag:,} messages wait for it. If"
-        f" nobody stopped it, look at the end of its log on host {owner.host}, and start it again"
-        " over its checkpoint"
-        for owner, lag in waiting.items()
-        if lag >= least
-    ]
+            waiting.setdefault(each.owner, []).append(each)
+    lines = []
+    for owner, its in waiting.items():
+        lag = sum(each.progress.lag for each in its)
+        names = ", ".join(f"{each.stream}/{each.name}" for each in its[:_NAMED])
+        if lag >= least:
+            lines.append(
+                f"query {owner.called} does not run, and {lag:,} messages wait for it."
+                f" If nobody stopped it, look at the end of its log on host {owner.host}, and start"
+                " it again over its checkpoint. If the checkpoint is gone, delete its consumers:"
+                f" {names}{', …' if len(its) > _NAMED else ''}"
+            )
+    return lines
 
 
 # ── what the checkpoint says ─────────────────────────────────────────────────────────────────

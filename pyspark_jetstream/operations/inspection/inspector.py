@@ -145,8 +145,8 @@ class Inspector:
         """Where the queries of a pair have read to, by the prefix of their consumers."""
         self._hidden: tuple[str, ...] = ()
         """Why leases cannot be looked at: what is forbidden is not asked again and again."""
-        self._unasked: set[str] = set()
-        """Inboxes of drivers that must not be asked, likewise."""
+        self._unasked: dict[str, Owner] = {}
+        """Drivers that must not be asked, by their inboxes, likewise."""
 
     def look(self) -> Inspection:
         """
@@ -219,7 +219,12 @@ class Inspector:
             ),
             leases=leases,
             parkings=self._parkings(records, checkpoint, streams),
-            notes=(*notes, *_changes(sources), *([] if absent else unread(consumers, leases))),
+            notes=(
+                *notes,
+                *_changes(sources),
+                *([] if absent else unread(consumers, leases)),
+                *(_unasked(owner) for owner in self._unasked.values()),
+            ),  # fmt: skip
             missing=tuple(absent),
         )
         before, self._before = self._before, (time.monotonic(), inspection)
@@ -401,6 +406,8 @@ class Inspector:
                 continue
             if is_inbox(f"{owner.inbox}.whose", self._client.options.inbox_prefix):
                 asked[at] = owner
+            else:
+                self._unasked[owner.inbox] = owner
         found = list(states)
         replies = self._ask_drivers(asked, states)
         patience = Patience(_JUDGED_WITHIN_S, pause_s=_ASKS_EVERY_S)
@@ -439,7 +446,7 @@ class Inspector:
                 )
             except (NotConnectedError, RequestTimeoutError):  # a busy driver is not gone
                 if not connection.may_ask(subject):
-                    self._unasked.add(inbox)
+                    self._unasked[inbox] = asked[places[0]]
                 continue
             for at, reply in zip(places, said, strict=True):
                 replies[at] = reply.data if reply.status == 0 else None
@@ -679,6 +686,15 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
         except OffsetError as error:
             sources.append(_Source(name, None, None, str(error)))
     return sources
+
+
+def _unasked(owner: Owner) -> str:
+    """The query of which nothing is known but its consumers."""
+    return (
+        f"query {owner.name or owner.query} was not asked whether it runs: that takes the right to"
+        f" publish on {owner.inbox.rpartition('.')[0]}.*.whose, and an inboxPrefix of the query"
+        " that begins with '_INBOX.' or is that of this program"
+    )
 
 
 def _targets(records: Sequence[StoredMessage]) -> set[str]:

@@ -364,7 +364,8 @@ def test_a_consumer_that_was_edited(changes, problem) -> None:
 
 def test_a_consumer_that_is_paused() -> None:
     """
-    That a query waits for its consumer is a problem for whoever wonders why nothing is read.
+    That a query waits for its consumer is a problem for whoever wonders why nothing is read. One
+    command ends the pause of all partitions of the query.
     """
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "all",
@@ -377,7 +378,7 @@ def test_a_consumer_that_is_paused() -> None:
 
     assert consumer_state("S", answer, PLAIN, "interest").problems == (
         "the consumer 'q-0' is paused until 2026-11-24T08:00:00Z, for 0:01:30 more"
-        " (`pyspark-jetstream resume --stream S --consumer q-0` ends it)",
+        " (`pyspark-jetstream resume --stream S --consumer q` ends it)",
     )
 
 

@@ -9,6 +9,8 @@ import signal
 import pytest
 
 from pyspark_jetstream.operations.console import commands, throttle
+from pyspark_jetstream.operations.pauses import Member, Pauses, Response
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer
 
 from ...kits.places import ROOT
 
@@ -118,3 +120,21 @@ def test_the_help_names_the_statuses(capsys):
     text = " ".join(capsys.readouterr().out.split())
 
     assert re.findall(r"(\d): ", text[text.index("Exit status") :]) == ["0", "1", "2", "3", "4"]
+
+
+def test_queries_are_shown_once_however_many_writers_they_have():
+    """
+    A query's writers end with each batch. While a pause lasts there is a line for a query, and it
+    changes by what a writer has answered alone.
+    """
+    pauses = Pauses()
+    rows = throttle._of_queries(pauses)
+    shown = []
+    for number, response in enumerate([Response.TOLD, Response.ACKNOWLEDGED] * 3):
+        producer = Producer(number, True, query="orders")
+        pauses.members = {number: Member(producer, response, 0.0)}
+        shown.append([row["state"] for row in rows()])
+    pauses.members[9] = Member(Producer(9, True, query="orders"), Response.SILENT, 0.0)
+
+    assert shown == [["told"]] + [["acknowledged"]] * 5
+    assert rows() == [{"writers of": "orders", "state": "silent"}]
