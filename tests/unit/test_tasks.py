@@ -41,7 +41,7 @@ WORKS = (
     by_own_consumer(RANGE, LAYOUT, "S.>"),
     ClaimedRead(0, "S", None, {1: ((1, 9),)}, False, True),
     CallRead("S", DirectCall(seq=1), True, LAYOUT),
-    BucketRead(PICK, "$KV.B.", (">",)),
+    BucketRead(PICK, ("$KV.B.>",)),
     WarmUp(),
 )
 
