@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -334,21 +335,20 @@ class DirectCalls:
     ) -> list[int]:
         """Makes these calls at one time; returns those to be made again."""
         few = self._mirrors.have_answered and self._may_ask and len(which) <= _FEW
-        if few and self._instead(calls, which, by_call):
-            which = []
+        asked = [] if few and self._instead(calls, which, by_call) else which
         again, missing, foreign = [], [], []
-        copies: dict[bytes, list[int]] = {}
-        requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
+        requests = [calls[i].request(self._js.prefix, self.stream) for i in asked]
         bound = 2 * _BYTES_TOGETHER if len(requests) > 1 else math.inf
-        replies = self._client.requests(requests, bound) if which else []
-        for i, reply in zip(which, replies, strict=True):
+        replies = self._client.requests(requests, bound) if asked else []
+        held = cache(self._mirrors.held)
+        for i, reply in zip(asked, replies, strict=True):
             got = direct(reply.headers)
             if got is not None:
-                if got.stream == self.stream.encode():
-                    by_call[i] = self._sized(found_of(got, reply.data))
-                elif calls[i].by_sequence:
-                    by_call[i] = self._sized(found_of(got, reply.data))
-                    copies.setdefault(got.stream, []).append(i)
+                name = got.stream.decode("utf-8", "replace")
+                is_copy = name != self.stream
+                origin = held(name) if is_copy and calls[i].by_sequence else None
+                if not is_copy or (origin is not None and origin.holds(got.sequence)):
+                    by_call[i] = found_of(got, reply.data)
                 else:
                     foreign.append(i)
             elif reply.status == 404:
@@ -361,25 +361,15 @@ class DirectCalls:
             else:
                 self._refused(calls[i], reply.status, reply.description)
                 again.append(i)
-        self._mirrors.have_answered |= bool(copies or foreign)
-        foreign += self._unproven(copies, by_call)
+        self._mirrors.have_answered |= bool(foreign)
         sure = [i for i in missing if self._leader or not calls[i].appended]
         self._of_leader(calls, sure, by_call)
         if self._may_ask and self._instead(calls, foreign, by_call):
             foreign = []
+        found = [message for message in (by_call[i] for i in which) if message is not None]
+        sizes = [max(1, len(message.stored) + len(message.data)) for message in found]
+        self._largest = max([self._largest, *sizes])
         return again + foreign
-
-    def _unproven(self, copies: dict[bytes, list[int]], by_call: list[Found | None]) -> list[int]:
-        """Drops what mirrors brought, by their names, that is not the stream's; its calls."""
-        back: list[int] = []
-        for name, which in copies.items():
-            held = self._mirrors.held(name.decode("utf-8", "replace"))
-            for i in which:
-                there = by_call[i]
-                if held is None or there is None or not held.holds(there.sequence):
-                    by_call[i] = None
-                    back.append(i)
-        return back
 
     def _instead(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
@@ -399,12 +389,7 @@ class DirectCalls:
         for i, message in zip(which, messages, strict=True):
             if message is not None:
                 subject, time = message.subject.encode(), message.time.encode()
-                found = Found(subject, message.sequence, time, message.stored, message.data)
-                by_call[i] = self._sized(found)
-
-    def _sized(self, message: Found) -> Found:
-        self._largest = max(self._largest, 1, len(message.stored) + len(message.data))
-        return message
+                by_call[i] = Found(subject, message.sequence, time, message.stored, message.data)
 
     def ask(self, call: DirectCall) -> Page:
         """`answers` of one call."""
