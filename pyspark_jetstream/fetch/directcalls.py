@@ -287,29 +287,13 @@ class DirectCalls:
         """
         calls = list(calls)
         by_call: list[Found | None] = [None] * len(calls)
-        left = list(range(len(calls)))
+        left, again = list(range(len(calls))), list[int]()
         patience = self._patience()
-        while True:
-            again = self._in_bursts(calls, left, by_call)
-            if not again:
-                break
-            self._wait(patience, calls[again[0]])
-            left = again
-        for i, call in enumerate(calls):
-            if by_call[i] is None and call.last_by_subj == subjects.REST:
-                # Of ">" the server looks at its last sequence only, which may have been deleted.
-                halves = [replace(call, last_by_subj=filter_) for filter_ in ("*", "*.>")]
-                there = [message for message in self.each(halves) if message is not None]
-                by_call[i] = max(there, key=lambda message: message.sequence, default=None)
-        return by_call
-
-    def _in_bursts(
-        self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
-    ) -> list[int]:
-        """`_burst` of as many at a time as the server can hold for us if messages stay as large."""
-        again: list[int] = []
-        done = 0
-        while done < len(which):
+        while left or again:
+            if not left:
+                self._wait(patience, calls[again[0]])
+                left, again = again, []
+            # As many at a time as the server can hold for us if messages stay as large.
             largest = self._client.connection.max_payload
             together = self._appetite.limit(_BYTES_TOGETHER)
             sure = maximum = max(1, together // largest)
@@ -318,7 +302,7 @@ class DirectCalls:
                 most = _TOGETHER_FAR if is_far else _TOGETHER
                 maximum = max(sure, min(most, together // self._largest))
             try:
-                again += self._burst(calls, which[done : done + maximum], by_call)
+                again += self._burst(calls, left[:maximum], by_call)
             except (NotConnectedError, ProtocolError, RequestTimeoutError) as error:
                 least = 1 if isinstance(error, ProtocolError) else sure  # 1: they were too much
                 if maximum == least or not (error.retryable or least == 1):
@@ -327,8 +311,14 @@ class DirectCalls:
                 self._largest = largest
             else:
                 self._appetite.grow()
-                done += maximum
-        return again
+                left = left[maximum:]
+        for i, call in enumerate(calls):
+            if by_call[i] is None and call.last_by_subj == subjects.REST:
+                # Of ">" the server looks at its last sequence only, which may have been deleted.
+                halves = [replace(call, last_by_subj=filter_) for filter_ in ("*", "*.>")]
+                there = [message for message in self.each(halves) if message is not None]
+                by_call[i] = max(there, key=lambda message: message.sequence, default=None)
+        return by_call
 
     def _burst(
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
