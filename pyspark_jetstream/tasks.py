@@ -100,20 +100,12 @@ class Numbers(NamedTuple):
     def number(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches with that column."""
         if self.template is None:
-            return numbered(batches, "stream", self._of_stream)
+            return numbered(batches, "stream", lambda name: self.streams.get(name, 0))
         classify = Layout.of_filters("", self.template, self.partitions).classifier()
         assert classify is not None
-        return numbered(batches, "subject", self._of_subject(classify, self.template))
-
-    def _of_stream(self, name: str) -> int:
-        return self.streams.get(name, 0)
-
-    @staticmethod
-    def _of_subject(
-        classify: Callable[[str], int | None], template: str
-    ) -> Callable[[str], int | None]:
-        inside = matcher(partition_wildcard(template))
-        return lru_cache(_KNOWN_SUBJECTS)(lambda s: classify(s) if inside(s) else 0)
+        inside = matcher(partition_wildcard(self.template))
+        known = lru_cache(_KNOWN_SUBJECTS)(lambda each: classify(each) if inside(each) else 0)
+        return numbered(batches, "subject", known)
 
 
 class TaskRows(NamedTuple):

@@ -60,7 +60,6 @@ _STREAM_CONFIG: Final = record(
         "max_msgs_per_subject": _NUMBER,
         "metadata": each(text, dict),
         "mirror": _ORIGIN,
-        "mirror_direct": flag,
         "num_replicas": _NUMBER,
         "republish": record({}),
         "retention": text,

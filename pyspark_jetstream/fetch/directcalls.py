@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -286,29 +287,13 @@ class DirectCalls:
         """
         calls = list(calls)
         by_call: list[Found | None] = [None] * len(calls)
-        left = list(range(len(calls)))
+        left, again = list(range(len(calls))), list[int]()
         patience = self._patience()
-        while True:
-            again = self._in_bursts(calls, left, by_call)
-            if not again:
-                break
-            self._wait(patience, calls[again[0]])
-            left = again
-        for i, call in enumerate(calls):
-            if by_call[i] is None and call.last_by_subj == subjects.REST:
-                # Of ">" the server looks at its last sequence only, which may have been deleted.
-                halves = [replace(call, last_by_subj=filter_) for filter_ in ("*", "*.>")]
-                there = [message for message in self.each(halves) if message is not None]
-                by_call[i] = max(there, key=lambda message: message.sequence, default=None)
-        return by_call
-
-    def _in_bursts(
-        self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
-    ) -> list[int]:
-        """`_burst` of as many at a time as the server can hold for us if messages stay as large."""
-        again: list[int] = []
-        done = 0
-        while done < len(which):
+        while left or again:
+            if not left:
+                self._wait(patience, calls[again[0]])
+                left, again = again, []
+            # As many at a time as the server can hold for us if messages stay as large.
             largest = self._client.connection.max_payload
             together = self._appetite.limit(_BYTES_TOGETHER)
             sure = maximum = max(1, together // largest)
@@ -317,7 +302,7 @@ class DirectCalls:
                 most = _TOGETHER_FAR if is_far else _TOGETHER
                 maximum = max(sure, min(most, together // self._largest))
             try:
-                again += self._burst(calls, which[done : done + maximum], by_call)
+                again += self._burst(calls, left[:maximum], by_call)
             except (NotConnectedError, ProtocolError, RequestTimeoutError) as error:
                 least = 1 if isinstance(error, ProtocolError) else sure  # 1: they were too much
                 if maximum == least or not (error.retryable or least == 1):
@@ -326,29 +311,34 @@ class DirectCalls:
                 self._largest = largest
             else:
                 self._appetite.grow()
-                done += maximum
-        return again
+                left = left[maximum:]
+        for i, call in enumerate(calls):
+            if by_call[i] is None and call.last_by_subj == subjects.REST:
+                # Of ">" the server looks at its last sequence only, which may have been deleted.
+                halves = [replace(call, last_by_subj=filter_) for filter_ in ("*", "*.>")]
+                there = [message for message in self.each(halves) if message is not None]
+                by_call[i] = max(there, key=lambda message: message.sequence, default=None)
+        return by_call
 
     def _burst(
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
         """Makes these calls at one time; returns those to be made again."""
         few = self._mirrors.have_answered and self._may_ask and len(which) <= _FEW
-        if few and self._instead(calls, which, by_call):
-            which = []
+        asked = [] if few and self._instead(calls, which, by_call) else which
         again, missing, foreign = [], [], []
-        copies: dict[bytes, list[int]] = {}
-        requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
+        requests = [calls[i].request(self._js.prefix, self.stream) for i in asked]
         bound = 2 * _BYTES_TOGETHER if len(requests) > 1 else math.inf
-        replies = self._client.requests(requests, bound) if which else []
-        for i, reply in zip(which, replies, strict=True):
+        replies = self._client.requests(requests, bound) if asked else []
+        held = cache(self._mirrors.held)
+        for i, reply in zip(asked, replies, strict=True):
             got = direct(reply.headers)
             if got is not None:
-                if got.stream == self.stream.encode():
-                    by_call[i] = self._sized(found_of(got, reply.data))
-                elif calls[i].by_sequence:
-                    by_call[i] = self._sized(found_of(got, reply.data))
-                    copies.setdefault(got.stream, []).append(i)
+                name = got.stream.decode("utf-8", "replace")
+                is_copy = name != self.stream
+                origin = held(name) if is_copy and calls[i].by_sequence else None
+                if not is_copy or (origin is not None and origin.holds(got.sequence)):
+                    by_call[i] = found_of(got, reply.data)
                 else:
                     foreign.append(i)
             elif reply.status == 404:
@@ -361,25 +351,15 @@ class DirectCalls:
             else:
                 self._refused(calls[i], reply.status, reply.description)
                 again.append(i)
-        self._mirrors.have_answered |= bool(copies or foreign)
-        foreign += self._unproven(copies, by_call)
+        self._mirrors.have_answered |= bool(foreign)
         sure = [i for i in missing if self._leader or not calls[i].appended]
         self._of_leader(calls, sure, by_call)
         if self._may_ask and self._instead(calls, foreign, by_call):
             foreign = []
+        found = [message for message in (by_call[i] for i in which) if message is not None]
+        sizes = [max(1, len(message.stored) + len(message.data)) for message in found]
+        self._largest = max([self._largest, *sizes])
         return again + foreign
-
-    def _unproven(self, copies: dict[bytes, list[int]], by_call: list[Found | None]) -> list[int]:
-        """Drops what mirrors brought, by their names, that is not the stream's; its calls."""
-        back: list[int] = []
-        for name, which in copies.items():
-            held = self._mirrors.held(name.decode("utf-8", "replace"))
-            for i in which:
-                there = by_call[i]
-                if held is None or there is None or not held.holds(there.sequence):
-                    by_call[i] = None
-                    back.append(i)
-        return back
 
     def _instead(
         self, calls: Sequence[DirectCall], which: Sequence[int], by_call: list[Found | None]
@@ -399,12 +379,7 @@ class DirectCalls:
         for i, message in zip(which, messages, strict=True):
             if message is not None:
                 subject, time = message.subject.encode(), message.time.encode()
-                found = Found(subject, message.sequence, time, message.stored, message.data)
-                by_call[i] = self._sized(found)
-
-    def _sized(self, message: Found) -> Found:
-        self._largest = max(self._largest, 1, len(message.stored) + len(message.data))
-        return message
+                by_call[i] = Found(subject, message.sequence, time, message.stored, message.data)
 
     def ask(self, call: DirectCall) -> Page:
         """`answers` of one call."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
@@ -760,6 +760,26 @@ def check_direct(info: StreamInfo, option: str = "stream") -> None:
             f"'{info.name}' has direct get off; set allow_direct on it"
             f" (`nats stream edit {info.name} --allow-direct`)",
         )
+
+
+def check_past(
+    info: StreamInfo, up_to_sequence: int | None, moments: Mapping[str, Moment | None]
+) -> None:
+    """
+    Args:
+        moments: by options; they count by the server's clock, which the messages' times are of.
+
+    Raises:
+        OptionError: One lies in the future.
+    """
+    if up_to_sequence is not None and up_to_sequence > info.last_seq:
+        raise OptionError(
+            "upToSequence",
+            f"{up_to_sequence} lies in the future: stream '{info.name}' ends at {info.last_seq}",
+        )
+    for option, moment in moments.items():
+        if moment is not None and moment.resolve(info.now) > max(datetime.now(UTC), info.now):
+            raise OptionError(option, f"'{moment.text}' lies in the future")
 
 
 def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> None:

@@ -36,23 +36,19 @@ from .snapshotplanner import Snapshots
 
 @dataclass(frozen=True, slots=True)
 class BucketRead:
-    """The work of one task: messages of the bucket's stream, of some keys."""
+    """The work of one task of a history: messages of several filters."""
 
     messages: Work
-    prefix: str
-    """Prefix of the keys' subjects."""
-    keys: tuple[str, ...]
+    filters: tuple[str, ...]
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The messages, without those that only lie between."""
-        wanted = [subjects.matcher(f"{self.prefix}{key}") for key in self.keys]
+        wanted = [subjects.matcher(filter_) for filter_ in self.filters]
         for batch in kept(self.messages.batches(client)):
-            if len(wanted) > 1:
-                names = batch.column("subject").to_pylist()
-                batch = batch.filter(
-                    pa.array([any(match(name) for match in wanted) for name in names], pa.bool_())
-                )
-            yield batch
+            names = batch.column("subject").to_pylist()
+            yield batch.filter(
+                pa.array([any(match(name) for match in wanted) for name in names], pa.bool_())
+            )
 
 
 class JetStreamBucketReader(SentAsRows, NarrowedReader):
@@ -83,7 +79,7 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
             narrowing = _of_subjects(self.narrowing, prefix)
             reads = self._history if options.history else self._latest
             return [
-                ReadTask(options.connection, BucketRead(read, prefix, options.keys))
+                ReadTask(options.connection, read)
                 for read in reads(client, planned, prefix, narrowing)
             ]
 
@@ -109,7 +105,10 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         options = RangeOptions(**same, ending=ending, drop_markers=False)
         ranges = JetStreamRangeReader(options)
         ranges.narrowing = narrowing
-        return [task.work for task in ranges.partitions()]
+        works = [task.work for task in ranges.partitions()]
+        if len(planned.filters) == 1:
+            return works
+        return [BucketRead(work, planned.filters) for work in works]
 
     def _stream(self, survey: Survey) -> StreamInfo:
         bucket = self._options.bucket

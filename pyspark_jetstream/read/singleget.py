@@ -31,12 +31,12 @@ from .. import subjects
 from ..client.connection import Client, borrow
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import OptionError, PermissionsError
+from ..errors import PermissionsError
 from ..fetch.call import DirectCall
 from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
-from ..fetch.survey import check_direct, check_subjects
+from ..fetch.survey import check_direct, check_past, check_subjects
 from ..sanitize import get_logger
 from ..tasks import ReadTask, SentAsRows, TaskRows, numbered
 from .options import CallOptions
@@ -144,15 +144,5 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
             ("nextBySubject", (options.next_by_subject,)),
         ):
             check_subjects(info, option, [filter_ for filter_ in filters if filter_ is not None])
-        if options.up_to_sequence is not None and options.up_to_sequence > info.last_seq:
-            raise OptionError(
-                "upToSequence",
-                f"{options.up_to_sequence} lies in the future: stream '{info.name}' ends at"
-                f" {info.last_seq}",
-            )
-        for option, moment in (
-            ("upToTime", options.up_to_time),
-            ("startingTimestamp", options.start_time),
-        ):
-            if moment is not None and moment.resolve(info.now) > max(datetime.now(UTC), info.now):
-                raise OptionError(option, f"'{moment.text}' lies in the future")
+        moments = {"upToTime": options.up_to_time, "startingTimestamp": options.start_time}
+        check_past(info, options.up_to_sequence, moments)

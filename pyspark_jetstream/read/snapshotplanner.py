@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from ..client.blocks import lines_of
 from ..client.connection import Client
 from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import OptionError, SnapshotLossError
+from ..errors import SnapshotLossError
 from ..fetch.assumptions import takes_all
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.dataloss import report_loss
@@ -35,6 +34,7 @@ from ..fetch.decoding.markers import Headers, purges
 from ..fetch.decoding.rows import StoredBuilder, user_headers
 from ..fetch.directcalls import DirectCalls
 from ..fetch.directget import DirectRead, read_direct
+from ..fetch.survey import check_past
 from ..sanitize import get_logger
 from ..values import Moment
 from . import snapshotplan
@@ -151,17 +151,9 @@ class Snapshots:
             OptionError: It lies in the future.
         """
         info = self._js.stream_info(self._stream)
-        if up_to_sequence is not None and up_to_sequence > info.last_seq:
-            raise OptionError(
-                "upToSequence",
-                f"{up_to_sequence} lies in the future: stream '{self._stream}' ends at"
-                f" {info.last_seq}",
-            )
+        check_past(info, up_to_sequence, {"upToTime": up_to_time})
         if up_to_time is None:
             return up_to_sequence
-        # By the server's clock, which the messages' times are of.
-        if up_to_time.resolve(info.now) > max(datetime.now(UTC), info.now):
-            raise OptionError("upToTime", f"'{up_to_time.text}' lies in the future")
         following = self._js.message_get(self._stream, start_time=up_to_time.rfc3339(info.now))
         if following is not None and following.sequence == info.origin:
             logger.warning(

@@ -24,7 +24,7 @@ from .material import BETWEEN, EMPTY, OTHER_PIN, PIN, SHAPES, SID, STATUSES, del
 from .mutations import mutated
 
 _BINARY: Final = pa.binary()
-_SMALL: Final = {"_MIN_MESSAGES": 1, "_MIN_WINDOW_BYTES": 2000}
+_SMALL: Final = {"_MIN_MESSAGES": 1, "_WINDOW_BYTES": 2000}
 """So that cuts by the column are made of few messages."""
 
 

@@ -44,8 +44,7 @@ MAX_BATCH_BYTES: Final = 4 << 20
 """A record batch is closed once it holds so many bytes; one message may exceed it."""
 
 _WINDOW_BYTES: Final = 2 << 20
-_MIN_WINDOW_BYTES: Final = 16 << 10
-"""Bytes that are cut at one time: at the most, and at the least after cuts that took little."""
+"""Bytes that are cut at one time at the most."""
 
 _MIN_MESSAGES: Final = 64
 """Fewer are taken one by one, which is as fast."""
@@ -84,7 +83,6 @@ class Deliveries:
         self._halted = False
         """Whether the latest cut ended at a message of which not all was proven."""
         self._credit = _FIRST_CREDIT
-        self._window = _WINDOW_BYTES
 
     def __len__(self) -> int:
         return self._rows
@@ -171,9 +169,8 @@ class Deliveries:
             return 0
         room = _MOST_ROWS - self._rows
         # Not much more than there is room for: what is cut in vain is cut again.
-        size = min(
-            self._window, self._credit, len(buffer) - pos, (room + room // 64 + 2) * self._size
-        )
+        most = min(_WINDOW_BYTES, (room + room // 64 + 2) * self._size)
+        size = min(most, self._credit, len(buffer) - pos)
         if size < _MIN_MESSAGES * self._size:
             return 0
         before, tokens = self._shape
@@ -186,11 +183,6 @@ class Deliveries:
             found = cut(window, words, tokens, pin_tail, room, self._keep_headers)
         except ValueError:  # Arrow's, too: facts that are no numbers, which one by one are an error
             found = None
-        if 4 * (found.size if found else 0) >= size:
-            self._window = min(_WINDOW_BYTES, self._window * 2)
-        else:
-            least = max(_MIN_WINDOW_BYTES, 2 * _MIN_MESSAGES * self._size)
-            self._window = max(least, self._window // 2)
         if found is None:
             return 0
         self._close()

@@ -19,12 +19,12 @@ from pyspark_jetstream.client.connection import borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.options import parse_read
-from pyspark_jetstream.read.buckets import BucketRead, JetStreamBucketReader
+from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, bounds
 from pyspark_jetstream.read.snapshotplan import unpack
 from pyspark_jetstream.read.snapshotread import PickRead
-from pyspark_jetstream.tasks import ReadTask, TaskRows, Work
+from pyspark_jetstream.tasks import ReadTask, TaskRows
 
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan
@@ -104,12 +104,21 @@ class SnapshotSource:
         chunks: list[dict[str, Any]] = []
         layout: Layout | None = None
         for number, task in enumerate(reader.partitions()):
-            pick = _pick_of(task.work)
+            pick = task.work
+            if not isinstance(pick, PickRead):
+                raise BackfillError(
+                    f"a snapshot plans {pick!r}, which is no piece of it; report this"
+                )
             sequences[pick.stream] = pick.up_to
             # In a place of this run: another one that plans now does not meet it.
             place = journal.scratch(f"piece-{number:05d}")
             journal.storage.write(place, pick.plan)
-            piece = {"path": place, "messages": unpack(pick.plan).num_rows} | _document(task.work)
+            piece = {
+                "path": place,
+                "messages": unpack(pick.plan).num_rows,
+                "headers": pick.include_headers,
+                "partition": pick.partition,
+            }
             layout = pick.layout
             last = chunks[-1] if chunks else None
             if (
@@ -172,36 +181,17 @@ class SnapshotSource:
                 f"{storage.path(piece['path'])} is gone; has another run of this backfill ended?"
             )
         parsed = self._parsed
-        work: Work = PickRead(
+        work = PickRead(
             stream=stream,
             plan=packed,
             up_to=up_to,
-            include_headers=piece["headers"],
+            include_headers=piece["headers"] or parsed.drop_markers,
             fail_on_data_loss=parsed.fail_on_data_loss,
             layout=layout,
             partition=piece["partition"],
             on_invalid_subject=parsed.on_invalid_subject,
         )
-        if isinstance(parsed, BucketOptions):
-            work = BucketRead(work, piece["prefix"], parsed.keys)
         return ReadTask(parsed.connection, work)
-
-
-def _pick_of(work: Work) -> PickRead:
-    pick = work.messages if isinstance(work, BucketRead) else work
-    if not isinstance(pick, PickRead):
-        raise BackfillError(f"a snapshot plans {work!r}, which is no piece of it; report this")
-    return pick
-
-
-def _document(work: Work) -> dict[str, Any]:
-    """A task's work as JSON: all but its messages."""
-    pick = _pick_of(work)
-    return {
-        "headers": pick.include_headers,
-        "partition": pick.partition,
-        "prefix": work.prefix if isinstance(work, BucketRead) else None,
-    }
 
 
 def _planned(

@@ -216,7 +216,7 @@ def test_what_was_sent_is_taken(monkeypatch, make, minimum, seed, tail):
     """
     monkeypatch.setattr(deliveries, "_MIN_MESSAGES", minimum)
     if minimum == 1:
-        monkeypatch.setattr(deliveries, "_MIN_WINDOW_BYTES", 2000)
+        monkeypatch.setattr(deliveries, "_WINDOW_BYTES", 2000)
     rng = random.Random(seed)
     messages = make(rng, 1500)
     frames = [sent(m, i, 1500 - i, tail) for i, m in enumerate(messages, 1)]
