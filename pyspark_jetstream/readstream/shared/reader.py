@@ -57,6 +57,12 @@ from .streams import GONE, SharedStreams
 
 logger = get_logger(__name__)
 
+_FEW: Final = 8
+"""Consumers up to which an idle query waits at all of them."""
+
+_LOOKS_A_SECOND: Final = 50
+"""Of more it looks at so many a second, once all that their streams hold is acknowledged."""
+
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
 
@@ -134,6 +140,8 @@ class ClaimDriver(Driver):
         self.member: GroupMember | None = None
         """None before the consumers are there."""
         self._budget = Budget()
+        self._acked: tuple[Mapping[str, StreamInfo], float] | None = None
+        """Streams as they were when all that they held was acknowledged, and when that was."""
         self._paused: Mapping[str, str] = {}
         """By partition until when its consumer is paused, as the log says."""
         self._planned: _Planned | None = None
@@ -163,6 +171,8 @@ class ClaimDriver(Driver):
         before = self._offset(start)
         self._begin_reports(str(self._options.consumer))
         member = self._join(before)
+        if self._is_idle():
+            return start
         if self._budget.is_frozen and self._budget.left is None:
             waiting = self.claimant.infos().values()
             # What others hold is among them; of that nothing is dealt out.
@@ -187,6 +197,8 @@ class ClaimDriver(Driver):
         self._survey.check_coverage(self._streams.infos)
         if not claims:
             self._note(None, look)
+            is_acked = _are_acked(self._layout, look)
+            self._acked = (self._streams.infos, look.at) if is_acked else None
             return start
         end = ClaimedOffset(
             policy=self._sharing.policy,
@@ -202,6 +214,22 @@ class ClaimDriver(Driver):
         self._planned = _Planned(dict(start), end, time.monotonic())
         self._note(end, look)
         return end.to_json()
+
+    def _is_idle(self) -> bool:
+        """
+        Whether nothing has come to many streams since all that they held was acknowledged: then
+        there is nothing to claim, for whatever reason. Waits a moment if so.
+        """
+        if self._acked is None or len(self._layout) <= _FEW:
+            return False
+        streams, at = self._acked
+        if time.monotonic() - at < len(self._layout) / _LOOKS_A_SECOND:
+            self._streams.look_at_streams()
+            if _ends(self._streams.infos) == _ends(streams):
+                time.sleep(WAIT_S)
+                return True
+        self._acked = None
+        return False
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         if start == end:  # the first batch of a query that had nothing to claim
@@ -460,6 +488,21 @@ class ClaimDriver(Driver):
             " with a new checkpointLocation",
         )  # fmt: skip
         return offset
+
+
+def _ends(streams: Mapping[str, StreamInfo]) -> dict[str, tuple[str, int]]:
+    return {name: (info.created, info.last_seq) for name, info in streams.items()}
+
+
+def _are_acked(layout: Layout, look: ServerView[str]) -> bool:
+    """Whether the consumers have delivered all that their streams hold, and nothing is open."""
+
+    def is_acked(name: str, stream: str) -> bool:
+        info, of = look.consumers.get(name), look.streams.get(stream)
+        is_at_end = info is not None and of is not None and info.stream_seq >= of.last_seq
+        return is_at_end and info is not None and not info.num_ack_pending
+
+    return all(is_acked(name, p.stream) for name, p in partitions_of(layout).items())
 
 
 V = TypeVar("V")
