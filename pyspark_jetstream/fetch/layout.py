@@ -99,6 +99,11 @@ class Layout:
         """What each partition is, as an offset has it."""
         return tuple((p.stream,) if p.filter is None else (p.stream, p.filter) for p in self)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the partitions are called where they may come and go: streams, or their numbers."""
+        return tuple(p.stream if self.is_several else str(p.index) for p in self)
+
     def within(self, index: int) -> tuple[Layout, int]:
         """
         What the stream of a partition holds, and which of it that is: the number that its rows
