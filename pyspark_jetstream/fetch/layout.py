@@ -104,6 +104,11 @@ class Layout:
         moved = (replace(partition, stream=name) for partition in self.partitions)
         return replace(self, partitions=tuple(moved))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the partitions are called where they may come and go: streams, or their numbers."""
+        return tuple(p.stream if self.is_several else str(p.index) for p in self)
+
     def within(self, index: int) -> tuple[Layout, int]:
         """
         What the stream of a partition holds, and which of it that is: the number that its rows

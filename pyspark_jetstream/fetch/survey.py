@@ -329,7 +329,6 @@ class Survey:
         consumers: Mapping[K, tuple[str, str]],
         of: Collection[str] | None = None,
         known: Mapping[str, StreamInfo] | None = None,
-        may_change: bool = True,
     ) -> ServerView[K]:
         """
         The streams and, by partition, these (stream, consumer), in one round trip.
@@ -338,9 +337,8 @@ class Survey:
             of: the streams that are asked for; None for all.
             known: the others; they are asked for, too, where another server answers than did then,
                 or another run of it.
-            may_change: whether of several streams some come, and some go.
         """
-        if self._options.several is not None and may_change:
+        if self._options.several is not None:
             there = self._several(self._options.several)
             self._server = str(self._client.connection.info.get("server_id"))
             at = {p: consumer for p, consumer in consumers.items() if consumer[0] in there}

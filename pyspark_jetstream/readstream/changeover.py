@@ -1,7 +1,14 @@
 """
-The cut between two layouts of a query's partitions, by the sequences of the stream that both copy.
+A query's way from one layout of its partitions to another, under the same checkpoint.
 
-Must not know: batches; what is done with the cut is `changing`.
+Both layouts are copies of one stream, or that stream itself. One message of it is the *cut*: the
+old layout is read up to it, then the new one from behind it. It stands in the offsets that Spark
+logs, so a run that is killed is taken up by the next one.
+
+* *Drain*: batches of the old layout end at the cut at the latest.
+* *Switch*: when nothing is left before the cut, a batch without rows begins in the old layout and
+  ends in the new one. All rows of the old layout are in committed batches by then, and none of the
+  new one is, so the order of each subject holds.
 """
 
 from __future__ import annotations
@@ -15,9 +22,8 @@ from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch.layout import Layout, replacing
 from ..sanitize import get_logger
-from .changing import Change
 from .copies import Copies
-from .offsets import Offset, check_filters, check_layout
+from .offsets import Change, Offset, check_filters, check_layout
 from .options import SourceOptions
 
 logger = get_logger(__name__)

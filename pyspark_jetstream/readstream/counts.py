@@ -149,7 +149,8 @@ class ReadCounts(_Counts):
         super().__init__(query, run)
         self._stream = Bounded(MAX_STREAMS)
         self._layout: Layout | None = None
-        self._partitions: dict[int, Labels] = {}
+        self._partitions: dict[str, Labels] = {}
+        """By name (`Layout.names`)."""
         self._doubted: dict[tuple[str, Labels], int] = {}
         self.take(layout)
 
@@ -162,7 +163,8 @@ class ReadCounts(_Counts):
             return
         self._layout = layout
         before = set(self._partitions.values())
-        self._partitions = {p.index: self._labels(p, layout.is_several) for p in layout}
+        of = [self._labels(p, layout.is_several) for p in layout]
+        self._partitions = dict(zip(layout.names, of, strict=True))
         gone = before.difference(self._partitions.values())
         for metric in READ_METRICS:
             if metric.kind == "gauge":
@@ -188,11 +190,11 @@ class ReadCounts(_Counts):
             self._values.pop(metrics.READ_LAG.name, None)
             self._values.pop(metrics.READ_BATCH.name, None)
 
-    def set_lag(self, messages: Mapping[int, int]) -> None:
+    def set_lag(self, messages: Mapping[str, int]) -> None:
         """By partition, the messages behind the last batch that was planned."""
         self._stand(metrics.READ_LAG, messages)
 
-    def set_under_way(self, messages: Mapping[int, int]) -> None:
+    def set_under_way(self, messages: Mapping[str, int]) -> None:
         """By partition, the messages of the batch under way; 0 for partitions that are left out."""
         self._stand(metrics.READ_BATCH, dict.fromkeys(self._partitions, 0) | dict(messages))
 
@@ -200,7 +202,7 @@ class ReadCounts(_Counts):
         """A batch that had rows is committed."""
         self._observe(metrics.READ_BATCH_TIME, seconds)
 
-    def set_pins(self, partition: int, report: Mapping[str, Any]) -> None:
+    def set_pins(self, partition: str, report: Mapping[str, Any]) -> None:
         """The pins of one partition, as in `Pins.report`."""
         labels = self._partitions[partition]
         self._set(metrics.READ_PINNED, labels, int(report["pinned"] is not None))
@@ -209,38 +211,38 @@ class ReadCounts(_Counts):
         for reason in _UNPINS:
             self._reach(metrics.READ_UNPINS, (*labels, reason), report["unpins"][reason])
 
-    def set_paused(self, partition: int, is_paused: bool) -> None:
+    def set_paused(self, partition: str, is_paused: bool) -> None:
         """Whether the consumer of a partition is paused."""
         self._set(metrics.READ_PAUSED, self._partitions[partition], int(is_paused))
 
-    def add_claims(self, partition: int, deliveries: Iterable[int]) -> None:
+    def add_claims(self, partition: str, deliveries: Iterable[int]) -> None:
         """Adds claims, of each how often its message was delivered."""
         counts = list(deliveries)
         labels = self._partitions[partition]
         self._series(metrics.READ_CLAIMS, labels)[0] += len(counts)
         self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
 
-    def add_left(self, partition: int, reason: str, messages: int) -> None:
+    def add_left(self, partition: str, reason: str, messages: int) -> None:
         """Adds claims that are left: of others' batches that are `open`, or of `committed` ones."""
         self._series(metrics.READ_CLAIMS_LEFT, (*self._partitions[partition], reason))[0] += (
             messages
         )
 
-    def add_lost(self, messages: Mapping[int, int]) -> None:
+    def add_lost(self, messages: Mapping[str, int]) -> None:
         """By partition, messages of a batch that was given up while the query was away."""
         for partition, count in messages.items():
             self._series(metrics.READ_CLAIMS_LOST, self._partitions[partition])[0] += count
 
-    def set_dead_letters(self, stored: Mapping[int, int]) -> None:
+    def set_dead_letters(self, stored: Mapping[str, int]) -> None:
         """Notes the dead letters stored so far, by partition."""
         for partition, count in stored.items():
             self._set(metrics.READ_DEAD_LETTERS, self._partitions[partition], count)
 
-    def set_ack_pending(self, messages: Mapping[int, int]) -> None:
+    def set_ack_pending(self, messages: Mapping[str, int]) -> None:
         """By partition, claims of all who share the consumer."""
         self._stand(metrics.READ_ACK_PENDING, messages)
 
-    def set_awaiting(self, messages: Mapping[int, int]) -> None:
+    def set_awaiting(self, messages: Mapping[str, int]) -> None:
         """By partition, messages that wait for redelivery."""
         self._stand(metrics.READ_AWAITING, messages)
 
@@ -258,7 +260,7 @@ class ReadCounts(_Counts):
     def _set(self, metric: Metric, labels: Labels, value: int) -> None:
         self._series(metric, labels)[0] = value
 
-    def _stand(self, metric: Metric, values: Mapping[int, int]) -> None:
+    def _stand(self, metric: Metric, values: Mapping[str, int]) -> None:
         sums: dict[Labels, int] = {}
         for partition, value in values.items():
             labels = self._partitions[partition]

@@ -28,7 +28,6 @@ from ..client.info import Mark
 from ..errors import OffsetError
 from ..fetch.assumptions import Made
 from ..fetch.layout import Layout, Place, SubjectPartition
-from .changing import Change
 
 VERSION: Final = 2
 """
@@ -40,6 +39,28 @@ _KEYS: Final = frozenset(
     ("version", "consumer", "query", "streams", "marks", "filters", "consumers", "layout")
     + ("base", "sequences", "idle", "resumed", "split", "change")
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The layout that a query goes over to, and the message up to which it reads the old one."""
+
+    to: Layout
+    cut: Mapping[str, int]
+    """By stream of either layout the last sequence up to the cut."""
+    created: Mapping[str, str]
+    """Creation times of the new layout's streams, by name."""
+
+    def upto(self, of: Layout, sequences: Sequence[int]) -> tuple[int, ...]:
+        """End of the old layout's read; a partition may stand behind it already."""
+        return tuple(
+            max(at, self.cut[partition.stream]) for partition, at in zip(of, sequences, strict=True)
+        )
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """The query's start in the new layout, by partition."""
+        return tuple(self.cut[partition.stream] for partition in self.to)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,23 +102,21 @@ class _RunEnd:
         Raises:
             OptionError: `endingOffsets` names a partition that there is not.
         """
-        self._offsets: dict[int, int] = {}
-        """By partition the sequence beyond which it is not read."""
-        self._of_streams = {
-            stream: int(word)
-            for stream, of in options.ending.streams.items()
-            if not isinstance(word := of[0], Moment) and word != LATEST
-        }
-        """Likewise, where several streams are read, by stream."""
-        self._streams: dict[str, int] | None = None
-        """Likewise by stream, of a run that ends at what is there."""
-        for index, word in options.ending.sequences.items():
+        for index in options.ending.sequences:
             if index >= partitions:
                 raise OptionError(
                     "endingOffsets", f"partition {index} is none of 0 to {partitions - 1}"
                 )
-            if word != LATEST:
-                self._offsets[index] = int(word)
+        of_streams = {stream: of[0] for stream, of in options.ending.streams.items()}
+        self._fixed = {
+            of: int(word)
+            for words in (options.ending.sequences, of_streams)
+            for of, word in words.items()
+            if not isinstance(word, Moment) and word != LATEST
+        }
+        """By partition, or of several streams by stream, the sequence beyond which none is read."""
+        self._streams: dict[str, int] | None = None
+        """Likewise by stream, of a run that ends at what is there."""
 
     def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
         """The run ends at what these streams hold, but for those of which that is known."""
@@ -138,13 +136,12 @@ class _RunEnd:
         """The last sequence to read of a partition whose stream ends at `last_seq`."""
         if self._streams is not None:  # one that came since may have the name of one that is read
             last_seq = min(last_seq, self._streams.get(stream, 0))
-        last_seq = min(last_seq, self._of_streams.get(stream, last_seq))
-        return min(last_seq, self._offsets.get(partition, last_seq))
+        return min(last_seq, *(self._fixed.get(of, last_seq) for of in (partition, stream)))
 
     def fixed(self, layout: Layout) -> dict[int, int]:
         """By partition of a layout the sequence beyond which it is not read."""
-        of_streams = {p.index: self._of_streams.get(p.stream) for p in layout}
-        return self._offsets | {i: end for i, end in of_streams.items() if end is not None}
+        found = [(p.index, of) for p in layout for of in (p.index, p.stream)]
+        return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
 class _LagLook:
@@ -649,7 +646,7 @@ class RangeDriver(Driver):
             return False
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now
-        pending = sum(_counts(there, offset, upto).values())
+        pending = sum(_counts(there, offset, upto))
         if pending >= minimum or now - self._waiting_since >= self._options.max_trigger_delay_s:
             return False
         time.sleep(_IDLE_WAIT_S)
@@ -681,13 +678,14 @@ class RangeDriver(Driver):
         self._lag.planned = end if self._turn.holds else None
         if self._lag.planned is not None:
             counts.take(self._layout)
-            counts.set_lag(_counts(left, end, self._ends(end, self._infos)))
+            counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
             self._lag.planned = plan.end
             counts.take(self._layout)
-            counts.set_under_way(_counts(plan.counts, plan.start, plan.end.sequences))
+            messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
+            counts.set_under_way(messages)
 
         self._count(count, soon=True)
 
@@ -710,7 +708,7 @@ class RangeDriver(Driver):
         def count(counts: ReadCounts) -> None:
             if self._lag.planned is planned:
                 counts.take(survey.layout)
-                counts.set_lag(_counts(left, end, upto))
+                counts.set_lag(_named(survey.layout, left, end, upto))
 
         self._count(count)
         reads = [
@@ -730,14 +728,20 @@ class RangeDriver(Driver):
         for partition in () if self._options.read_mode == "direct" else self._layout:
             report = self._durables.report(partition.index)
             is_paused = "pausedUntil" in report or partition.index in self._lag.paused
-            counts.set_paused(partition.index, is_paused)
+            counts.set_paused(str(partition.index), is_paused)
             if "pinned" in report:
-                counts.set_pins(partition.index, report)
+                counts.set_pins(str(partition.index), report)
 
 
-def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> dict[int, int]:
-    """By partition; where the server cannot count, sequences."""
-    return {
-        index: max(0, end[index] - start.sequences[index]) if count is None else count
+def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> list[int]:
+    """Of each partition; where the server cannot count, sequences."""
+    return [
+        max(0, end[index] - start.sequences[index]) if count is None else count
         for index, count in enumerate(counts)
-    }
+    ]
+
+
+def _named(
+    layout: Layout, counts: Sequence[int | None], start: Offset, end: Sequence[int]
+) -> dict[str, int]:
+    return dict(zip(layout.names, _counts(counts, start, end), strict=True))

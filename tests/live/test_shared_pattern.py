@@ -15,6 +15,7 @@ import pytest
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, ReadError
 from pyspark_jetstream.publish.metrics import READ_LAG
 from pyspark_jetstream.readstream.counts import ReadCounts
+from pyspark_jetstream.readstream.shared import reader as shared_reader
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
@@ -435,6 +436,50 @@ def test_metrics_of_streams_that_come_and_go(
         assert isinstance(counts, ReadCounts)
         lags = counts._values[READ_LAG.name]
     assert {labels[1] for labels in lags} == {tenants.name("b"), tenants.name("c")}
+
+
+def test_who_waits_at_many_streams_asks_for_the_streams_alone(
+    tenants: Tenants, member: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Where all that many streams hold is acknowledged nothing comes by a claim, for whatever reason:
+    until a stream has more no consumer is asked. While others hold messages, which may come back,
+    each is.
+    """
+    monkeypatch.setattr(shared_reader, "_LOOKS_A_SECOND", 1e-6)  # the test may take long
+    names = [f"s{number}" for number in range(10)]
+    tenants.make(*names)
+    tenants.fill(*names, count=1)
+    one, other = member(maxRecordsPerTrigger=100), member(maxRecordsPerTrigger=100)
+    one.drain()
+    claims = counted(monkeypatch, one.reader.driver.claimant)
+
+    eventually(lambda: (one.step(), one.reader.driver._acked)[1])
+    claims.clear()
+    assert [one.step() for _ in range(3)] == [0, 0, 0] and not claims
+    tenants.fill("s7", count=2)
+    eventually(one.step)
+    assert claims and places(one) == every(tenants, **dict.fromkeys(names, 1) | {"s7": 3})
+    one.drain()
+    tenants.fill("s3", count=1)
+    other.plan()
+    eventually(lambda: other.reader.driver.member.heartbeats.held() and not one.step())
+    claims.clear()
+    one.step()
+    assert claims, "what another query has may come back"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, claimant: Any) -> list[int]:
+    """The limits of the claims that are made from now on."""
+    limits: list[int] = []
+    claim = claimant.claim
+
+    def counting(limit: int, wait_s: float) -> Any:
+        limits.append(limit)
+        return claim(limit, wait_s)
+
+    monkeypatch.setattr(claimant, "claim", counting)
+    return limits
 
 
 def test_an_error_names_the_stream() -> None:

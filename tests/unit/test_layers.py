@@ -74,7 +74,7 @@ PURE = {
     "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
-    "readstream.changing", "readstream.counts", "readstream.offsets", "readstream.options",
+    "readstream.counts", "readstream.offsets", "readstream.options",
     "readstream.pinned.ownership",
     "readstream.standby", "readstream.shared.claims", "readstream.shared.fence",
     "readstream.shared.manyclaims",

@@ -27,7 +27,6 @@ from typing import Any, Final, NamedTuple
 
 from ...client.info import Mark
 from ...errors import OffsetError
-from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.planning import split_range
 from ..offsets import VERSION, check_written, marks_json, marks_of
 
@@ -103,11 +102,6 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     for sequence, deliveries in latest.items():
         by_count.setdefault(deliveries, []).append(sequence)
     return {count: ranges_of(by_count[count]) for count in sorted(by_count)}
-
-
-def partitions_of(layout: Layout) -> dict[str, SubjectPartition]:
-    """The partitions of a query by what offsets and records call them."""
-    return {p.stream if layout.is_several else str(p.index): p for p in layout}
 
 
 def shared_name(prefix: str, partition: str, is_several: bool) -> str:

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
@@ -48,14 +48,20 @@ from ..options import Sharing
 from .acks import IN_PROGRESS, ack
 from .claimant import Claimant
 from .claimedread import ClaimedRead
-from .claims import ClaimedOffset, gathered, length, partitions_of, pieces
+from .claims import ClaimedOffset, gathered, length, pieces
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
 from .openbatches import OpenBatches, entered
 from .poison import Poison
-from .streams import GONE, SharedStreams
+from .streams import SharedStreams
 
 logger = get_logger(__name__)
+
+_FEW: Final = 8
+"""Consumers up to which an idle query waits at all of them."""
+
+_LOOKS_A_SECOND: Final = 50
+"""Of more it looks at so many a second, once all that their streams hold is acknowledged."""
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
@@ -134,6 +140,8 @@ class ClaimDriver(Driver):
         self.member: GroupMember | None = None
         """None before the consumers are there."""
         self._budget = Budget()
+        self._acked: tuple[Mapping[str, StreamInfo], float] | None = None
+        """Streams as they were when all that they held was acknowledged, and when that was."""
         self._paused: Mapping[str, str] = {}
         """By partition until when its consumer is paused, as the log says."""
         self._planned: _Planned | None = None
@@ -163,6 +171,8 @@ class ClaimDriver(Driver):
         before = self._offset(start)
         self._begin_reports(str(self._options.consumer))
         member = self._join(before)
+        if self._is_idle():
+            return start
         if self._budget.is_frozen and self._budget.left is None:
             waiting = self.claimant.infos().values()
             # What others hold is among them; of that nothing is dealt out.
@@ -187,6 +197,8 @@ class ClaimDriver(Driver):
         self._survey.check_coverage(self._streams.infos)
         if not claims:
             self._note(None, look)
+            is_acked = _are_acked(self._layout, look)
+            self._acked = (self._streams.infos, look.at) if is_acked else None
             return start
         end = ClaimedOffset(
             policy=self._sharing.policy,
@@ -202,6 +214,22 @@ class ClaimDriver(Driver):
         self._planned = _Planned(dict(start), end, time.monotonic())
         self._note(end, look)
         return end.to_json()
+
+    def _is_idle(self) -> bool:
+        """
+        Whether nothing has come to many streams since all that they held was acknowledged: then
+        there is nothing to claim, for whatever reason. Waits a moment if so.
+        """
+        if self._acked is None or len(self._layout) <= _FEW:
+            return False
+        streams, at = self._acked
+        if time.monotonic() - at < len(self._layout) / _LOOKS_A_SECOND:
+            self._streams.look_at_streams()
+            if _ends(self._streams.infos) == _ends(streams):
+                time.sleep(WAIT_S)
+                return True
+        self._acked = None
+        return False
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         if start == end:  # the first batch of a query that had nothing to claim
@@ -312,17 +340,8 @@ class ClaimDriver(Driver):
             DataLossError: A stream or a consumer is gone, or not the one that the run before had
                 joined (`failOnDataLoss`).
         """
-        for name, created in offset.streams.items():
-            info = self._streams.infos.get(name)
-            if info is None:
-                self._lost(name, 0, GONE)
-            elif info.created != created:
-                self._lost(
-                    name,
-                    0,
-                    f"the stream was made anew at {info.created}; the checkpoint knows the one of"
-                    f" {created}",
-                )
+        anew = "; the checkpoint knows the one of {}"
+        self._streams.check_there(self._streams.infos, offset.streams, anew)
         for consumer in self.claimant.missing():
             if consumer.stream not in offset.streams:
                 continue  # it came since
@@ -396,8 +415,9 @@ class ClaimDriver(Driver):
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
-            counts.take(self._layout)
-            counts.set_dead_letters(dict(_numbered(self._layout, self._poison.stored)))
+            stored, of = self._poison.stored, self._layout
+            counts.take(of)
+            counts.set_dead_letters({name: stored[name] for name in of.names if name in stored})
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
@@ -462,24 +482,28 @@ class ClaimDriver(Driver):
         return offset
 
 
-V = TypeVar("V")
+def _ends(streams: Mapping[str, StreamInfo]) -> dict[str, tuple[str, int]]:
+    return {name: (info.created, info.last_seq) for name, info in streams.items()}
 
 
-def _numbered(of: Layout, values: Mapping[str, V]) -> Iterator[tuple[int, V]]:
-    """What is known of these partitions, by their numbers."""
-    for name, partition in partitions_of(of).items():
-        if name in values:
-            yield partition.index, values[name]
+def _are_acked(layout: Layout, look: ServerView[str]) -> bool:
+    """Whether the consumers have delivered all that their streams hold, and nothing is open."""
+
+    def is_acked(name: str, stream: str) -> bool:
+        info, of = look.consumers.get(name), look.streams.get(stream)
+        is_at_end = info is not None and of is not None and info.stream_seq >= of.last_seq
+        return is_at_end and info is not None and not info.num_ack_pending
+
+    return all(is_acked(name, p.stream) for name, p in zip(layout.names, layout, strict=True))
 
 
 def _count_dealt(counts: ReadCounts, dealt: Dealt, of: Layout) -> None:
     """Whose the messages are that the query was dealt, of these partitions."""
     counts.take(of)
-    for index, taken in _numbered(of, dealt.mine):
-        counts.add_claims(index, [claim.deliveries for claim in taken])
-    for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
-        for index, sequences in _numbered(of, left):
-            counts.add_left(index, reason, len(sequences))
+    for name in of.names:
+        counts.add_claims(name, [claim.deliveries for claim in dealt.mine.get(name, ())])
+        counts.add_left(name, "open", len(dealt.theirs.get(name, ())))
+        counts.add_left(name, "committed", len(dealt.settled.get(name, ())))
 
 
 def _count_batch(
@@ -487,7 +511,7 @@ def _count_batch(
 ) -> None:
     """A batch of so many messages, by partition, begins, or was given up."""
     counts.take(of)
-    there = dict(_numbered(of, messages))
+    there = {name: messages[name] for name in of.names if name in messages}
     counts.set_under_way({} if is_lost else there)
     counts.add_lost(there if is_lost else {})
 
@@ -503,9 +527,10 @@ def _stand(
     acknowledged, and, if that is known now, those that wait for redelivery.
     """
     counts.take(of)
-    there = dict(_numbered(of, infos))
-    counts.set_awaiting({i: n for i, n in _numbered(of, awaiting or {}) if i in there})
-    counts.set_lag({index: info.num_pending for index, info in there.items()})
-    counts.set_ack_pending({index: info.num_ack_pending for index, info in there.items()})
-    for index, info in there.items():
-        counts.set_paused(index, info.pause_s > 0)
+    there = {name: infos[name] for name in of.names if name in infos}
+    awaiting = awaiting or {}
+    counts.set_awaiting({name: awaiting[name] for name in there if name in awaiting})
+    counts.set_lag({name: info.num_pending for name, info in there.items()})
+    counts.set_ack_pending({name: info.num_ack_pending for name, info in there.items()})
+    for name, info in there.items():
+        counts.set_paused(name, info.pause_s > 0)

@@ -19,14 +19,12 @@ from ...values import EARLIEST, Starting
 from ..driver import lasting
 from ..options import SourceOptions
 from .claimant import Claimant
-from .claims import ClaimedOffset, SharedConsumer, partitions_of, shared_name
+from .claims import ClaimedOffset, SharedConsumer, shared_name
 
 _LOOKS: Final = 5
 """Looks at several streams, while others are deleted amid each."""
 
 T = TypeVar("T")
-
-GONE: Final = "the stream was deleted, with what was not read of it"
 
 
 class SharedStreams:
@@ -106,7 +104,7 @@ class SharedStreams:
     @property
     def partitions(self) -> dict[str, SubjectPartition]:
         """The partitions whose streams are there."""
-        return partitions_of(self._survey.layout)
+        return dict(zip(self._survey.layout.names, self._survey.layout, strict=True))
 
     def remember(self, streams: Mapping[str, str]) -> None:
         """Notes the consumers of several streams of a batch, by creation time; some may be gone."""
@@ -172,14 +170,8 @@ class SharedStreams:
         for name, created in known.items():
             if name not in streams:
                 self._deleted[name] = created
-                self._lost(name, 0, GONE)
-            elif streams[name].created != created:
-                self._lost(
-                    name,
-                    0,
-                    f"the stream was made anew at {streams[name].created}, while the query ran;"
-                    f" what was not read of the one of {created} is gone",
-                )
+        anew = ", while the query ran; what was not read of the one of {} is gone"
+        self.check_there(streams, known, anew)
         self.check_taken_back()
         self._claimant.take(self._consumers())
         if self._has_joined and self._known != self.created:
@@ -257,6 +249,26 @@ class SharedStreams:
                 is_whole = not skips and partition.stream not in where.streams
                 starts[name] = None if is_whole else at[name] + 1
         return starts
+
+    def check_there(
+        self, there: Mapping[str, StreamInfo], known: Mapping[str, str], anew: str
+    ) -> None:
+        """
+        Args:
+            there: the streams there are.
+            known: creation times of streams, by name.
+            anew: what that means if one was made anew, with a place for its creation time then.
+
+        Raises:
+            DataLossError: One was deleted or made anew since (`failOnDataLoss`).
+        """
+        for name, created in known.items():
+            info = there.get(name)
+            if info is None:
+                self._lost(name, 0, "the stream was deleted, with what was not read of it")
+            elif info.created != created:
+                what = f"the stream was made anew at {info.created}"
+                self._lost(name, 0, what + anew.format(created))
 
     def check_taken_back(self) -> None:
         """

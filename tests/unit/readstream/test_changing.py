@@ -24,8 +24,7 @@ from typing import NamedTuple
 import pytest
 
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
-from pyspark_jetstream.readstream.changing import Change
-from pyspark_jetstream.readstream.offsets import Offset, begins
+from pyspark_jetstream.readstream.offsets import Change, Offset, begins
 
 Rows = tuple[tuple[int, int], ...]
 """Key and number of each message, in an order that its partitions allow."""

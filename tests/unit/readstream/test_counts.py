@@ -136,9 +136,9 @@ def test_streams_that_come_and_go():
     the counts stay and the lag does not. What consumers have is not there.
     """
     counts = ReadCounts("q", "r", Layout.of_streams(["A", "B"]))
-    counts.set_lag({0: 5, 1: 7})
+    counts.set_lag({"A": 5, "B": 7})
     counts.take(Layout.of_streams(["B", "C"]))
-    counts.set_lag({0: 3})
+    counts.set_lag({"B": 3})
 
     assert said(counts, "lag_messages") == {("q", "B", "0"): (3,)}
     assert said(counts, "rows_total") == {("q", stream, "0"): (0,) for stream in "ABC"}
@@ -154,8 +154,8 @@ def test_more_streams_than_are_told_apart():
     names = [f"a-tenant-with-a-name-{number}" for number in range(MAX_STREAMS + 3)]
     counts = ReadCounts("q", "r", Layout.of_streams(names[:-1]))
     counts.take(Layout.of_streams(names))
-    counts.set_lag(dict.fromkeys(range(len(names)), 4))
-    counts.set_under_way(dict.fromkeys(range(len(names)), 4))
+    counts.set_lag(dict.fromkeys(names, 4))
+    counts.set_under_way(dict.fromkeys(names, 4))
     rest = ("q", UNKNOWN, UNKNOWN)
 
     for short, each, sum_ in (("lag_messages", 4, 12), ("rows_total", 0, 0)):
@@ -196,7 +196,7 @@ def test_one_query_says_its_gauges_alone():
     reports = Reports(silent_s=30)
     for now, (query, run, lag) in enumerate([("q", "a", 7), ("other", "b", 1), ("q", "c", 5)]):
         counts = driver(query, run)
-        counts.set_lag({0: lag, 1: lag})
+        counts.set_lag({"0": lag, "1": lag})
         reports.take(Report.decode(counts.report()), now)
 
     total = total_of(reports, 3)
@@ -213,8 +213,8 @@ def test_lag_and_the_batch_under_way():
     0.
     """
     counts = driver()
-    counts.set_lag({0: 5, 1: -1})
-    counts.set_under_way({1: 8})
+    counts.set_lag({"0": 5, "1": -1})
+    counts.set_under_way({"1": 8})
 
     assert said(counts, "lag_messages") == {FIRST: (5,), SECOND: (0,)}
     assert said(counts, "batch_messages") == {FIRST: (0,), SECOND: (8,)}
@@ -228,14 +228,14 @@ def test_a_query_that_waits_stands_nowhere():
     checkpoint.
     """
     counts = driver()
-    counts.set_lag({0: 5, 1: 5})
+    counts.set_lag({"0": 5, "1": 5})
     counts.set_under_way({})
     counts.set_active(False)
 
     assert said(counts, "active") == {("q",): (0,)}
     assert said(counts, "lag_messages") == said(counts, "batch_messages") == {}
     counts.set_active(True)
-    counts.set_lag({0: 1})
+    counts.set_lag({"0": 1})
     assert said(counts, "active") == {("q",): (1,)}
     assert said(counts, "lag_messages") == {FIRST: (1,)}
 
@@ -261,11 +261,11 @@ def test_claims_redeliveries_and_dead_letters():
     they are now.
     """
     counts = driver()
-    counts.add_claims(0, [1, 1, 2])
-    counts.add_claims(0, [5])
-    counts.add_claims(1, [])
-    counts.set_dead_letters({0: 2})
-    counts.set_ack_pending({0: 9})
+    counts.add_claims("0", [1, 1, 2])
+    counts.add_claims("0", [5])
+    counts.add_claims("1", [])
+    counts.set_dead_letters({"0": 2})
+    counts.set_ack_pending({"0": 9})
 
     assert said(counts, "claims_total") == {FIRST: (4,), SECOND: (0,)}
     assert said(counts, "redelivered_total") == {FIRST: (2,), SECOND: (0,)}
@@ -279,13 +279,13 @@ def test_what_may_be_taken_back_is_believed_at_the_second_look():
     one, while what is still there at the next look does.
     """
     counts = driver()
-    counts.set_pins(0, pins(pinned="a", pins=1, unpins=dict(pins()["unpins"], admin=1)))
-    counts.set_pins(0, pins(pins=2, unpins=dict(pins()["unpins"], attempt=1)))
+    counts.set_pins("0", pins(pinned="a", pins=1, unpins=dict(pins()["unpins"], admin=1)))
+    counts.set_pins("0", pins(pins=2, unpins=dict(pins()["unpins"], attempt=1)))
     assert said(counts, "unpins_total")[*FIRST, "admin"] == (0,)
     assert said(counts, "pinned") == {FIRST: (0,)}
-    counts.set_pins(0, pins(pins=2, unpins=dict(pins()["unpins"], attempt=1, timeout=1)))
+    counts.set_pins("0", pins(pins=2, unpins=dict(pins()["unpins"], attempt=1, timeout=1)))
     counts.set_pins(
-        0, pins(pinned="b", pins=3, unpins=dict(pins()["unpins"], attempt=1, timeout=1))
+        "0", pins(pinned="b", pins=3, unpins=dict(pins()["unpins"], attempt=1, timeout=1))
     )
 
     found = said(counts, "unpins_total")
@@ -308,13 +308,15 @@ def test_no_counter_ever_becomes_less(seed):
             case 0:
                 unpins = {reason: rng.randrange(4) for reason in pins()["unpins"]}
                 changes = {"pins": rng.randrange(5), "strangers": rng.randrange(3)}
-                counts.set_pins(partition, pins(unpins=unpins, **changes))
+                counts.set_pins(str(partition), pins(unpins=unpins, **changes))
             case 1:
-                counts.add_claims(partition, [rng.randrange(1, 3) for _ in range(rng.randrange(5))])
+                counts.add_claims(
+                    str(partition), [rng.randrange(1, 3) for _ in range(rng.randrange(5))]
+                )
             case 2:
                 counts.add_batch(rng.random())
             case 3:
-                counts.set_lag({partition: rng.randrange(-1, 9)})
+                counts.set_lag({str(partition): rng.randrange(-1, 9)})
             case _:
                 counts.set_active(rng.random() < 0.5)
         assert reports.take(Report.decode(counts.report()), now)

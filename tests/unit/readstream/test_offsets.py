@@ -10,8 +10,14 @@ import pytest
 from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
-from pyspark_jetstream.readstream.changing import Change
-from pyspark_jetstream.readstream.offsets import INITIAL, Offset, begins, check_layout, is_initial
+from pyspark_jetstream.readstream.offsets import (
+    INITIAL,
+    Change,
+    Offset,
+    begins,
+    check_layout,
+    is_initial,
+)
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
 from ...kits.seeds import fresh

@@ -11,8 +11,7 @@ import pytest
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.readstream.changing import Change
-from pyspark_jetstream.readstream.offsets import Offset
+from pyspark_jetstream.readstream.offsets import Change, Offset
 from pyspark_jetstream.readstream.standby import (
     LeaseRecord,
     LeaseView,
