@@ -55,7 +55,7 @@ whether the same call may succeed later without anybody changing anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, ClassVar, Final, dataclass_transform
 
 from .sanitize import sanitized
 
@@ -111,14 +111,27 @@ def _remedy(err_code: int) -> str:
     return f"; {remedy}" if remedy else ""
 
 
+@dataclass_transform(eq_default=False)
 class JetStreamError(Exception):
     """
     Anything that went wrong between Spark and JetStream.
 
-    Fields hold what others wrote as it came; the line that is rendered of them is sanitized.
+    Its arguments are its fields, in their order: those of the class before, then its own. Fields
+    hold what others wrote as it came; the line that is rendered of them is sanitized. It is a
+    dataclass in all but the time that making one takes, for which each worker would wait.
     """
 
     retryable = False
+    _names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls._names += tuple(cls.__annotations__)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = {**dict(zip(self._names, values, strict=False)), **named}
+        for name in self._names:
+            setattr(self, name, given[name] if name in given else getattr(type(self), name))
+        self.args = tuple(getattr(self, name) for name in self._names) or values
 
     def __str__(self) -> str:
         return sanitized(self._line())
@@ -135,11 +148,9 @@ class OptionError(JetStreamError, ValueError):
         others: what is wrong with other options, where that is known, too.
     """
 
-    def __init__(self, option: str, reason: str, others: tuple[OptionError, ...] = ()) -> None:
-        super().__init__(option, reason, others)
-        self.option = option
-        self.reason = reason
-        self.others = others
+    option: str
+    reason: str
+    others: tuple[OptionError, ...] = ()
 
     def _line(self) -> str:
         return "; ".join([f"option '{self.option}': {self.reason}", *map(str, self.others)])
@@ -148,10 +159,8 @@ class OptionError(JetStreamError, ValueError):
 class ColumnError(JetStreamError, ValueError):
     """The rows to write have a column that cannot be written, or lack one; no row has moved."""
 
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(column, reason)
-        self.column = column
-        self.reason = reason
+    column: str
+    reason: str
 
     def _line(self) -> str:
         return f"column '{self.column}': {self.reason}"
@@ -160,11 +169,9 @@ class ColumnError(JetStreamError, ValueError):
 class UnsupportedServerError(JetStreamError):
     """The server does not have a capability this query needs."""
 
-    def __init__(self, capability: str, needs: str, found: str) -> None:
-        super().__init__(capability, needs, found)
-        self.capability = capability
-        self.needs = needs
-        self.found = found
+    capability: str
+    needs: str
+    found: str
 
     def _line(self) -> str:
         return (
@@ -178,10 +185,8 @@ class NotConnectedError(JetStreamError):
 
     retryable = True
 
-    def __init__(self, servers: str, reason: str) -> None:
-        super().__init__(servers, reason)
-        self.servers = servers
-        self.reason = reason
+    servers: str
+    reason: str
 
     def _line(self) -> str:
         return f"no connection to {self.servers}: {self.reason}"
@@ -195,10 +200,7 @@ class AuthenticationError(NotConnectedError):
 
     retryable = False
 
-    def __init__(self, servers: str, reason: str, remedy: str = "") -> None:
-        super().__init__(servers, reason)
-        self.args = (servers, reason, remedy)
-        self.remedy = remedy
+    remedy: str = ""
 
     def _line(self) -> str:
         remedy = self.remedy or (
@@ -219,10 +221,8 @@ class TlsError(NotConnectedError):
 class PermissionsError(JetStreamError):
     """The user may not publish or subscribe where it must."""
 
-    def __init__(self, violation: str) -> None:
-        super().__init__(violation)
-        self.violation = violation
-        """In the server's words."""
+    violation: str
+    """In the server's words."""
 
     def _line(self) -> str:
         inbox = ", or let inboxPrefix name where its replies may come"
@@ -238,11 +238,9 @@ class RequestTimeoutError(JetStreamError, TimeoutError):
 
     retryable = True
 
-    def __init__(self, subject: str, seconds: float, hint: str = "") -> None:
-        super().__init__(subject, seconds, hint)
-        self.subject = subject
-        self.seconds = seconds
-        self.hint = hint
+    subject: str
+    seconds: float
+    hint: str = ""
 
     def _line(self) -> str:
         tail = f"; {self.hint}" if self.hint else ""
@@ -252,12 +250,10 @@ class RequestTimeoutError(JetStreamError, TimeoutError):
 class ApiError(JetStreamError):
     """JetStream answered with an error (`code`/`err_code` are the server's own)."""
 
-    def __init__(self, subject: str, code: int, err_code: int, description: str) -> None:
-        super().__init__(subject, code, err_code, description)
-        self.subject = subject
-        self.code = code
-        self.err_code = err_code
-        self.description = description
+    subject: str
+    code: int
+    err_code: int
+    description: str
 
     @property
     def is_off(self) -> bool:
@@ -274,12 +270,7 @@ class ApiError(JetStreamError):
 class StreamNotFoundError(ApiError):
     """The stream does not exist in this account and domain; perhaps `meant` does."""
 
-    def __init__(
-        self, subject: str, code: int, err_code: int, description: str, meant: str = ""
-    ) -> None:
-        super().__init__(subject, code, err_code, description)
-        self.args = (subject, code, err_code, description, meant)
-        self.meant = meant
+    meant: str = ""
 
     @property
     def stream(self) -> str:
@@ -312,15 +303,15 @@ class ConsumerNotFoundError(ApiError):
 class ProtocolError(JetStreamError):
     """The peer sent what is not the NATS client protocol, or no answer of JetStream's API."""
 
+    detail: str
+
 
 class RecordError(JetStreamError):
     """A record that queries go by (the ledger's, a standby's) was not stored by one of them."""
 
-    def __init__(self, bucket: str, key: str, detail: str) -> None:
-        super().__init__(bucket, key, detail)
-        self.bucket = bucket
-        self.key = key
-        self.detail = detail
+    bucket: str
+    key: str
+    detail: str
 
     def _line(self) -> str:
         return (
@@ -333,10 +324,8 @@ class RecordError(JetStreamError):
 class QueryFencedError(JetStreamError):
     """Another query took this one's place (`standby`); nothing more is read here."""
 
-    def __init__(self, consumer: str, detail: str) -> None:
-        super().__init__(consumer, detail)
-        self.consumer = consumer
-        self.detail = detail
+    consumer: str
+    detail: str
 
     def _line(self) -> str:
         return (
@@ -348,14 +337,14 @@ class QueryFencedError(JetStreamError):
 class OffsetError(JetStreamError, ValueError):
     """An offset of the checkpoint does not fit the query that reads it."""
 
+    detail: str
+
 
 class CheckpointError(JetStreamError):
     """A checkpoint cannot be read where it is kept."""
 
-    def __init__(self, location: str, detail: str) -> None:
-        super().__init__(location, detail)
-        self.location = location
-        self.detail = detail
+    location: str
+    detail: str
 
     def _line(self) -> str:
         return f"checkpoint {self.location}: {self.detail}"
@@ -370,10 +359,8 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
 class PartitioningError(JetStreamError):
     """A stream could not be partitioned; `detail` says why and what to do."""
 
-    def __init__(self, stream: str, detail: str) -> None:
-        super().__init__(stream, detail)
-        self.stream = stream
-        self.detail = detail
+    stream: str
+    detail: str
 
     def _line(self) -> str:
         return f"stream '{self.stream}': {self.detail}"
@@ -404,11 +391,9 @@ class UndoRefusedError(PartitioningError):
 class ReadError(JetStreamError):
     """A partition of a stream could not be read; `detail` says why and what to do."""
 
-    def __init__(self, stream: str, partition: int, detail: str) -> None:
-        super().__init__(stream, partition, detail)
-        self.stream = stream
-        self.partition = partition
-        self.detail = detail
+    stream: str
+    partition: int
+    detail: str
 
     def _line(self) -> str:
         return f"stream '{self.stream}', partition {self.partition}: {self.detail}"
@@ -474,11 +459,9 @@ class SnapshotLossError(DataLossError):
 class PublishError(JetStreamError):
     """A row could not be published."""
 
-    def __init__(self, subject: str, detail: str, err_code: int = 0) -> None:
-        super().__init__(subject, detail, err_code)
-        self.subject = subject
-        self.detail = detail
-        self.err_code = err_code
+    subject: str
+    detail: str
+    err_code: int = 0
 
     def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""

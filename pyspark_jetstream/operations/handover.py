@@ -29,7 +29,8 @@ from .partitionplan import MARK, PartitionPlan
 class Handover:
     """One sequence of the origin, as options of the data source."""
 
-    origin: str
+    stream: str
+    """The origin."""
     sequence: int
     """The old layout is read up to its copy, the new one from behind it."""
     old: dict[str, str]

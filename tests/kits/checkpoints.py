@@ -26,10 +26,12 @@ def offset(
     sequences: Sequence[int],
     consumer: str = "q",
     base: Sequence[int] | None = None,
+    places: Sequence[Sequence[str]] = (),
 ) -> dict[str, Any]:
-    """An offset of ours."""
+    """An offset of ours: of version 1, or with the streams and filters of its partitions of 2."""
     return {
-        "version": 1,
+        **({"layout": {"places": list(map(list, places))}} if places else {}),
+        "version": 2 if places else 1,
         "consumer": consumer,
         "streams": dict(streams),
         "base": list(base if base is not None else [0] * len(sequences)),

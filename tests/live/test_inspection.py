@@ -328,7 +328,9 @@ def test_a_checkpoint_beside_the_stream(
     durable(js, name, "q-1", filter_subject=f"{name}.1.>")
     streams = {name: js.stream_info(name).created}
     rest = [{"topic": {"0": 3}}, {"version": 1, "initial": True}]
-    write_checkpoint(tmp_path, [[offset(streams, [4, 4]), *rest], [offset(streams, [8, 8]), *rest]])
+    places = [(name, f"{name}.{p}.>") for p in range(2)]
+    batches = [[offset(streams, [n, n], places=places), *rest] for n in (4, 8)]
+    write_checkpoint(tmp_path, batches)
     found = look(None, tmp_path)
     checkpoint = found.checkpoint
 
@@ -351,8 +353,8 @@ def test_where_the_filters_come_from(
     look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
 ) -> None:
     """
-    Without consumers the options say the filters; without these the lag is not told, but where a
-    partition is a whole stream.
+    Of an offset without them the options say the filters; without these the lag is not told, but
+    where a partition is a whole stream.
     """
     name = new_stream()
     publish(messages(name, 10))
@@ -364,27 +366,6 @@ def test_where_the_filters_come_from(
     assert [p.lag for p in positions(look(None, tmp_path / "two", **layout))] == [3, 3]
     assert [p.lag for p in positions(look(None, tmp_path / "two"))] == [None, None]
     assert [p.lag for p in positions(look(None, tmp_path / "one"))] == [6]
-
-
-def test_filters_of_a_transform(
-    look: Look, new_stream: NewStream, js: JetStream, publish: Publish, tmp_path: Path
-) -> None:
-    """
-    A stream that numbers its own partitions says the filters.
-    """
-    name = new_stream(
-        subject_transform={
-            "src": "INS.*", "dest": "INS.{{partition(2,1)}}.{{wildcard(1)}}"
-        },
-        subjects=["INS.*"],
-    )  # fmt: skip
-    publish([(f"INS.{i}", b"m") for i in range(6)])
-    streams = {name: js.stream_info(name).created}
-    write_checkpoint(tmp_path, [[offset(streams, [0, 0])]], committed=0)
-    found = look(None, tmp_path)
-
-    assert [p.filter for p in positions(found)] == ["INS.0.*", "INS.1.*"]
-    assert sum(p.lag or 0 for p in positions(found)) == 6
 
 
 def test_streams_of_a_checkpoint_by_their_names(

@@ -143,13 +143,14 @@ def test_what_cannot_be_printed_is_escaped():
 
 def filled(kind: type[JetStreamError], text: str) -> JetStreamError:
     """An error of this kind, with this text wherever one may stand."""
-    taken = inspect.signature(kind.__init__).parameters.values()
+    made = next(each for each in kind.__mro__ if "__init__" in vars(each))
+    if made is JetStreamError:
+        bases = [each for each in reversed(kind.__mro__) if issubclass(each, JetStreamError)]
+        taken = [hint for each in bases for hint in each.__annotations__.values()]
+    else:
+        taken = [each.annotation for each in inspect.signature(made).parameters.values()]
     by_type = {"str": text, "int": 7, "float": 7.0, "tuple[str, ...]": (text, text)}
-    given = [
-        by_type[each.annotation]
-        for each in taken
-        if each.name != "self" and each.annotation in by_type
-    ]
+    given = [by_type[each] for each in taken if each in by_type]
     return kind(*(given or [text]))
 
 

@@ -1,19 +1,9 @@
-"""
-The progress of a backfill: a bar on a terminal (rich, extra `cli`), plain lines anywhere else.
-"""
+"""The progress of a backfill: rows a second, and the time left."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
-
-from pyspark_jetstream.operations.terminal import complain, console
-from pyspark_jetstream.sanitize import sanitized
-
-from .copying import Shown
 
 _MARKS: Final = 6
 
@@ -54,48 +44,6 @@ class ChunkRate:
     def percent(self) -> float:
         """The done part of everything, earlier runs included."""
         return 100 * self.done / self.total if self.total else 100.0
-
-
-@contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int], Shown]]:
-    """The progress display of `copy`."""
-    where = console(stderr=True)
-    if where is None:
-        yield lambda total, done: _lines(ChunkRate(total, done, time.monotonic()))
-        return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%  {task.fields[text]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=where) as bar:
-
-        def start(total: int, done: int) -> Shown:
-            pace = ChunkRate(total, done, time.monotonic())
-            task = bar.add_task(sanitized(title), total=total, completed=done, text="")
-
-            def show(weight: int, rows: int) -> None:
-                pace.add(weight, rows, time.monotonic())
-                bar.update(task, completed=pace.done, text=pace.text())
-
-            return show
-
-        yield start
-
-
-def _lines(pace: ChunkRate) -> Shown:
-    if pace.done:
-        complain(f"{pace.percent():5.1f}%  done before")
-
-    def show(weight: int, rows: int) -> None:
-        pace.add(weight, rows, time.monotonic())
-        complain(f"{pace.percent():5.1f}%  {pace.text()}")
-
-    return show
 
 
 def _clock(seconds: float) -> str:

@@ -131,11 +131,17 @@ def selected(given: argparse.Namespace) -> Iterator[tuple[JetStream, list[Consum
     """
     The consumers of `add_consumers` that are to be changed, none of which is an attempt's own, and
     what changes them; ends the program where none was named.
+
+    Raises:
+        JetStreamError: There is none; as `inspecting`.
     """
     if given.checkpoint is None and not (given.stream and given.consumer):
         given.parser.error("expected --stream and --consumer, or --checkpoint")
     with inspecting(given) as (client, inspector):
-        yield JetStream(client), [each for each in inspector.look().consumers if not each.own]
+        consumers = [each for each in inspector.look().consumers if not each.own]
+        if not consumers:
+            raise JetStreamError("there is no such consumer")
+        yield JetStream(client), consumers
 
 
 @contextmanager

@@ -32,6 +32,7 @@ $JETSTREAM_CREDENTIALS.
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import Any, Final
 
 from pyspark_jetstream.client.jetstream import JetStream
@@ -146,13 +147,7 @@ def show_planned(js: JetStream, plan: PartitionPlan, as_json: bool) -> None:
     """Says which streams the layout has, what they cost and inherit, and how to read them."""
     found, options = forecast(js, plan), reading(plan)
     if as_json:
-        streams = [
-            {"stream": each.stream, "is_there": each.is_there, "bytes": each.bytes}
-            for each in found.streams
-        ]
-        document = {"streams": streams, "origin_bytes": found.origin_bytes}
-        document |= {"inherited": found.inherited, "left_out": found.left_out, "options": options}
-        say_json(document)
+        say_json(asdict(found) | {"options": options})
         return
     for each in found.streams:
         does = "is there" if each.is_there else "would make"
@@ -199,17 +194,8 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
     if old is not None:
         announce(js, old, plan)
     if given.json:
-        made = {
-            "numbered": done.numbered,
-            "streams": [
-                {"stream": name, "messages": count} for name, count in done.streams.items()
-            ],
-            "messages": done.messages,
-            "subjects": done.subjects,
-            "left_out": done.left_out,
-            "verified": done.verified,
-        }
-        say_json(made)
+        streams = [{"stream": name, "messages": count} for name, count in done.streams.items()]
+        say_json(asdict(done) | {"streams": streams, "messages": done.messages})
         return
     say(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
     if old is None:
@@ -236,19 +222,14 @@ def hand(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
             progress=show,
             stall_timeout_s=given.stall_timeout,
         )
-    document = {"stream": cut.origin, "sequence": cut.sequence, "old": cut.old, "new": cut.new}
-    say_json(document, indent=None)
+    say_json(asdict(cut), indent=None)
 
 
 def undo(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Removes the layout, and says what was lost with it."""
     removed = undo_partitions(js, plan, force=given.force, dry_run=given.dry_run)
     if given.json:
-        streams = [
-            {"stream": each.stream, "messages": each.messages, "lost": list(each.lost)}
-            for each in removed
-        ]
-        say_json({"removed": not given.dry_run, "streams": streams})
+        say_json({"removed": not given.dry_run, "streams": [asdict(each) for each in removed]})
         return
     for each in removed:
         lost = f"; lost: {'; '.join(each.lost)}" if each.lost else ""

@@ -29,7 +29,6 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.terminal import say, say_json
 
-from .commands import FAILED
 from .overview import add_consumers, selected
 from .program import Parser, seconds
 
@@ -51,9 +50,6 @@ def run(given: argparse.Namespace) -> int:
     if given.resume is (given.for_s is not None):
         given.parser.error("expected --for, or --resume")
     with selected(given) as (js, consumers):
-        if not consumers:
-            given.parser.complain("there is no such consumer")
-            return FAILED
         until = None if given.resume else datetime.now(UTC) + timedelta(seconds=given.for_s)
         for each in consumers:
             _pause(js, each, until, given.json)

@@ -9,40 +9,50 @@ from pyspark_jetstream.operations.terminal import Row, cell, complain, console, 
 from pyspark_jetstream.readstream.copies import Copied
 from pyspark_jetstream.sanitize import sanitized
 
+Bar = Callable[[str, int, int, str], None]
+"""Shows of the work of a name how much is done, of how much; and a text on it."""
+
 
 @contextmanager
-def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
-    """One bar a stream that is being copied; without rich or a terminal, one line a change."""
+def bars() -> Iterator[Bar]:
+    """A bar for each name; without rich or a terminal its text as a line, whenever it changes."""
     where = console(stderr=True)
     if where is None:
-        yield _lines()
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        said: dict[str, str] = {}
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        def line(name: str, done: int, end: int, text: str) -> None:
+            if said.get(name) != text:
+                said[name] = text
+                complain(text)
+
+        yield line
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn("{task.fields[text]}", markup=False)
+    columns = (SpinnerColumn(), BarColumn(bar_width=20), text, TimeElapsedColumn())
     with Progress(*columns, console=where) as progress:
         tasks = {}
 
+        def bar(name: str, done: int, end: int, text: str) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task("", total=end, text="")
+            progress.update(tasks[name], completed=done, total=end, text=sanitized(text))
+
+        yield bar
+
+
+@contextmanager
+def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
+    """A bar for each stream that is copied, or verified."""
+    with bars() as bar:
+
         def show(streams: Sequence[Copied]) -> None:
-            for copied in streams:
-                name = sanitized(f"{copied.stream} {copied.doing}")
-                if name not in tasks:
-                    tasks[name] = progress.add_task(name, total=copied.end)
-                progress.update(tasks[name], completed=copied.done, total=copied.end)
+            for each in streams:
+                name = f"{each.doing}: {each.stream}"
+                bar(name, each.done, each.end, f"{name} {each.done:,}/{each.end:,}")
 
         yield show
-
-
-def _lines() -> Callable[[Sequence[Copied]], None]:
-    shown: list[Copied] = []
-
-    def show(streams: Sequence[Copied]) -> None:
-        if streams and list(streams) != shown:
-            shown[:] = streams
-            line = "  ".join(f"{each.stream} {each.done:,}/{each.end:,}" for each in streams)
-            complain(f"{streams[0].doing}: {line}")
-
-    return show
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.inspection.findings import ConsumerState
 from pyspark_jetstream.operations.terminal import say, say_json
 
-from .commands import FAILED
 from .overview import add_consumers, selected
 from .program import Parser
 
@@ -45,10 +44,9 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Takes the pins; the exit status, as the help says."""
     with selected(given) as (js, consumers):
-        others = [consumer for consumer in consumers if consumer.pin.policy != PINNED_CLIENT]
-        if others or not consumers:
-            given.parser.complain(_refusal(others[0]) if others else "there is no such consumer")
-            return FAILED
+        for consumer in consumers:
+            if consumer.pin.policy != PINNED_CLIENT:
+                raise JetStreamError(_refusal(consumer))
         taken = [_unpinned(js, consumer, given.json) for consumer in consumers]
     return 0 if all(taken) else NOBODY
 

@@ -9,10 +9,9 @@ and `leases`.
 Without options and checkpoint it looks at all that is Spark's on the server: consumers that a query
 has made, their streams, streams that `partition` has made, and the buckets of ledger and standbys.
 
-Nothing is changed on the server. Limits: where the layout is not given, a source's filters are
-those of its consumers, or what a `partition(N, …)` transform of the stream says; where neither
-tells, the lag is None. A source of one partition, or of one stream a partition, without consumers
-is taken to read all messages.
+Nothing is changed on the server. Limits: offsets of version 1 do not say their layout. Where it is
+not given, the lag of partitions of one stream is None until the query's next batch; one partition,
+or a stream a partition, is taken to read all messages.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from ...client.jetstream import JetStream
 from ...client.marks import replaced
 from ...client.patience import Patience
 from ...errors import (
-    JetStreamError,
     LedgerError,
     NotConnectedError,
     OffsetError,
@@ -66,7 +64,6 @@ from .findings import (
     Expected,
     Inspection,
     PartitionState,
-    PositionState,
     ServerState,
     SourceState,
     StreamState,
@@ -536,43 +533,39 @@ class Inspector:
         if planned is None:
             return SourceState(source.name, "", problems=(source.error,) if source.error else ())
         n = len(planned.sequences) if isinstance(planned, Offset) else planned.partitions
-        partitions, problems = self._places(planned, n, layout, infos, server)
+        partitions, known, problems = self._places(planned, n, layout)
         common: dict[str, Any] = {
             "source": source.name,
             "consumer": planned.consumer,
             "problems": tuple(problems),
         }
         if isinstance(planned, Offset):
-            return SourceState(
-                **common, positions=self._positions(source, planned, partitions, infos, server)
+            lags = self._lags(source, planned, partitions, infos) if known else {}
+            positions = tuple(
+                position_state(each, source.committed, planned, server, lags.get(each.index))
+                for each in partitions
             )
+            return SourceState(**common, positions=positions)
         done = checkpoint.planned == checkpoint.committed
         claims = tuple(
             claim_state(partition.index, partition.stream, planned, done, server)
-            for partition, _ in partitions
+            for partition in partitions
         )
         return SourceState(**common, policy=planned.policy, serial=planned.serial, claims=claims)
 
     def _places(
-        self,
-        planned: Offset | ClaimedOffset,
-        n: int,
-        layout: Layout | None,
-        infos: Mapping[str, StreamInfo],
-        server: ServerState,
-    ) -> tuple[list[tuple[SubjectPartition, bool]], list[str]]:
-        """The partitions of a source, each with whether its filter is known; problems."""
-        problems = []
+        self, planned: Offset | ClaimedOffset, n: int, layout: Layout | None
+    ) -> tuple[Sequence[SubjectPartition], bool, list[str]]:
+        """The partitions of a source, and whether their filters are known; problems."""
         if isinstance(planned, Offset) and planned.layout is not None:
-            return [(partition, True) for partition in planned.layout], []
+            return planned.layout.partitions, True, []
         if isinstance(planned, ClaimedOffset) and planned.several:
-            return [
-                (partition, True) for partition in Layout.of_streams(sorted(planned.streams))
-            ], []
+            return Layout.of_streams(sorted(planned.streams)).partitions, True, []
+        problems = []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)
             if fits and len(layout) == n:
-                return [(partition, True) for partition in layout], []
+                return layout.partitions, True, []
             if len(layout) > 1 or len(planned.streams) > 1:
                 problems.append(
                     f"N differs: the checkpoint has {n} partitions, the stream's layout"
@@ -584,53 +577,27 @@ class Inspector:
                 f"which stream is which partition? give --stream with {{partition}} for"
                 f" {', '.join(sorted(planned.streams))}"
             )
-            return [], problems
-        transform = self._transform(names[0], n, infos) if len(set(names)) == 1 else None
-        places = []
-        for index, stream in enumerate(names):
-            consumer = server.consumers.get((stream, f"{planned.consumer}-{index}"))
-            if consumer is not None and not consumer.config.get("filter_subjects"):
-                filter, known = consumer.config.get("filter_subject"), True
-            elif transform is not None:
-                filter, known = transform.partitions[index].filter, True
-            else:
-                filter, known = None, len(set(names)) == n
-            places.append((SubjectPartition(index, stream, filter), known))
-        return places, problems
+        places = [SubjectPartition(index, stream) for index, stream in enumerate(names)]
+        return places, len(set(names)) == n, problems
 
-    def _transform(self, stream: str, n: int, infos: Mapping[str, StreamInfo]) -> Layout | None:
-        """The layout that the stream's own configuration gives, where it has n partitions."""
-        if stream not in infos:
-            return None
-        options = plain_read(self._client.options, stream)
-        try:
-            layout = resolve_layout(options, {stream: infos[stream].config})
-        except JetStreamError:
-            return None
-        return layout if len(layout) == n and layout.partition_subject is not None else None
-
-    def _positions(
+    def _lags(
         self,
         source: _Source,
         planned: Offset,
-        partitions: Sequence[tuple[SubjectPartition, bool]],
+        partitions: Sequence[SubjectPartition],
         infos: Mapping[str, StreamInfo],
-        server: ServerState,
-    ) -> tuple[PositionState, ...]:
+    ) -> dict[int, int]:
+        """Messages behind the committed positions, by partition."""
         spans = {}
-        for partition, known in partitions:
+        for partition in partitions:
             info = infos.get(partition.stream)
-            if info is not None and known:
+            if info is not None:
                 done = read_up_to(source.committed, planned, partition.index, partition.stream)
                 start = max(done, info.first_seq - 1)
                 spans[partition.index] = Span(
                     partition.stream, partition.filter, start, info.last_seq
                 )
-        lags = self._counted(spans, infos)
-        return tuple(
-            position_state(partition, source.committed, planned, server, lags.get(partition.index))
-            for partition, _ in partitions
-        )
+        return self._counted(spans, infos)
 
     def _counted(
         self, spans: Mapping[Any, Span], infos: Mapping[str, StreamInfo]

@@ -502,10 +502,11 @@ def test_jobs_use_what_the_package_offers() -> None:
 def test_the_bar(tmp_path: Path) -> None:
     """On a terminal there is a bar with rate and time left."""
     program = (
-        "from pyspark_jetstream.operations.backfill.progress import progress\n"
+        "from pyspark_jetstream.operations.console.backfills.backfilling import showing\n"
+        "from pyspark_jetstream.operations.console.progress import bars\n"
         "import time\n"
-        "with progress('FLIGHTS') as shown:\n"
-        "    show = shown(1_000, 250)\n"
+        "with bars() as bar:\n"
+        "    show = showing(bar, 'FLIGHTS', 1_000, 250)\n"
         "    time.sleep(0.1)\n"
         "    show(250, 240)\n"
     )
@@ -520,5 +521,5 @@ def test_the_bar(tmp_path: Path) -> None:
     os.close(ours)
 
     assert "FLIGHTS" in shown
-    assert "50%" in shown
+    assert "50.0%" in shown
     assert re.search(r"240 rows  [\d,]+ rows/s  0:00 left", shown)

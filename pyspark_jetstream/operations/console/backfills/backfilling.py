@@ -6,8 +6,10 @@ import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -20,11 +22,12 @@ from pyspark_jetstream.options import all_options
 from ...backfill.copying import ChunkTarget, Shown
 from ...backfill.faults import from_spark
 from ...backfill.journal import Journal, Manifest
-from ...backfill.progress import progress
+from ...backfill.progress import ChunkRate
 from ...backfill.storage import Hadoop, Storage
 from ...terminal import complain, say, say_json
 from ..commands import FAILED
 from ..program import Parser, merged, positive
+from ..progress import Bar, bars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +60,25 @@ def working(job: str, title: str, place: str, settings: Mapping[str, str]) -> It
     Raises:
         BackfillError: The directory holds something else; or Spark, or a file system, has failed.
     """
-    with from_spark(), session(f"{job} {title}") as spark, progress(title) as shown:
-        yield Backfill(spark, Journal(Storage(Hadoop.of(spark), place), job, settings), shown)
+    with from_spark(), session(f"{job} {title}") as spark, bars() as bar:
+        journal = Journal(Storage(Hadoop.of(spark), place), job, settings)
+        yield Backfill(spark, journal, partial(showing, bar, title))
+
+
+def showing(bar: Bar, title: str, total: int, done: int) -> Shown:
+    """Shows the progress of a backfill, of which `done` messages were copied before."""
+    pace = ChunkRate(total, done, time.monotonic())
+
+    def show(weight: int, rows: int) -> None:
+        pace.add(weight, rows, time.monotonic())
+        put(pace.text())
+
+    def put(text: str) -> None:
+        bar(title, pace.done, total, f"{title}  {pace.percent():5.1f}%  {text}")
+
+    if done:
+        put("done before")
+    return show
 
 
 def arguments(parser: Parser) -> None:
