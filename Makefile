@@ -13,7 +13,7 @@ STARTS := $(VENV)/.starts
 STATEFUL := $(VENV)/stateful
 LOWEST := $(CURDIR)/.venv-lowest
 EXAMPLES := $(CURDIR)/.venv-examples
-WORKERS ?= 6
+WORKERS ?= 8
 
 # Spark's workers must be the interpreter that has our dependencies; nothing leaves this machine.
 export PYSPARK_PYTHON := $(BIN)/python
@@ -48,11 +48,11 @@ types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
 # Several processes: most tests wait for a server or a trigger more than they compute; two of the
-# six run Spark, which computes (tests/kits/scheduling.py).
+# eight run Spark, which computes (tests/kits/scheduling.py).
 XDIST := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=6 processes)
+test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=8 processes)
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 .PHONY: soak

@@ -11,12 +11,18 @@ from typing import Any, Final
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
+from pyspark_jetstream.errors import ApiError
 from pyspark_jetstream.options import parse_sink
 
 from .flights import PARTITIONS, Flights
 from .others.child import Children, Outcome
+from .waiting import until
 
 GROUP: Final = "bench"
+
+_NO_STORE: Final = 10049
+"""The server's error for a store that it cannot make."""
+
 WINDOW: Final = parse_sink({}).window.max_in_flight
 """Publishes without a PubAck; the sink's default."""
 
@@ -84,15 +90,8 @@ class Streams:
         made = []
         try:
             for name, subject in layout.subjects.items():
-                self._js.create_stream(
-                    {
-                        "name": name,
-                        "subjects": [subject],
-                        "storage": "file",
-                        "allow_direct": True,
-                    }
-                    | layout.config
-                )
+                config = {"name": name, "subjects": [subject], "storage": "file"}
+                create(self._js, config | {"allow_direct": True} | layout.config)
                 made.append(name)
             yield
         finally:
@@ -168,6 +167,26 @@ class Streams:
         finally:
             for stream, name in made:
                 self._js.delete_consumers([(stream, name)])
+
+
+def create(js: JetStream, config: dict[str, Any]) -> None:
+    """
+    Creates a stream, also where the server still removes the files of one of the same name.
+
+    Raises:
+        TimeoutError: The server can make no store for it.
+    """
+
+    def made() -> bool:
+        try:
+            js.create_stream(config)
+        except ApiError as error:
+            if error.err_code != _NO_STORE:
+                raise
+            return False
+        return True
+
+    until(made, 60.0, f"the store of stream {config['name']}")
 
 
 def publish_payloads(url: str, size: int, rows: int, subjects: int) -> Outcome:

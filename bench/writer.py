@@ -34,6 +34,8 @@ from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
+from .streams import create
+
 SIZE: Final = 100
 """Bytes of a payload."""
 
@@ -66,10 +68,8 @@ def empty(url: str, name: str = _STREAM, **config: Any) -> Iterator[JetStream]:
     client = Client(parse_connection({"servers": url, "requestTimeout": "60s"}))
     js = JetStream(client)
     try:
-        js.create_stream(
-            {"name": name, "subjects": [f"{name.lower()}.>"], "storage": "file",
-             "allow_direct": True} | config
-        )  # fmt: skip
+        made = {"name": name, "subjects": [f"{name.lower()}.>"], "storage": "file"}
+        create(js, made | {"allow_direct": True} | config)
         try:
             yield js
         finally:

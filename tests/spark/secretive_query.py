@@ -111,8 +111,9 @@ def mistaken(
 def main() -> None:
     spark = session()
     given = json.loads(sys.stdin.readline())
-    for name, options in given["logins"].items():
+    for name, options in given["copied"].items():
         copied(spark, name, options)
+    for name, options in given["mistaken"].items():
         mistaken(spark, name, options)
     for name, options in given["refused"].items():
         # The options of the others are those of a login above.

@@ -1,4 +1,4 @@
-"""What must hold when things die: the driver, a task, the server, the other attempt."""
+"""What must hold when things die: the driver, the server, the other attempt."""
 
 from __future__ import annotations
 
@@ -161,59 +161,6 @@ def test_driver_killed_amid_consumers_of_the_attempts_own(
     assert all(attempt == attempts[0] for attempts in repeated for attempt in attempts)
     assert len(rows) == len(set(rows)) == 75_000
     assert {data for _, _, data in rows} == {f"m{i}" for i in range(75_000)}
-
-
-def test_a_failed_task_is_retried(
-    new_stream: NewStream, publish: Publish, nats_server: DevServer, tmp_path: Path
-) -> None:
-    """A task that fails in the middle of its read and is retried loses and doubles nothing."""
-    name = new_stream()
-    publish([(f"{name}.{i % 2}.x", b"m%d" % i) for i in range(30_000)])
-    script = tmp_path / "retried.py"
-    script.write_text(
-        """
-import json, os, sys
-from pyspark import TaskContext
-from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
-
-options, home = json.loads(sys.argv[1]), sys.argv[2]
-spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-         .config("spark.ui.showConsoleProgress", "false").getOrCreate())
-spark.sparkContext.setLogLevel("OFF")
-seen = []
-
-@udf("boolean", useArrow=False)
-def fine(sequence):
-    context = TaskContext.get()
-    if context.attemptNumber() == 0 and sequence > 20_000:
-        open(os.path.join(home, f"failed-{context.partitionId()}"), "w").close()
-        raise RuntimeError("the first attempt fails after its first rows")
-    return True
-
-df = spark.readStream.format("jetstream").options(**options).load()
-df = df.withColumn("ok", fine("sequence"))
-
-def keep(batch, _):
-    seen.extend(row.sequence for row in batch.select("sequence", "ok").collect() if row.ok)
-
-query = (df.writeStream.foreachBatch(keep)
-         .option("checkpointLocation", os.path.join(home, "c")).trigger(availableNow=True).start())
-assert query.awaitTermination(140)
-print("RESULT", json.dumps([len(seen), len(set(seen)), min(seen), max(seen)]))
-"""
-    )
-    options = {"servers": nats_server.url, "stream": name, "partitions": 2,
-               "partitionSubject": f"{name}.{{partition}}.>"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(script), json.dumps(options), str(tmp_path)],
-        capture_output=True, text=True, timeout=600,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-    )  # fmt: skip
-    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-
-    assert result == ["RESULT [30000, 30000, 1, 30000]"], done.stdout[-2000:] + done.stderr[-4000:]
-    assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
 
 
 @pytest.mark.slow

@@ -205,10 +205,13 @@ def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> No
     Password, token, nkey seed, credentials (as a file and as text), the key of a certificate and a
     password in a URL are in no plan, page or REST answer of Spark's UI, event log, checkpoint,
     progress, error, record of the ledger, metric, log of ours at DEBUG, argument or environment of
-    a process, or file of the run; all of these were looked at while the run had them.
+    a process, or file of the run; all of these were looked at while the run had them. With two
+    logins one copies, and the mistakes are made with the other.
     """
+    copied, mistaken = list(scene.logins), list(scene.logins)
     if few:
-        scene.logins = {name: scene.logins[name] for name in ("password", "creds")}
+        copied, mistaken = ["creds"], ["password"]
+        scene.logins = {name: scene.logins[name] for name in copied + mistaken}
         scene.refused = {name: scene.refused[name] for name in ("wrong password", "url")}
     home, modules = tmp_path / "home", tmp_path / "modules"
     for folder in ("events", "local", "tmp", "cwd"):
@@ -231,7 +234,11 @@ def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> No
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         try:
-            given = {"logins": scene.logins, "refused": scene.refused}
+            given = {
+                "copied": {name: scene.logins[name] for name in copied},
+                "mistaken": {name: scene.logins[name] for name in mistaken},
+                "refused": scene.refused,
+            }
             process.stdin.write(json.dumps(given) + "\n")
             process.stdin.flush()
             done = process.stdout.readline().split()
@@ -247,7 +254,8 @@ def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> No
                 os.killpg(process.pid, signal.SIGKILL)
     seen.files(home)
     reports = Reports()
-    for name, options in scene.logins.items():
+    for name in copied:
+        options = scene.logins[name]
         for subject, headers, data in stored(options, "KV_SPARK_LEDGER"):
             seen.look("ledger", f"{name} {subject}", headers + data)
         for _, headers, data in stored(options, "METRICS"):
@@ -264,5 +272,6 @@ def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> No
     assert "plans" in seen.marked
     errors = (home / "errors").read_text()
     assert "NO ERROR" not in errors
-    for name, options in scene.logins.items():
+    for name in copied:
+        options = scene.logins[name]
         assert len(stored(options, "OUT")) == len(stored(options, "TOO")) >= ROWS, name

@@ -1,11 +1,8 @@
-"""Writing from a real Spark: batch, streaming, retried tasks, and mistakes found on the driver."""
+"""Writing from a real Spark: batch, streaming, and mistakes found on the driver."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -24,7 +21,6 @@ from pyspark_jetstream.write.sink import (
 )
 
 from ..kits.mappings import map_one
-from ..kits.places import ROOT
 from ..kits.shared import eventually
 
 ROWS = StructType().add("subject", StringType()).add("data", BinaryType())
@@ -168,75 +164,6 @@ def test_a_mapping_file_that_changes_holds_from_the_next_batch_on(
     assert [(subject, data) for subject, data, _ in messages(js, name)] == [
         (f"{name}.one", b"a"), (f"{name}.one", b"b"), (f"{name}.two", b"c"),
     ]  # fmt: skip
-
-
-RETRY = """
-import sys
-from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
-from pyspark.taskcontext import TaskContext
-from pyspark_jetstream.datasource import JetStreamDataSource
-
-url, with_ids, without_ids, folder, how = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-    .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100").getOrCreate()
-)
-spark.sparkContext.setLogLevel("OFF")
-spark.dataSource.register(JetStreamDataSource)
-
-@udf("string")
-def fragile(value):
-    if TaskContext.get().attemptNumber() < 2 and int(value) % 1000 == 900:
-        raise RuntimeError("as planned")
-    return value.ljust(2000)  # more than the buffers between Spark's processes hold back
-
-numbers = spark.range(0, 4000, numPartitions=4).selectExpr("cast(id as string) as value")
-if how == "stream":
-    numbers.write.text(f"{folder}/in")
-    numbers = spark.readStream.format("text").load(f"{folder}/in")
-frame = numbers.select(fragile("value").alias("data"))
-for name, ids in ((with_ids, "true"), (without_ids, "false")):
-    options = {"servers": url, "subject": f"{name}.a", "exactlyOnce": ids}
-    if how == "batch":
-        frame.write.format("jetstream").mode("append").options(**options).save()
-    else:
-        query = frame.writeStream.format("jetstream").options(**options)
-        query = query.option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True)
-        query.start().awaitTermination()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["batch", "stream"])
-def test_a_retried_task_loses_and_doubles_nothing(how, nats_server, js, new_stream, tmp_path):
-    """
-    Tasks that fail after they have published rows are run again by Spark; every row is stored
-    once, because all attempts give it the same id. Without ids some rows are there twice, which
-    shows that the failed attempts did publish.
-    """
-    with_ids, without_ids = new_stream(), new_stream()
-    script = tmp_path / "job.py"
-    script.write_text(RETRY)
-    done = subprocess.run(
-        [sys.executable, str(script), nats_server.url, with_ids, without_ids, str(tmp_path), how],
-        env=os.environ
-        | {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    stored = Counter(data.rstrip() for _, data, _ in messages(js, with_ids))
-    control = Counter(data.rstrip() for _, data, _ in messages(js, without_ids))
-
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert stored == Counter(str(i).encode() for i in range(4000))
-    assert set(control) == set(stored)
-    assert control.total() > 4000
 
 
 def test_a_continuous_trigger_commits_nothing(spark, nats_server, new_stream, tmp_path):

@@ -14,8 +14,6 @@ import pytest
 from ..kits.places import ROOT
 from ..live.test_publisher import stored
 
-FOR = "20s"
-
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark):
@@ -57,8 +55,8 @@ def subjects_of(js, stream, after=0):
 def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, tmp_path):
     """
     B7, B24, §12.5: two queries with a batch every 500 ms, one of whose subjects an operator pauses
-    for 20 s. A second after the program has begun nothing of it is stored until the end, by
-    sequence; the other one flows; then everything is there, once and in order.
+    until twenty rows of the other are stored. A second after the program has begun nothing of it is
+    stored until the end, by sequence; then everything is there, once and in order.
     """
     name = new_stream(allow_direct=True)
     a, b, mark = (f"{name}.{each}" for each in ("a", "b", "mark"))
@@ -66,7 +64,7 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
     try:
         until(lambda: {a, b} <= set(subjects_of(js, name)))
         program = subprocess.Popen(
-            [sys.executable, "jobs/throttle.py", "pause", "--subject", a, "--for", FOR,
+            [sys.executable, "jobs/throttle.py", "pause", "--subject", a, "--for", "1h",
              "--servers", nats_server.url, "--receipt-wait", "400ms"],
             cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -76,7 +74,7 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
         begun = js.publish(mark, b"", [])
         until(lambda: js.stream_info(name).last_seq >= begun + 20)
         ended = js.publish(mark, b"", [])
-        still_paused = program.poll() is None
+        program.terminate()
         out, err = program.communicate(timeout=120)
         status = program.returncode
         until(lambda: subjects_of(js, name, ended).count(a) > 30)
@@ -86,7 +84,6 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
     found = stored(js, name)
     subjects = [subject for subject, _ in found]
 
-    assert still_paused, "the other query was too slow for this test"
     # 3: on a busy machine a task may once take longer to answer than the program waits.
     assert status in (0, 3), (first, out, err)
     assert Counter(subjects[begun : ended - 1]) == {b: ended - 1 - begun}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from pyspark_jetstream import errors
 from pyspark_jetstream.options import all_options
 from pyspark_jetstream.publish.metrics import METRICS
@@ -34,21 +32,21 @@ def test_every_document_has_its_section():
     assert all(text.count("\n| ") > 10 for text in sections[1::2])
 
 
-@pytest.mark.parametrize("quoted", sorted(set(re.findall("`([^`]+)`", " ".join(OURS)))))
-def test_what_is_quoted_is_there(quoted):
+def test_what_is_quoted_is_there():
     """
     Options, metrics, errors, fields, subjects of the API: what a last cell quotes.
     """
-    name, _, value = quoted.partition("=")
-    if quoted.startswith("jetstream_"):
-        assert quoted in METRICS
-    elif quoted.endswith("Error"):
-        assert issubclass(getattr(errors, quoted), errors.JetStreamError)
-    elif value or re.fullmatch("[a-z]+[A-Z][a-zA-Z]*", quoted):
-        assert name in NAMES
-        assert value in SOURCE
-    elif not re.search(r"[{ /]", quoted):
-        assert quoted.rpartition(".")[2] in SOURCE
+    for quoted in set(re.findall("`([^`]+)`", " ".join(OURS))):
+        name, _, value = quoted.partition("=")
+        if quoted.startswith("jetstream_"):
+            assert quoted in METRICS
+        elif quoted.endswith("Error"):
+            assert issubclass(getattr(errors, quoted), errors.JetStreamError)
+        elif value or re.fullmatch("[a-z]+[A-Z][a-zA-Z]*", quoted):
+            assert name in NAMES
+            assert value in SOURCE, quoted
+        elif not re.search(r"[{ /]", quoted):
+            assert quoted.rpartition(".")[2] in SOURCE, quoted
 
 
 def test_the_readme_points_here():

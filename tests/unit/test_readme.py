@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from pyspark_jetstream.options import all_options
 from pyspark_jetstream.publish.metrics import METRICS
 from pyspark_jetstream.serverheaders import (
@@ -48,26 +46,21 @@ def test_option_tables():
         )
 
 
-@pytest.mark.parametrize(
-    ("title", "option"),
-    [(title, option) for title, options in optiontables.TABLES.items() for option in options],
-    ids=lambda each: getattr(each, "name", each),
-)
-def test_what_the_options_page_shows_may_be_given(title, option):
+def test_what_the_options_page_shows_may_be_given():
     """
-    The option's parser reads its example, and each of its words; of an option that takes one of a
+    An option's parser reads its example, and each of its words; of an option that takes one of a
     few words each has its line.
     """
-    shown = optiontables.examples(title, option)
-    words = optiontables.words(option)
+    for title, option in ((title, o) for title, all in optiontables.TABLES.items() for o in all):
+        shown = optiontables.examples(title, option)
 
-    assert shown
-    assert set(words) <= set(shown)
-    for text in shown:
-        try:
-            option.parse(text)
-        except ValueError as error:
-            assert str(error).startswith(f"no such file: '{text}'")
+        assert shown, option.name
+        assert set(optiontables.words(option)) <= set(shown), option.name
+        for text in shown:
+            try:
+                option.parse(text)
+            except ValueError as error:
+                assert str(error).startswith(f"no such file: '{text}'"), option.name
 
 
 def test_what_the_options_page_says_is_of_options_that_are_there():

@@ -7,33 +7,29 @@ import re
 import subprocess
 from itertools import pairwise
 
-import pytest
-
 from ..kits.places import ROOT
 from ..kits.snippets import OUTPUT, PAGES, RUN, snippets
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+EXAMPLES = [snippet for page in PAGES for snippet in snippets(page)]
 
 
-@each_page
-def test_an_example_is_run_or_says_why_not(page):
+def test_an_example_is_run_or_says_why_not():
     """
     A block of code has a language that `tests/spark/test_snippets.py` runs, is text, is saved as a
     file, or stands under `<!-- not run: why -->`; a test that is named there exists.
     """
-    for snippet in snippets(page):
+    for snippet in EXAMPLES:
         known = snippet.language in (*RUN, OUTPUT, "text") or snippet.file
         assert known, f"{snippet}: a block of code without a language"
         for test in re.findall(r"tests/[\w/]+\.py", snippet.reason):
             assert (ROOT / test).is_file(), f"{snippet}: {test}"
 
 
-@each_page
-def test_an_example_is_of_its_language(page):
+def test_an_example_is_of_its_language():
     """
     Also such as are not run.
     """
-    for snippet in snippets(page):
+    for snippet in EXAMPLES:
         if snippet.language == "python":
             compile(snippet.text, str(snippet), "exec")
         elif snippet.language == "json":
@@ -45,17 +41,18 @@ def test_an_example_is_of_its_language(page):
             assert checked.returncode == 0, f"{snippet}: {checked.stderr}"
 
 
-@each_page
-def test_an_output_stands_behind_what_prints_it(page):
+def test_an_output_stands_behind_what_prints_it():
     """
     The block before it is one that is run, so that what a page says it prints is compared.
     """
-    found = snippets(page)
-    for before, snippet in pairwise(found):
-        if snippet.language == OUTPUT:
-            ran = before.language in ("bash", "python") and not before.reason and not before.file
-            assert ran, f"{snippet}: behind {before}"
-    assert not found or found[0].language != OUTPUT, found[0]
+    for page in PAGES:
+        for before, snippet in pairwise([None, *snippets(page)]):
+            if snippet is not None and snippet.language == OUTPUT:
+                assert before is not None, snippet
+                ran = (
+                    before.language in ("bash", "python") and not before.reason and not before.file
+                )
+                assert ran, f"{snippet}: behind {before}"
 
 
 def test_an_example_prints_what_its_page_says():

@@ -60,6 +60,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_rows_and_lag_of_queries_with_a_standby",
         "test_server_restart_in_the_middle",
         "test_snapshots_and_what_publishers_notice_of_them_are_measured",
+        "test_spark_reads_avro",
         "test_spark_runs_with_its_settings",
         "test_spark_submit_with_separate_executors",
         "test_the_cost_of_mapping_is_written",
