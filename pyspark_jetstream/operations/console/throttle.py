@@ -52,6 +52,7 @@ from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import Row, complain, say, say_json, show
 from pyspark_jetstream.operations.throttled import Throttled, throttled_of
 from pyspark_jetstream.operations.usage import Usage
+from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
 from pyspark_jetstream.subjects import check_filter, check_subject
 from pyspark_jetstream.values import duration
@@ -71,6 +72,9 @@ _QUOTAS: Final = {
 
 _WRITERS: Final = 20
 """Number of a limit's writers with rows of their own."""
+
+_RENEWED_S: Final = 2.0
+"""Time in which a program that pauses has renewed its pause, as it does each second."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
@@ -180,10 +184,21 @@ def lift(given: argparse.Namespace) -> int:
         controller = Controller(client, pauses, showing, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
+        told = _told(pauses)
+        controller.discover(_RENEWED_S if pauses.members else 0.0)
     if given.json:
         say_json(_outcome(pauses))
     else:
-        show(_told(pauses))
+        show(told)
+    if any(
+        (each.filter, each.source) == (given.subject, PausedBy.OPERATOR.value)
+        for member in pauses.members.values()
+        for each in throttled_of(member)
+    ):
+        complain(
+            f"'{given.subject}' is paused again: a program renews the pause each second. Stop that"
+            f" program{further('guides/throttle')}"
+        )
     return _verdict(given, pauses)
 
 
@@ -462,10 +477,11 @@ def _bytes(count: float) -> str:
 
 
 def _paused(entry: Throttled) -> str:
-    """A paused subject in words: until when, why, by whom."""
-    until = f"{entry.until:%H:%M:%S}Z"
-    who = f"operator's request {entry.request_id}" if entry.source == "operator" else entry.source
-    return f"{entry.subject} until {until}: {entry.reason} of {entry.filter}, {who}"
+    """A paused subject in words: until when, why, by whom. Programs renew their pauses."""
+    until, who = f"until {entry.until:%H:%M:%S}Z", entry.source
+    if entry.source == PausedBy.OPERATOR.value:
+        until, who = f"{until} or longer", f"operator's request {entry.request_id}"
+    return f"{entry.subject} {until}: {entry.reason} of {entry.filter}, {who}"
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────
