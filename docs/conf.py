@@ -41,25 +41,26 @@ html_show_copyright = False
 copybutton_prompt_text = "$ "
 
 answers = {
-    "alerts": "guides/operating",
-    "avro": "guides/formats",
+    "alerts": "guides/operating#Alerts",
+    "avro": "guides/formats#Avro",
     "backpressure": "guides/pressure",
-    "certificates": "guides/login",
-    "databricks": "guides/platforms",
-    "increase partitions": "guides/partitions",
-    "kubernetes": "guides/platforms",
-    "lag": "guides/operating",
+    "certificates": "guides/login#TLS with a certificate",
+    "databricks": "guides/platforms#Databricks",
+    "increase partitions": "guides/partitions#Increase partitions",
+    "kubernetes": "guides/platforms#Kubernetes",
+    "lag": "guides/operating#Lag",
     "monitor": "guides/operating",
     "notebooks": "guides/notebooks",
-    "password": "guides/login",
+    "password": "guides/login#User and password",
     "pause": "guides/throttle",
-    "prometheus": "guides/operating",
+    "prometheus": "guides/operating#Alerts",
     "throttle": "guides/throttle",
-    "tls": "guides/login",
+    "tls": "guides/login#TLS with a certificate",
     "upgrade": "guides/upgrades",
     "windows": "examples/aggregation",
 }
-"""What readers search for, and the page that the search must show first; the longer form."""
+"""What readers search for (the longer form), and the page that the search must show first, with the
+beginning of the heading to which the reader comes."""
 
 
 def as_drawn(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -72,9 +73,14 @@ def as_drawn(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
 
 def indexed(app: Sphinx, page: str, source: list[str]) -> None:
     """Each page is the main entry of the index for what it answers: the search has that first."""
-    words = [f"! {query}" for query, answer in answers.items() if answer == page]
-    if words:
-        source[0] = f"```{{index}} {', '.join(words)}\n```\n\n{source[0]}"
+    for place in dict.fromkeys(answers.values()):
+        of, _, heading = place.partition("#")
+        if of == page:
+            words = ", ".join(f"! {query}" for query, answer in answers.items() if answer == place)
+            before = f"\n## {heading}" if heading else ""
+            there = source[0].index(before)
+            entry = f"\n```{{index}} {words}\n```\n\n"
+            source[0] = source[0][:there] + entry + source[0][there:]
 
 
 def searched(app: Sphinx, error: Exception | None) -> None:
@@ -84,7 +90,7 @@ def searched(app: Sphinx, error: Exception | None) -> None:
         found = index.freeze()
         for query, page in answers.items():
             first = first_hit(found, query, index.lang.stem)
-            if first != page:
+            if first != page.partition("#")[0]:
                 warn = logging.getLogger("conf").warning
                 warn("the search for '%s' finds '%s' first, not '%s'", query, first, page)
 

@@ -253,8 +253,8 @@ class WriterPauses:
         what = f"'{filter}'" if reason.is_quota else "the whole writer"
         does = f"paused {what}" if is_paused else f"holds {what} to a rate"
         return (
-            f"an operator {does} ({reason.name}, request {request_id}), for {pause_s:.1f}s more"
-            " unless somebody renews it each second, whom to stop; else"
+            f"an operator {does} ({reason.name}, request {request_id}). That ends in"
+            f" {pause_s:.1f}s, unless a program renews it each second: then stop that program. Else"
             f" {self._command(f'pyspark-jetstream throttle lift {shlex.join(lift)}')} ends it"
         )
 

@@ -200,7 +200,7 @@ class Publisher:
         for (way, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
             if in_flight:
                 where = f" to stream '{way.stream}'" if way.stream else ""
-                said.append(f"{in_flight} publishes{where} have no PubAck (limit {lane.limit})")
+                said.append(f"{in_flight} publishes{where} have no PubAck (window {lane.limit})")
         left_s = min((lane.give_up_at for lane in self.lanes.all), default=math.inf) - now
         if left_s < math.inf:
             when = (

@@ -329,15 +329,33 @@ def test_lift(nats_server):
             command = ThrottleProducer(1, reason, 3600.0, "orders.*")
             control.connection.send(wire.pub(THROTTLE_SUBJECT, command.encode(), "_INBOX.x"))
         until(lambda: len(writer.commands) == 2)
-        status, rows, _ = run(nats_server, "lift", "--subject", "orders.*", *PATIENT)
+        status, rows, said = run(nats_server, "lift", "--subject", "orders.*", *PATIENT)
         until(lambda: writer.free and writer.free[-1] > writer.commands[-1][0])
     control.close()
 
+    assert "paused again" not in said
     assert (status, rows) == (
         0,
         [{"producer": "7", "subjects sent": "orders.eu", "receipts": "2", "missed": "0",
           "state": "acknowledged"}],
     )  # fmt: skip
+
+
+def test_a_lift_of_a_pause_that_is_renewed(nats_server):
+    """
+    `lift` says that a program pauses again what it has lifted, unless that program stood still for
+    some seconds.
+    """
+    says = "'orders.*' is paused again: a program renews the pause each second. Stop that program"
+    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+        job = start(nats_server, "pause", "--subject", "orders.*", "--for", "1h", *PATIENT)
+        until(lambda: writer.commands)
+        lift = ("lift", "--subject", "orders.*", *PATIENT)
+        until(lambda: says in run(nats_server, *lift)[2], 300.0)
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+
+    assert job.returncode == 0
 
 
 def test_the_server_is_gone_for_a_while():

@@ -52,6 +52,7 @@ from pyspark_jetstream.operations.stopping import Stop
 from pyspark_jetstream.operations.terminal import Columns, Row, complain, say, say_json, show, size
 from pyspark_jetstream.operations.throttled import throttled_of
 from pyspark_jetstream.operations.usage import Usage
+from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
 from pyspark_jetstream.values import duration, publish_subject, subject_filter
 
@@ -70,6 +71,9 @@ _QUOTAS: Final = {
 
 _WRITERS: Final = 20
 """Number of a limit's writers with rows of their own."""
+
+_RENEWED_S: Final = 2.0
+"""Time in which a program that pauses has renewed its pause, as it does each second."""
 
 QUOTAS: Final = tuple(reason for reason in Reason if reason.is_quota)
 
@@ -179,10 +183,21 @@ def lift(given: argparse.Namespace) -> int:
         controller = Controller(client, pauses, showing, Stop())
         controller.discover(given.wait, patient=True)
         controller.lift([given.subject], reasons)
+        told = _told(pauses)
+        controller.discover(_RENEWED_S if pauses.members else 0.0)
     if given.json:
         say_json(_outcome(pauses))
     else:
-        show(_told(pauses))
+        show(told)
+    if any(
+        (each.filter, each.source) == (given.subject, PausedBy.OPERATOR.value)
+        for member in pauses.members.values()
+        for each in throttled_of(member)
+    ):
+        complain(
+            f"'{given.subject}' is paused again: a program renews the pause each second. Stop that"
+            f" program{further('guides/throttle')}"
+        )
     return _verdict(given, pauses)
 
 
@@ -433,14 +448,20 @@ def _messages(count: float) -> str:
 def _paused(entries: Sequence[Mapping[str, str]]) -> str:
     """Paused subjects in words: until when, why, by whom."""
     return "; ".join(
-        f"{entry['subject']} until {entry['until'][11:19]}Z: {entry['reason']} of"
-        f" {entry['filter']}, {_by(entry['source'], entry['request_id'])}"
+        f"{entry['subject']} {_until(entry)}: {entry['reason']} of {entry['filter']}, {_by(entry)}"
         for entry in entries
     )
 
 
-def _by(source: str, request_id: str) -> str:
-    return f"operator's request {request_id}" if source == "operator" else source
+def _until(entry: Mapping[str, str]) -> str:
+    """Programs renew their pauses."""
+    renewed = " or longer" if entry["source"] == PausedBy.OPERATOR.value else ""
+    return f"until {entry['until'][11:19]}Z{renewed}"
+
+
+def _by(entry: Mapping[str, str]) -> str:
+    is_operator = entry["source"] == PausedBy.OPERATOR.value
+    return f"operator's request {entry['request_id']}" if is_operator else entry["source"]
 
 
 _FOUND: Final = Columns(

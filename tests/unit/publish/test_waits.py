@@ -231,9 +231,9 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     assert re.search(
         r"rows in the queue: \d+ normal; (\d+) rows wait: an operator paused 'b'", said[0]
     )
-    assert "(TopicProduceQuotaExceeded, request 1), for 55.0s more unless" in said[0]
+    assert "(TopicProduceQuotaExceeded, request 1). That ends in 55.0s, unless" in said[0]
     assert "`pyspark-jetstream throttle lift --subject b --servers nats://model` ends it" in said[0]
-    assert "4 publishes to stream 'ab' have no PubAck (limit 7)" in said[0]
+    assert "4 publishes to stream 'ab' have no PubAck (window 7)" in said[0]
     times = [re.findall(r"stored for (\d+)s.* fails in (\d+)s, unless", each) for each in said]
     assert times == [[("10", "35")], [("20", "25")], [("30", "15")], [("40", "5")]]
     assert all("is stored by then (publishTimeout), or paused for" in each for each in said)
@@ -245,7 +245,7 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
         (
             lambda world: world.net.commands.append((START_S, command(9, ">", 60.0, reason=4))),
             r"80 rows wait: an operator paused the whole writer \(BrokerProduceQuotaExceeded,"
-            r" request 9\), .* lift --subject '>' --reason BrokerProduceQuotaExceeded"
+            r" request 9\)\. .* lift --subject '>' --reason BrokerProduceQuotaExceeded"
             " --servers nats://model` ends it",
         ),
         (
