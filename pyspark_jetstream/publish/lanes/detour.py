@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
@@ -39,18 +38,15 @@ class Backlog:
     """The rows of a lane in order: those offered last at the end, those that are settled gone."""
 
     def __init__(self) -> None:
-        self._blocks: deque[Messages] = deque()
-        self._start = 0  # so many rows of the first block are gone
-        self._rows = 0
+        self._blocks: list[Messages] = []
 
     def __len__(self) -> int:
-        return self._rows
+        return sum(map(len, self._blocks))
 
     def append(self, messages: Messages) -> None:
         """Takes the rows that follow."""
         if len(messages):
             self._blocks.append(messages)
-            self._rows += len(messages)
 
     def head(self, maximum: int, max_bytes: int, behind: int = 0) -> Messages:
         """
@@ -59,50 +55,39 @@ class Backlog:
 
         They stay until they are dropped.
         """
-        start = self._start + behind
         for block in self._blocks:
-            if start < len(block):
+            if behind < len(block):
                 break
-            start -= len(block)
-        head = block.slice(start, min(maximum, len(block) - start))
+            behind -= len(block)
+        head = block.slice(behind, maximum)
         while len(head) > 1 and pc.sum(sizes(head)).as_py() > max_bytes:
             head = head.slice(0, len(head) // 2)
         return head
 
     def first(self, count: int) -> Messages:
-        """The first `count` rows, or all."""
-        parts, start = [], self._start
-        for block in self._blocks:
-            part = block.slice(start, min(count, len(block) - start))
-            parts.append(part)
-            start, count = 0, count - len(part)
-            if not count:
-                break
-        return Messages.joined(parts)
+        """The first `count` rows, one at least."""
+        return Messages.joined(self._parted(count)[0])
 
     def drop(self, count: int) -> None:
         """The first `count` rows are settled or somewhere else."""
-        self._rows -= count
-        self._start += count
-        while self._blocks and self._start >= len(self._blocks[0]):
-            self._start -= len(self._blocks.popleft())
+        _, self._blocks = self._parted(count)
 
     def cut(self, keep: int) -> list[Messages]:
         """The rows behind the first `keep` are somewhere else."""
-        kept: deque[Messages] = deque()
-        cut: list[Messages] = []
-        start, left = self._start, keep
-        for block in self._blocks:
-            rest = block.slice(start, len(block) - start)
-            start = 0
-            count = min(left, len(rest))
-            left -= count
-            if count:
-                kept.append(rest.slice(0, count))
-            if count < len(rest):
-                cut.append(rest.slice(count, len(rest) - count))
-        self._blocks, self._start, self._rows = kept, 0, keep
+        self._blocks, cut = self._parted(keep)
         return cut
+
+    def _parted(self, count: int) -> tuple[list[Messages], list[Messages]]:
+        """The first `count` rows, and those behind them."""
+        first, rest = [], []
+        for block in self._blocks:
+            if 0 < count < len(block):
+                first.append(block.slice(0, count))
+                rest.append(block.slice(count))
+            else:
+                (first if count else rest).append(block)
+            count -= min(count, len(block))
+        return first, rest
 
 
 class OneByOne(AsyncLane):
