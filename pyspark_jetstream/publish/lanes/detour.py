@@ -18,7 +18,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,10 @@ from .answers import Outcome
 from .asynclane import AsyncLane
 from .frames import Frames
 from .lane import BROKEN, Doubted, LaneTerms, Tally, earliest
+
+if TYPE_CHECKING:
+    from .atomiclane import AtomicBatch
+    from .fastbatch import FastBatch
 
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
@@ -161,39 +165,8 @@ class OneByOne(AsyncLane):
         self._careful = max(1, self.limit // 2)
 
 
-class Batch(Protocol):
-    """Rows that are on their way together."""
-
-    sent: int
-    acked: int
-    """Those of its rows that are stored."""
-
-    @property
-    def size(self) -> int:
-        """The rows."""
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether all its rows are on the wire and none is known to be missing."""
-
-    @property
-    def is_midway(self) -> bool:
-        """Whether what it has on the wire is answered only when more is sent."""
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether it was refused, or something of it may be missing."""
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes on the wire."""
-
-    @property
-    def oldest(self) -> float:
-        """Start of `publishTimeout`; infinite when it has none."""
-
-
-B = TypeVar("B", bound=Batch)
+B = TypeVar("B", "FastBatch", "AtomicBatch")
+"""Rows that are on their way together."""
 
 
 class BatchLane(Generic[B]):
