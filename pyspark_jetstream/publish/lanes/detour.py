@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -42,10 +43,11 @@ class Backlog:
     """The rows of a lane in order: those offered last at the end, those that are settled gone."""
 
     def __init__(self) -> None:
-        self._blocks: list[Messages] = []
+        self._blocks: deque[Messages] = deque()
+        self._start = 0  # so many rows of the first block are gone
 
     def __len__(self) -> int:
-        return sum(map(len, self._blocks))
+        return sum(map(len, self._blocks)) - self._start
 
     def append(self, messages: Messages) -> None:
         """Takes the rows that follow."""
@@ -59,11 +61,12 @@ class Backlog:
 
         They stay until they are dropped.
         """
+        start = self._start + behind
         for block in self._blocks:
-            if behind < len(block):
+            if start < len(block):
                 break
-            behind -= len(block)
-        head = block.slice(behind, maximum)
+            start -= len(block)
+        head = block.slice(start, maximum)
         while len(head) > 1 and pc.sum(sizes(head)).as_py() > max_bytes:
             head = head.slice(0, len(head) // 2)
         return head
@@ -74,23 +77,26 @@ class Backlog:
 
     def drop(self, count: int) -> None:
         """The first `count` rows are settled or somewhere else."""
-        _, self._blocks = self._parted(count)
+        self._start += count
+        while self._blocks and self._start >= len(self._blocks[0]):
+            self._start -= len(self._blocks.popleft())
 
     def cut(self, keep: int) -> list[Messages]:
         """The rows behind the first `keep` are somewhere else."""
-        self._blocks, cut = self._parted(keep)
+        kept, cut = self._parted(keep)
+        self._blocks, self._start = deque(kept), 0
         return cut
 
     def _parted(self, count: int) -> tuple[list[Messages], list[Messages]]:
         """The first `count` rows, and those behind them."""
-        first, rest = [], []
+        first, rest, start = [], [], self._start
         for block in self._blocks:
-            if 0 < count < len(block):
-                first.append(block.slice(0, count))
-                rest.append(block.slice(count))
-            else:
-                (first if count else rest).append(block)
-            count -= min(count, len(block))
+            own = min(count, len(block) - start)
+            if own:
+                first.append(block.slice(start, own))
+            if start + own < len(block):
+                rest.append(block.slice(start + own))
+            start, count = 0, count - own
         return first, rest
 
 
