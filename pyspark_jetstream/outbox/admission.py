@@ -2,7 +2,7 @@
 Admission: the rows of a task that go next, those that wait, and, if asked for, those that are shed.
 
 Rule 1: every decision about order among subjects, waiting for room, pauses and shedding is taken
-here; what is on the wire is a window's or a batch's.
+here; what is on the wire is a lane's.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic), and how many publishes are on
 the wire of how many.
 Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a block goes as it

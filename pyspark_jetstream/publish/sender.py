@@ -8,14 +8,23 @@ and when again, is the lanes' to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Final
+import re
+from collections.abc import Iterator, Sequence
+from operator import ne
+from typing import Final, NamedTuple
 
 from ..client import wire
 from ..client.connection import Client
 from .context import WriterClock
-from .lanes.answers import is_ordinal
-from .lanes.pubacks import absorb
+from .lanes.answers import (
+    alike_pattern,
+    batch_answer_pattern,
+    classify,
+    is_ordinal,
+    puback_pattern,
+)
+from .lanes.asynclane import AsyncLane
+from .lanes.detour import Lane
 from .laneset import LaneSet
 from .options import SinkOptions
 
@@ -120,3 +129,107 @@ class Sender:
             place = int(number)
             for lane in lanes[place : place + 1]:  # none where nobody awaits it
                 lane.on_reply(token, status, description, frame.data, self._clock.monotonic())
+
+
+# ── runs of PubAcks ──────────────────────────────────────────────────────────────────────────
+
+
+class _Alike(NamedTuple):
+    """PubAcks that have all but their numbers in common."""
+
+    head: bytes
+    """First bytes of their payloads, through the field name of the sequence."""
+    parts: tuple[str, int, bytes, bytes, int, bytes]
+    """Parts of which `alike_pattern` makes the pattern of their frames."""
+    size: int
+    """Bytes of a frame without the ordinal."""
+    duplicate: bool
+
+    @property
+    def pattern(self) -> re.Pattern[bytes]:
+        """Their frames; captures the ordinal. Compiled when first asked for, which takes long."""
+        return alike_pattern(*self.parts)
+
+
+def absorb(
+    lanes: Sequence[Lane], sid: int, buffer: bytes, start: int, end: int, now: float
+) -> bool:
+    """
+    Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
+    case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
+    in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
+    are not alike, which is told by counting before any is taken apart. Where other lanes publish
+    batches, their answers may stand between; each is for its lane.
+    """
+    async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
+    lines = buffer.count(b"\n", start, end) if async_lanes else -1
+    alike = [_alike(lane, sid, buffer, start, end) for lane in async_lanes]
+    heads = {each.head for each in alike if each is not None}
+    if 2 * sum(buffer.count(head, start, end) for head in heads) == lines:
+        found = [each.pattern.findall(buffer, start, end) if each else [] for each in alike]
+        each_size = [each.size if each else 0 for each in alike]
+        size = sum(
+            n * len(own) + sum(map(len, own)) for n, own in zip(each_size, found, strict=True)
+        )
+        if size == end - start:
+            for lane, each, own in zip(async_lanes, alike, found, strict=True):
+                if each is not None and own:
+                    lane.on_pubacks(list(map(int, own)), now, each.duplicate)
+            return True
+    others = []
+    if async_lanes and len(async_lanes) < len(lanes):
+        inbox = async_lanes[0].prefix.rpartition(".")[0]
+        others = batch_answer_pattern(inbox, sid).findall(buffer, start, end)
+        if any(int(size) != len(payload) for _, _, size, payload in others):
+            return False
+    for duplicate in (False, True):
+        by_lane = [_plain(lane, sid, buffer, start, end, duplicate) for lane in async_lanes]
+        if 2 * (sum(map(len, by_lane)) + len(others)) == lines:
+            for lane, ordinals in zip(async_lanes, by_lane, strict=True):
+                if ordinals:
+                    lane.on_pubacks(ordinals, now, duplicate)
+            for number, token, _, payload in others:
+                for other in lanes[int(number) : int(number) + 1]:
+                    other.on_reply(token, 0, "", payload, now)
+            return True
+    return False
+
+
+def _plain(
+    lane: AsyncLane, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False
+) -> list[int]:
+    """
+    The ordinals of this lane's plain PubAcks among the frames of `buffer[start:end]`.
+
+    Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
+    """
+    found = puback_pattern(lane.prefix, sid, duplicate).findall(buffer, start, end)
+    ordinals, sizes, payloads, names = zip(*found, strict=True) if found else ((),) * 4
+    if any(map(ne, map(int, sizes), map(len, payloads))):
+        return []  # sizes that are not those of the bytes: for whoever looks at each frame
+    if not duplicate:
+        firsts = dict(zip(reversed(names), reversed(payloads), strict=True))
+        for name, payload in firsts.items():
+            _stores(lane, name, payload)
+    return list(map(int, ordinals))
+
+
+def _stores(lane: AsyncLane, name: bytes, payload: bytes) -> None:
+    """A plain PubAck of a stream of this name came, the first of its buffer."""
+    if (stream := name.decode()) not in lane.tally.stored_in:
+        lane.tally.stored_in[stream] = classify(0, "", payload).sequence
+
+
+def _alike(lane: AsyncLane, sid: int, buffer: bytes, start: int, end: int) -> _Alike | None:
+    """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""
+    for duplicate in (False, True):
+        first = puback_pattern(lane.prefix, sid, duplicate).search(buffer, start, end)
+        if first is not None and int(first[2]) == len(first[3]):
+            before, key, rest = first[3].rpartition(b'"seq":')
+            after = rest.lstrip(b"0123456789")
+            head, digits = before + key, len(rest) - len(after)
+            parts = lane.prefix, sid, first[2], head, digits, after
+            if not duplicate:
+                _stores(lane, first[4], first[3])
+            return _Alike(head, parts, len(first[0]) - len(first[1]), duplicate)
+    return None

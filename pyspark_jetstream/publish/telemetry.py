@@ -146,20 +146,12 @@ class Telemetry:
         if not self._routes.patterns and messages.priorities is None and len(places) == 1:
             self._waited(waits, UNKNOWN, Priority.NORMAL, ways(places[0]))
             return
-        span = pc.min_max(waits).as_py()
         for place, route, priority, rows in self._groups(messages):
-            if span["min"] == span["max"]:  # all are of one block
-                series = self._queue_times(route, priority, ways(place))
-                _observe(series, metrics.QUEUE_TIME.buckets, span["min"], len(rows))
-            else:
-                self._waited(waits.take(rows), route, priority, ways(place))
+            self._waited(waits.take(rows), route, priority, ways(place))
 
     def _waited(self, seconds: pa.Array, route: str, priority: Priority, way: Way) -> None:
-        series = self._queue_times(route, priority, way)
-        _observe_each(series, metrics.QUEUE_TIME.buckets, seconds)
-
-    def _queue_times(self, route: str, priority: Priority, way: Way) -> list[int]:
-        return self._series(metrics.QUEUE_TIME, (way.label, route, priority.label, way.stream))
+        labels = way.label, route, priority.label, way.stream
+        _observe_each(self._series(metrics.QUEUE_TIME, labels), metrics.QUEUE_TIME.buckets, seconds)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, ways: Ways) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
@@ -178,7 +170,8 @@ class Telemetry:
     def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
         series = self._series(metrics.PROCESSING_TIME, (way.label, "", way.stream))
-        _observe(series, metrics.PROCESSING_TIME.buckets, rtt_s, count)
+        series[bisect_left(metrics.PROCESSING_TIME.buckets, rtt_s)] += count
+        series[-1] += round(rtt_s * count * MICRO)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -339,11 +332,6 @@ class Reporter:
         return Report(
             producer_id, self._run, query_id, batch_id, self._sequence, final, counts, name
         ).encode()
-
-
-def _observe(series: list[int], buckets: Sequence[float], seconds: float, count: int) -> None:
-    series[bisect_left(buckets, seconds)] += count
-    series[-1] += round(seconds * count * MICRO)
 
 
 def _observe_each(series: list[int], buckets: Sequence[float], seconds: pa.Array) -> None:

@@ -11,7 +11,7 @@ from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.detour import Lane
-from pyspark_jetstream.publish.lanes.pubacks import absorb
+from pyspark_jetstream.publish.sender import absorb
 
 from .lanes import messages
 

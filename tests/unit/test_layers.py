@@ -61,7 +61,7 @@ PURE = {
     f"publish.{module}"
     for module in "options pressure laneset metrics telemetry lanes.answers lanes.asynclane"
     " lanes.atomiclane lanes.detour lanes.fastbatch lanes.fastlane lanes.flight lanes.frames"
-    " lanes.lane lanes.pubacks lanes.retries".split()
+    " lanes.lane lanes.retries".split()
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",

@@ -47,7 +47,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -61,6 +61,7 @@ from .answers import SUBJECT_IN_PROCESS, Outcome, Refusal, classify, is_ordinal,
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
 from .lane import BROKEN, Doubted, LaneTerms
+from .retries import HINTS
 
 MAX_ROWS: Final = 1000
 """The server's default limit."""
@@ -83,44 +84,36 @@ _OF_A_BATCH: Final = frozenset({0, _DISABLED, _TOO_LARGE, _INCOMPLETE})
 _SILENCE: Final = "no answer within ackTimeout (is the stream's no_ack set?)"
 
 
-@dataclass(slots=True)
-class _Past:
-    """The attempts to store some rows together."""
-
-    attempt: int = 0
-    oldest: float = math.inf
-    """Time of the first attempt's sending."""
-    unsure: float = math.inf
-    """Since when the rows may be stored."""
-    refusals: int = 0
-    cause: Outcome = Outcome(Kind.REJECTED, "")
-    """Outcome of the last attempt."""
-    resume_at: float = -math.inf
-    """Earliest start of the next attempt."""
-
-
 class AtomicBatch:
     """Some rows and the attempts to store them."""
 
+    acked = 0
+    """None of its rows, as none is stored before all are."""
+
     def __init__(self, prefix: str, number: int, messages: Messages) -> None:
         self.messages = messages
+        """Its rows; fewer, once it was halved."""
         self.name = batch_name(prefix, number)
-        self.past = _Past()
-        """Its earlier attempts, and those of earlier batches with these rows."""
+        self.attempt = 0
         self.sent = 0
-        self.acked = 0
-        """None of its rows, as none is stored before all are."""
-        self.waiting = True
-        """Whether it is to be sent (again)."""
         self.asks = False
         """Whether every row asks for a reply."""
+        self.oldest = math.inf
+        """Time of the first attempt's sending; infinite before."""
         self.last_sent = math.inf
+        self.unsure = math.inf
+        """Since when the rows may be stored."""
+        self.refusals = 0
+        self.cause = Outcome(Kind.REJECTED, "")
+        """Outcome of the last attempt."""
         self.absent_since: float | None = None
+        self.resume_at: float | None = -math.inf
+        """Earliest start of the next attempt; None while one is under way."""
         self._prefix = prefix
         self._frames = Publishes(0, memoryview(b""), (0,), messages)
 
     def __repr__(self) -> str:
-        return f"{self.sent}/{self.size}, {self.past.attempt}. sent/rows, attempt"
+        return f"{self.sent}/{self.size}, {self.attempt}. sent/rows, attempt"
 
     @property
     def size(self) -> int:
@@ -128,9 +121,9 @@ class AtomicBatch:
         return len(self.messages)
 
     @property
-    def oldest(self) -> float:
-        """Time of the first attempt's sending; infinite before."""
-        return self.past.oldest
+    def waiting(self) -> bool:
+        """Whether it is to be sent (again)."""
+        return self.resume_at is not None
 
     @property
     def is_sent(self) -> bool:
@@ -140,7 +133,7 @@ class AtomicBatch:
     @property
     def is_frozen(self) -> bool:
         """Whether it was refused or lost before."""
-        return self.past.refusals > 0
+        return self.refusals > 0
 
     @property
     def is_midway(self) -> bool:
@@ -154,11 +147,11 @@ class AtomicBatch:
 
     def begin(self, now: float) -> None:
         """The next attempt, under another id: the server may still keep the last one."""
-        self.past.attempt += 1
-        self.waiting = False
+        self.attempt += 1
+        self.resume_at = None
         self.sent = 0
-        self.past.oldest = min(self.past.oldest, now)
-        name = f"{self.name}-{self.past.attempt}"
+        self.oldest = min(self.oldest, now)
+        name = f"{self.name}-{self.attempt}"
         self._frames = frame(
             self.messages,
             0,
@@ -177,23 +170,18 @@ class AtomicBatch:
     def lost(self, cause: str, now: float = -math.inf) -> None:
         """No word of this attempt: it is over, but if its commit was sent it may be stored."""
         if self.is_sent:
-            self.past.unsure = min(self.past.unsure, self.last_sent)
+            self.unsure = min(self.unsure, self.last_sent)
         self.again(Outcome(Kind.IN_PROCESS, cause), now)
 
     def again(self, cause: Outcome, now: float = -math.inf) -> None:
         """This attempt is over; the next one follows after a pause."""
-        self.waiting = True
-        self.past.cause = cause
-        self.past.resume_at = now + pause_s(cause.kind, self.past.refusals)
-        self.past.refusals += 1
+        self.cause = cause
+        self.resume_at = now + pause_s(cause.kind, self.refusals)
+        self.refusals += 1
         if cause.kind is not Kind.ABSENT:
             self.absent_since = None
         elif self.absent_since is None:
             self.absent_since = now
-
-    def follow(self, other: AtomicBatch) -> None:
-        """Takes over what became of a batch with these rows and more."""
-        self.past = other.past
 
     def where(self, row: int | None) -> str:
         """Name of this row, or of the batch, in errors."""
@@ -225,19 +213,18 @@ class AtomicLane(BatchLane[AtomicBatch]):
 
     def _next(self) -> tuple[Messages, AtomicBatch | None]:
         rows = self._backlog.head(self._rows, self.terms.max_bytes)
-        return rows, None if rows.was_sent else self._begin(rows)
-
-    def _begin(self, rows: Messages) -> AtomicBatch:
+        if rows.was_sent:
+            return rows, None
         self._batches += 1
-        return AtomicBatch(self._prefix, self._batches, rows)
+        return rows, AtomicBatch(self._prefix, self._batches, rows)
 
     def _ready(self, batch: AtomicBatch, now: float, max_bytes: int) -> Frames | None:
         # With 0 bytes allowed its first row goes again, so that a pause that is over is not waited
         # for any more.
-        if batch.waiting:
-            if now < batch.past.resume_at:
+        if batch.resume_at is not None:
+            if now < batch.resume_at:
                 return None
-            if now - batch.past.unsure > self.terms.deadlines.forgets_s:
+            if now - batch.unsure > self.terms.deadlines.forgets_s:
                 self.tally.late_retries += batch.size
             batch.begin(now)
         elif max_bytes <= 0:
@@ -261,11 +248,11 @@ class AtomicLane(BatchLane[AtomicBatch]):
             if not is_commit or parsed(said[2]).get("batch") != id.decode():
                 return  # to a row that commits nothing, or of another batch
         if outcome.kind is Kind.STORED:  # by this attempt, or by one whose answer took long
-            if batch.past.attempt == 1:
+            if batch.attempt == 1:
                 self.terms.limit.acked(batch.size, now - batch.last_sent, batch.size, now)
             self._ended(outcome, batch.size)
             self._end(batch)
-        elif int(attempt) == batch.past.attempt and not batch.waiting:
+        elif int(attempt) == batch.attempt and not batch.waiting:
             self._refused(batch, int(row) - 1 if int(row) < batch.size else None, outcome, now)
 
     def _end(self, batch: AtomicBatch) -> None:
@@ -281,7 +268,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         elif is_stored:
             self._end(batch)
         else:
-            batch.past.unsure = math.inf  # it was not: what is refused stores nothing
+            batch.unsure = math.inf  # it was not: what is refused stores nothing
             self._refused(batch, None, doubted.outcome, now)
 
     def _refused(self, batch: AtomicBatch, row: int | None, outcome: Outcome, now: float) -> None:
@@ -289,23 +276,23 @@ class AtomicLane(BatchLane[AtomicBatch]):
         Handles a refusal of this row, or, with None, of the batch. The rows go one by one, or
         together again, all or half of them; what never can be stored fails the write.
         """
-        if outcome.may_be_its_own and batch.past.unsure < math.inf:
+        if outcome.may_be_its_own and batch.unsure < math.inf:
             self.tally.doubted.append(Doubted(batch.messages, outcome))
             return
         self._count_refusal(batch, row, outcome, now)
-        code, past = outcome.err_code, batch.past
+        code = outcome.err_code
         leaves = self.terms.rejects and outcome.kind is Kind.REJECTED and code not in _OF_A_BATCH
         if code == _DUPLICATE or leaves:
             self.tally.retries += batch.sent
-            if past.cause.has_no_room:  # a limit that was set at that moment stores it in part
-                past.unsure = min(past.unsure, batch.oldest)
+            if batch.cause.has_no_room:  # a limit that was set at that moment stores it in part
+                batch.unsure = min(batch.unsure, batch.oldest)
             self._part(batch)
         elif code == _INCOMPLETE:
-            self._again(Outcome(Kind.OVERLOADED, outcome.detail, code), now)
+            self._again(batch, Outcome(Kind.OVERLOADED, outcome.detail, code), now)
             batch.asks = True
         elif code == _TOO_LARGE and batch.size > 1:
             self._max_rows = batch.size // 2
-            self._again(outcome, -math.inf)
+            self._again(batch, outcome, -math.inf)
             self._halve(batch)
         elif outcome.kind is Kind.REJECTED:
             hint = "; set allow_atomic on the stream, or publishMode=async"
@@ -313,8 +300,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
             raise PublishRejectedError(batch.subject(row), f"{batch.where(row)}: {detail}", code)
         elif outcome.has_no_room and batch.size > 1:
             if row is None and code != _AT_LIMIT:
-                past.unsure = min(past.unsure, batch.last_sent)
-            self._again(outcome, -math.inf)
+                batch.unsure = min(batch.unsure, batch.last_sent)
+            self._again(batch, outcome, -math.inf)
             self._halve(batch)
         else:
             self._wait(batch, outcome, now)
@@ -324,18 +311,18 @@ class AtomicLane(BatchLane[AtomicBatch]):
     ) -> None:
         if outcome.is_push_back:
             self.terms.limit.dropped(now)
-            pause = pause_s(outcome.kind, batch.past.refusals)
+            pause = pause_s(outcome.kind, batch.refusals)
             self.tally.push_backs[batch.subject(row)] = now + pause
         if outcome.is_ignored or outcome.err_code == _INCOMPLETE:  # a leader that is new, it seems
             self.tally.ignored += batch.sent
 
     def _wait(self, batch: AtomicBatch, outcome: Outcome, now: float) -> None:
         """The batch goes again after a pause, for as long as `publishTimeout` allows."""
-        self._again(outcome, now)
+        self._again(batch, outcome, now)
         if outcome.err_code == _QUEUE_FULL:
             self._halve(batch)
         elif outcome.has_no_room:
-            resume_at = batch.past.resume_at
+            resume_at = now if batch.resume_at is None else batch.resume_at
             self.tally.refusals.add(Refusal(batch.subject(None), outcome, resume_at))
         grace_s = min(self.terms.deadlines.publish_timeout_s, asynclane.NO_STREAM_GRACE_S)
         absent_since = batch.absent_since
@@ -345,7 +332,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
     def _part(self, batch: AtomicBatch) -> None:
         """The rows go one by one."""
         self._batch = None
-        self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.past.unsure)
+        self._detour.take(batch.messages, True, batch.size, batch.oldest, batch.unsure)
         self._backlog.drop(batch.size)
 
     def _halve(self, batch: AtomicBatch) -> None:
@@ -353,17 +340,15 @@ class AtomicLane(BatchLane[AtomicBatch]):
         Only half of the rows go again; the rest follows, as rows that were never sent. So those of
         a batch that may be stored go one by one.
         """
-        if batch.past.unsure < math.inf:
+        if batch.unsure < math.inf:
             self._part(batch)
         elif batch.size > 1:
             self._rows = batch.size // 2
-            self._batch = self._begin(self._backlog.head(self._rows, self.terms.max_bytes))
-            self._batch.follow(batch)
+            batch.sent, batch.messages = 0, self._backlog.head(self._rows, self.terms.max_bytes)
 
-    def _again(self, cause: Outcome, now: float) -> None:
-        if self._batch is not None:
-            self.tally.retries += self._batch.sent
-            self._batch.again(cause, now)
+    def _again(self, batch: AtomicBatch, cause: Outcome, now: float) -> None:
+        self.tally.retries += batch.sent
+        batch.again(cause, now)
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         super().on_disconnect(why)
@@ -390,9 +375,9 @@ class AtomicLane(BatchLane[AtomicBatch]):
         if batch is not None and is_over:
             self._batch = None
             keep = 0
-            if batch.past.attempt > 1 or batch.waiting:  # with its commit, once at least
+            if batch.attempt > 1 or batch.waiting:  # with its commit, once at least
                 times = pa.repeat(pa.scalar(batch.oldest), batch.size)
-                unsure = pa.repeat(pa.scalar(batch.past.unsure), batch.size)
+                unsure = pa.repeat(pa.scalar(batch.unsure), batch.size)
                 back.append(replace(batch.messages, sent=times, unsure=unsure))
                 self._backlog.drop(batch.size)
         return back + self._backlog.cut(keep) if unsent else back
@@ -422,21 +407,16 @@ class AtomicLane(BatchLane[AtomicBatch]):
         if batch is None:
             return super().next_deadline(now)
         give_up_at = batch.oldest + self.terms.deadlines.publish_timeout_s
-        if batch.waiting:
-            return min(give_up_at, max(batch.past.resume_at, now))
+        if batch.resume_at is not None:
+            return min(give_up_at, max(batch.resume_at, now))
         return min(give_up_at, self._unanswered_at(batch))
 
     def _timeout(self, batch: AtomicBatch, now: float) -> PublishError:
-        cause = batch.past.cause
-        hint = {
-            Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or"
-            " enable JetStream for this account",
-            Kind.LIMITED: "; lift the limit, or make room",
-        }.get(cause.kind, "")
+        cause, hint = batch.cause, HINTS.get(batch.cause.kind, "")
         return PublishTimeoutError(
             batch.subject(None),
             f"{batch.where(None)}: not stored {now - batch.oldest:.1f}s after it was first sent"
-            f" ({batch.past.attempt} times in all); {cause.detail or _SILENCE}{hint}",
+            f" ({batch.attempt} times in all); {cause.detail or _SILENCE}{hint}",
             cause.err_code,
         )
 

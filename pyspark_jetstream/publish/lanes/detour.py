@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +31,10 @@ from .asynclane import AsyncLane
 from .frames import Frames
 from .lane import BROKEN, Doubted, LaneTerms, Tally, earliest
 
+if TYPE_CHECKING:
+    from .atomiclane import AtomicBatch
+    from .fastbatch import FastBatch
+
 _UNFIT: Final = b"Nats-Expected-Last-Msg-Id:"
 """A header line whose check a batch does not heed."""
 
@@ -41,16 +45,14 @@ class Backlog:
     def __init__(self) -> None:
         self._blocks: deque[Messages] = deque()
         self._start = 0  # so many rows of the first block are gone
-        self._rows = 0
 
     def __len__(self) -> int:
-        return self._rows
+        return sum(map(len, self._blocks)) - self._start
 
     def append(self, messages: Messages) -> None:
         """Takes the rows that follow."""
         if len(messages):
             self._blocks.append(messages)
-            self._rows += len(messages)
 
     def head(self, maximum: int, max_bytes: int, behind: int = 0) -> Messages:
         """
@@ -64,45 +66,38 @@ class Backlog:
             if start < len(block):
                 break
             start -= len(block)
-        head = block.slice(start, min(maximum, len(block) - start))
+        head = block.slice(start, maximum)
         while len(head) > 1 and pc.sum(sizes(head)).as_py() > max_bytes:
             head = head.slice(0, len(head) // 2)
         return head
 
     def first(self, count: int) -> Messages:
-        """The first `count` rows, or all."""
-        parts, start = [], self._start
-        for block in self._blocks:
-            part = block.slice(start, min(count, len(block) - start))
-            parts.append(part)
-            start, count = 0, count - len(part)
-            if not count:
-                break
-        return Messages.joined(parts)
+        """The first `count` rows, one at least."""
+        return Messages.joined(self._parted(count)[0])
 
     def drop(self, count: int) -> None:
         """The first `count` rows are settled or somewhere else."""
-        self._rows -= count
         self._start += count
         while self._blocks and self._start >= len(self._blocks[0]):
             self._start -= len(self._blocks.popleft())
 
     def cut(self, keep: int) -> list[Messages]:
         """The rows behind the first `keep` are somewhere else."""
-        kept: deque[Messages] = deque()
-        cut: list[Messages] = []
-        start, left = self._start, keep
-        for block in self._blocks:
-            rest = block.slice(start, len(block) - start)
-            start = 0
-            count = min(left, len(rest))
-            left -= count
-            if count:
-                kept.append(rest.slice(0, count))
-            if count < len(rest):
-                cut.append(rest.slice(count, len(rest) - count))
-        self._blocks, self._start, self._rows = kept, 0, keep
+        kept, cut = self._parted(keep)
+        self._blocks, self._start = deque(kept), 0
         return cut
+
+    def _parted(self, count: int) -> tuple[list[Messages], list[Messages]]:
+        """The first `count` rows, and those behind them."""
+        first, rest, start = [], [], self._start
+        for block in self._blocks:
+            own = min(count, len(block) - start)
+            if own:
+                first.append(block.slice(start, own))
+            if start + own < len(block):
+                rest.append(block.slice(start + own))
+            start, count = 0, count - own
+        return first, rest
 
 
 class OneByOne(AsyncLane):
@@ -176,39 +171,8 @@ class OneByOne(AsyncLane):
         self._careful = max(1, self.limit // 2)
 
 
-class Batch(Protocol):
-    """Rows that are on their way together."""
-
-    sent: int
-    acked: int
-    """Those of its rows that are stored."""
-
-    @property
-    def size(self) -> int:
-        """The rows."""
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether all its rows are on the wire and none is known to be missing."""
-
-    @property
-    def is_midway(self) -> bool:
-        """Whether what it has on the wire is answered only when more is sent."""
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether it was refused, or something of it may be missing."""
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes on the wire."""
-
-    @property
-    def oldest(self) -> float:
-        """Start of `publishTimeout`; infinite when it has none."""
-
-
-B = TypeVar("B", bound=Batch)
+B = TypeVar("B", "FastBatch", "AtomicBatch")
+"""Rows that are on their way together."""
 
 
 class BatchLane(Generic[B]):

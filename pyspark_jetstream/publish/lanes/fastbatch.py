@@ -177,8 +177,12 @@ class FastBatch:
         self.name = batch_name(prefix, number)
         self.sent = 0
         self.acked = 0
-        self._unsure_since: float | None = None
-        """None before the end."""
+        """Those of its rows that are stored."""
+        self.unsure_since: float | None = None
+        """
+        Since when sent rows without an ack may be stored: `_SINCE_SENT`, or infinite if none of
+        them is. None before the end: an answer is awaited still.
+        """
         self.is_disabled = False
         """Whether the stream takes no batches."""
         self.pushed_back = False
@@ -186,7 +190,7 @@ class FastBatch:
         flow = max(1, min(MAX_FLOW, terms.limit.value // OUTSTANDING))
         self._terms = terms
         self._outstanding = outstanding
-        self._rows = _BatchRows(prefix, self.name, messages, flow, terms.max_bytes)
+        self.rows = _BatchRows(prefix, self.name, messages, flow, terms.max_bytes)
         self._contact = _Contact()
         self._flow = 0  # 0: the first reply has not come
         self._doubted = False
@@ -198,7 +202,7 @@ class FastBatch:
     @property
     def size(self) -> int:
         """Its rows so far."""
-        return self._rows.size
+        return self.rows.size
 
     @property
     def ping_interval_s(self) -> float:
@@ -216,20 +220,6 @@ class FastBatch:
         return self._doubted
 
     @property
-    def has_ended(self) -> bool:
-        """Whether no answer is awaited: rows without an ack are for the lane to send again."""
-        return self._unsure_since is not None
-
-    @property
-    def unsure_since(self) -> float:
-        """
-        Since when sent rows without an ack may be stored, once the batch has ended: `_SINCE_SENT`,
-        or infinite if none of them is.
-        """
-        assert self._unsure_since is not None
-        return self._unsure_since
-
-    @property
     def is_midway(self) -> bool:
         """Whether the row that brings the next ack is not sent."""
         return not self._doubted and 0 < self.sent < min(self.acked + self._flow, self.size)
@@ -245,25 +235,16 @@ class FastBatch:
         return self._contact.sent_at if self.is_idle else math.inf
 
     @property
-    def subject(self) -> str:
-        """Subject of one of its rows; the others are of the same stream."""
-        return self._rows.subject
-
-    @property
     def nbytes(self) -> int:
         """The bytes on the wire."""
-        return self._rows.nbytes(self.acked, self.sent)
+        return self.rows.nbytes(self.acked, self.sent)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
-
-    def has_flow_for(self, messages: Messages) -> bool:
-        """Whether the flow it has asked for is small enough for these rows, too."""
-        return self._rows.has_flow_for(messages)
 
     def extend(self, messages: Messages, stays: bool) -> None:
         """These rows follow; all before them are sent."""
         self._ending = _Ending.OPEN if stays else _Ending.LAST_ROW
-        self._rows.add(messages, self.acked, commits=not stays)
+        self.rows.add(messages, self.acked, commits=not stays)
         self._refused = self.size + 1  # the first row known to be refused
 
     def close(self) -> None:
@@ -280,15 +261,15 @@ class FastBatch:
             self._ending = _Ending.COMMIT_SENT
             contact.closed_at = now
             contact.send(now, self.ping_interval_s)
-            return self._rows.word(start + 1, _COMMIT)
+            return self.rows.word(start + 1, _COMMIT)
         if end == start:
             return self._ping(now) if now >= contact.ping_at else None
         self.sent = end
         contact.send_rows(end, now, self.ping_interval_s)
-        return self._rows.last.slice(start, end)
+        return self.rows.last.slice(start, end)
 
     def _sendable(self, max_bytes: int) -> int:
-        start, run = self.sent, self._rows.last
+        start, run = self.sent, self.rows.last
         if not start:
             return 1
         # ADR-50: "The client MUST wait for the first reply".
@@ -309,7 +290,7 @@ class FastBatch:
     def drop_unsent(self) -> None:
         """Only the rows that were sent are in it; a commit without a row ends it."""
         if self.sent < self.size:
-            self._rows.size = self.sent
+            self.rows.size = self.sent
             self._refused = min(self._refused, self.size + 1)
             self.close()
 
@@ -318,7 +299,7 @@ class FastBatch:
             self._contact.quiet_since = now
         self._contact.ping_at = now + self.ping_interval_s
         # ADR-50: its sequence is "the highest batch sequence the client has sent".
-        return self._rows.word(self.sent, _PING)
+        return self.rows.word(self.sent, _PING)
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────
 
@@ -351,7 +332,7 @@ class FastBatch:
                         )  # it is open: if the commit was sent, it is lost
                     self._doubted = False
                     if self._refused <= self.size:
-                        self._end(_SINCE_SENT)
+                        self.unsure_since = _SINCE_SENT
                 elif not is_news:  # from a new leader: did all that was sent reach it?
                     contact.ping_at = now
             case Says.GAP:
@@ -365,9 +346,9 @@ class FastBatch:
             case Says.END:
                 self._stored(answer.sequence)
                 # None behind these is stored, unless one was refused before them.
-                self._end(math.inf if answer.sequence <= self.acked else _SINCE_SENT)
+                self.unsure_since = math.inf if answer.sequence <= self.acked else _SINCE_SENT
             case Says.UNKNOWN:
-                self._end(_SINCE_SENT)
+                self.unsure_since = _SINCE_SENT
             case Says.REFUSED:
                 self._check(answer.outcome, self.acked + 1 if pinged else sequence)
                 if not pinged:
@@ -376,15 +357,12 @@ class FastBatch:
                     # Never begun, or ended before its second row; or it ended with `allow_batched`.
                     is_of_stream = answer.outcome.has_no_room or self.is_disabled
                     may_be = not is_of_stream or self.sent > 1
-                    self._end(_SINCE_SENT if may_be else math.inf)
+                    self.unsure_since = _SINCE_SENT if may_be else math.inf
                 elif pinged or not self._doubted:
                     # Which rows before this one are stored? A ping will tell.
                     self._doubted = True
                     contact.ping_at = now + pause_s(answer.outcome.kind, contact.refusals)
                     contact.refusals += 1
-
-    def _end(self, unsure_since: float) -> None:
-        self._unsure_since = unsure_since
 
     def _drop(self, now: float) -> None:
         self._terms.limit.dropped(now)
@@ -414,7 +392,7 @@ class FastBatch:
         hint = ""
         if outcome.err_code == _DISABLED:
             hint = "; set allow_batched on the stream, or publishMode=async"
-        run = self._rows.run(row)
+        run = self.rows.run(row)
         raise PublishRejectedError(
             run.subject(row), f"row {run.row(row)}: {outcome.detail}{hint}", outcome.err_code
         )
@@ -444,10 +422,10 @@ class FastBatch:
         deadlines = self._terms.deadlines
         if self._contact.quiet_since + deadlines.ack_timeout_s <= now:
             self._drop(now)
-            self._end(_SINCE_SENT)
+            self.unsure_since = _SINCE_SENT
         elif self.oldest + deadlines.publish_timeout_s <= now:
             row = self.acked
-            run = self._rows.run(row)
+            run = self.rows.run(row)
             raise PublishTimeoutError(
                 run.subject(row),
                 f"row {run.row(row)}: not stored {now - self.oldest:.1f}s after it was"

@@ -141,7 +141,7 @@ class FastLane(BatchLane[FastBatch]):
         before = batch.size - batch.acked
         rows = self._backlog.head(1 << 31, _BATCH_BYTES, before)
         is_late = now >= batch.oldest + batch.ping_interval_s
-        if is_late or unfit(rows) or not batch.has_flow_for(rows):
+        if is_late or unfit(rows) or not batch.rows.has_flow_for(rows):
             batch.close()
         else:
             batch.extend(rows, self._stays(rows, before))
@@ -207,15 +207,15 @@ class FastLane(BatchLane[FastBatch]):
         """Ends a batch: its stored rows are done, the others go one by one."""
         if batch.pushed_back:
             batch.pushed_back = False
-            self.tally.push_backs[batch.subject] = now
-        if not batch.has_ended:
+            self.tally.push_backs[batch.rows.subject] = now
+        if batch.unsure_since is None:
             return
         if batch.is_disabled and not self._said:
             self._said = True
             logger.warning(
                 "publish to %s: its stream takes no fast batches any more (allow_batched was set to"
                 " false amid the write). The rows go one by one, until it takes batches again",
-                batch.subject,
+                batch.rows.subject,
             )
         self._batch = None
         undecided = batch.sent - batch.acked
@@ -225,6 +225,7 @@ class FastLane(BatchLane[FastBatch]):
         self.tally.retries += undecided
         stretch = min(max(undecided, self._stretch), batch.size - batch.acked)
         self._stretch = min(max(2 * self._stretch, _FIRST_STRETCH), _MAX_STRETCH)
-        rows, served = self._backlog.first(stretch), self.tally.acked > 0
-        self._detour.take(rows, served, undecided, batch.oldest, batch.unsure_since)
-        self._backlog.drop(stretch)
+        if stretch:
+            rows, served = self._backlog.first(stretch), self.tally.acked > 0
+            self._detour.take(rows, served, undecided, batch.oldest, batch.unsure_since)
+            self._backlog.drop(stretch)

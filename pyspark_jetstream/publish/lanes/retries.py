@@ -10,12 +10,13 @@ import bisect
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from ...errors import PublishError, PublishTimeoutError
 from ...outbox.limits import Kind, pause_s
 from .frames import Publishes
 
-_HINTS = {
+HINTS: Final = {
     Kind.ABSENT: "; no stream listens on this subject: create it, check the subject, or enable"
     " JetStream for this account",
     Kind.LIMITED: "; lift the limit, or make room",
@@ -61,7 +62,7 @@ class Trouble:
 
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
         """Why it has failed: its time is up."""
-        tails = (tail for kind, tail in _HINTS.items() if self.cause.startswith(kind.value))
+        tails = (tail for kind, tail in HINTS.items() if self.cause.startswith(kind.value))
         return PublishTimeoutError(
             block.subject(ordinal),
             f"row {block.row(ordinal)}: not stored {now - self.first_sent:.1f}s after it was"

@@ -9,7 +9,7 @@ import pytest
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.detour import Lane
-from pyspark_jetstream.publish.lanes.pubacks import absorb
+from pyspark_jetstream.publish.sender import absorb
 
 from ...kits.atomic import lane as atomic_lane
 from ...kits.fast import lane as fast_lane

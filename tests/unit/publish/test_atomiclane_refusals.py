@@ -107,6 +107,21 @@ def test_pauses_double():
     assert gaps == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
 
 
+def test_a_batch_that_was_halved_is_not_on_its_way():
+    """
+    None of its rows is, nor of those that it has no more; what was sent goes again, less of it.
+    """
+    one, server = lane(), ModelServer()
+    one.offer(messages(["a"] * 8))
+    first = sent(one)
+    on_the_way = one.unanswered, one.bytes_in_flight > 0
+    hear(one, server.refused(first[-1], 429, 10167), 0.1)
+    halved = one.unanswered, one.bytes_in_flight
+
+    assert (on_the_way, halved) == ((8, True), (0, 0))
+    assert [each.data for each in sent(one, 1.0)] == [each.data for each in first[:4]]
+
+
 def test_a_limit_that_stays_is_a_timeout():
     """
     The error names the row that is refused, its subject, the cause and what to do.

@@ -153,7 +153,7 @@ def test_what_came_before_an_ack_is_not_kept():
         one.offer(messages(["a"] * 2_000, first=first))
         exchange(one, server)
         assert len(one._backlog) <= 2_500
-        assert len(one._batch._rows._runs) <= 2
+        assert len(one._batch.rows._runs) <= 2
 
     assert one.tally.acked == 20_000
 
