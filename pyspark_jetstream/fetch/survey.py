@@ -472,14 +472,21 @@ class Survey:
         if quiet and self._are_empty(spans, counts, infos, quiet):
             return counts
         open_ = [place for place, count in enumerate(counts) if count is None]
-        direct = [place for place in open_ if infos[spans[place].stream].allow_direct]
-        answers = self._until_now([spans[place] for place in direct], infos)
-        for place, count in zip(direct, answers, strict=True):
-            counts[place] = count
-        asked = [place for place in direct if counts[place] is None]
+        asked = [place for place in open_ if infos[spans[place].stream].allow_direct]
         starts = [_behind(spans[place], spans[place].start) for place in asked]
         ends = [_behind(spans[place], spans[place].end) for place in asked]
-        found = self.js.next_messages([*starts, *ends])
+        found: list[Found | None] = []
+        where = {(spans[place].stream, spans[place].end) for place in asked}
+        if len(where) == 1:
+            ((stream, end),) = where
+            if end >= infos[stream].last_seq:
+                # What is behind the starts is asked first: if the leader has nothing behind the end
+                # then, that is all theirs, and one question has stood for all their ends.
+                found = self.js.next_messages(starts)
+                if self.js.message_get(stream, seq=end + 1, next_by_subj=subjects.REST) is None:
+                    found += [None] * len(ends)
+        if len(found) < len(starts) + len(ends):
+            found = self.js.next_messages([*starts, *ends])
         for place, first, beyond in zip(asked, found, found[len(asked) :], strict=False):
             counts[place] = _counted(spans[place], first, beyond)
         doubtful = [place for place in open_ if counts[place] is None]
@@ -543,28 +550,6 @@ class Survey:
         counts = self.counts(spans, infos)
         parts = [counts[at : at + len(filters)] for at in range(0, len(counts), len(filters))]
         return [total(part) for part in parts]
-
-    def _until_now(
-        self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]
-    ) -> list[int | None]:
-        """
-        The counts of spans that end where their one stream does; None for all where one does not,
-        or the stream has grown meanwhile.
-
-        What is behind their starts is asked first: if the leader has nothing behind their ends
-        then, that is all theirs, and one question has stood for all their ends.
-        """
-        places = {(span.stream, span.end) for span in spans}
-        if len(places) == 1:
-            ((stream, end),) = places
-            if end >= infos[stream].last_seq:
-                found = self.js.next_messages([_behind(span, span.start) for span in spans])
-                if self.js.message_get(stream, seq=end + 1, next_by_subj=subjects.REST) is None:
-                    return [
-                        _counted(span, first, None)
-                        for span, first in zip(spans, found, strict=True)
-                    ]
-        return [None] * len(spans)
 
     def check_coverage(self, infos: Mapping[str, StreamInfo]) -> None:
         """

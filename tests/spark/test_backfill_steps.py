@@ -70,6 +70,10 @@ class Backfill:
     def of_bucket(self, chunk: int, **options: str) -> None:
         """Makes it one of a bucket."""
         self.order = "revision"
+        self.of_snapshot(chunk, **options)
+
+    def of_snapshot(self, chunk: int, **options: str) -> None:
+        """Makes it one of a snapshot."""
         self.options = {"servers": self.server.url, **options}
         self.schema = self.spark.read.format("jetstream").options(**self.options).load().schema
         self.source = self.modules.snapshots.SnapshotSource(self.options, self.schema, chunk)
@@ -324,6 +328,28 @@ def test_messages_that_leave_before_they_are_read(
 
     assert (manifest["rows"], manifest["missing"]) == (6, 24)
     assert sorted(row["sequence"] for row in parquet_rows(tmp_path)) == list(range(25, 31))
+
+
+@pytest.mark.parametrize("kind", ["range", "snapshot"])
+def test_options_of_rows_hold(
+    runs: Backfill, js: JetStream, new_stream: NewStream, tmp_path: Path, kind: str
+) -> None:
+    """
+    Rows are those that a read with these options has, and what it leaves out is not what is missed.
+    """
+    name = new_stream()
+    kinds = [b"NATS/1.0\r\nkind: %b\r\n\r\n" % each for each in (b"a", b"b", b"a")]
+    hpub(js, [(f"{name}.{at}".encode(), block, b"x") for at, block in enumerate(kinds)])
+    options = {"stream": name, "headerFilter": "kind=a", "includeData": "false"}
+    if kind == "range":
+        runs.of_range(9, **options)
+    else:
+        runs.of_snapshot(9, multiLast=">", **options)
+    manifest = runs.run(tmp_path)
+
+    rows = parquet_rows(tmp_path)
+    assert sorted((row["sequence"], "data" in row) for row in rows) == [(1, False), (3, False)]
+    assert (manifest["rows"], manifest["missing"]) == (2, 0)
 
 
 def test_messages_of_no_partition_are_not_missing(

@@ -158,7 +158,9 @@ class RangeSource:
         planned = chunk["messages"]
         if planned is None or rows >= planned:
             return 0
-        leaves_out = self._parsed.drop_markers or self._parsed.on_invalid_subject == "drop"
+        parsed = self._parsed
+        leaves_out = parsed.drop_markers or parsed.on_invalid_subject == "drop"
+        leaves_out |= parsed.extent.header_filter is not None
         if chunk["partition"] is not None and not leaves_out:
             return int(planned) - rows
         # What is left out, and subjects outside of the partitions, was counted, too: what is there

@@ -152,8 +152,10 @@ class SnapshotSource:
             check_streams(client, plan)
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """Those that were planned and not read; it cannot be told where markers are left out."""
-        return 0 if self._parsed.drop_markers else int(chunk["messages"]) - rows
+        """Those that were planned and not read; it cannot be told where some are left out."""
+        parsed = self._parsed
+        leaves_out = parsed.drop_markers or parsed.extent.header_filter is not None
+        return 0 if leaves_out else int(chunk["messages"]) - rows
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The messages of a chunk, a task for each of its pieces."""
