@@ -151,15 +151,6 @@ class ClaimDriver(Driver):
             self.member.close()
         super().close()
 
-    def reported(self) -> dict[str, Any]:
-        """
-        For each partition, when the last batch was planned: the end of its stream, `lag` (messages
-        that nobody was dealt), `ackPending` (claims of all readers together, and what waits for
-        redelivery), `awaitingRedelivery` (the latter), `claimed` (this query's in the batch), how
-        many of these are `redelivered`, and until when it is paused.
-        """
-        return super().reported()
-
     def freeze(self) -> None:
         """This run claims as many messages as wait now, at most: for the first time, or again."""
         self._budget.is_frozen = self._streams.is_closed = True
@@ -370,7 +361,12 @@ class ClaimDriver(Driver):
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
     def _note(self, end: ClaimedOffset | None, look: ServerView[str]) -> None:
-        """Notes for progress and metrics what the batch was planned by."""
+        """
+        Notes for progress and metrics what the batch was planned by. For each partition: the end of
+        its stream, `lag` (messages that nobody was dealt), `ackPending` (claims of all readers
+        together, and what waits for redelivery), `awaitingRedelivery` (the latter), `claimed` (this
+        query's in the batch), how many of these are `redelivered`, and until when it is paused.
+        """
         self.report = {}
         paused: dict[str, str] = {}
         awaiting = self.member.awaiting(look) if self.member is not None else {}
