@@ -51,7 +51,7 @@ from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, gathered, length, pieces
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
-from .openbatches import OpenBatches, entered
+from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
 
@@ -356,7 +356,7 @@ class ClaimDriver(Driver):
             streams = {name: p.stream for name, p in self._streams.partitions.items()}
         ack_wait_s, abandon_s = self.claimant.ack_wait_s, sharing.abandon_after_s
         batches = OpenBatches(self._client, key, self._query, streams, ack_wait_s, abandon_s)
-        return entered(batches, sharing.claims_ledger == "true")
+        return batches if batches.enter(must=sharing.claims_ledger == "true") else None
 
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
