@@ -164,19 +164,14 @@ class Driver(ABC):
             if soon:
                 self._reporting.report_soon()
 
-    @property
-    def _from_start(self) -> bool:
-        """Whether the options skip nothing that a stream holds."""
-        starting = self._options.starting
-        named = starting.sequences or starting.streams
-        return starting.word == EARLIEST and not (named or starting.moment)
-
     def _check_start(self, info: StreamInfo) -> None:
         """
         Raises:
             OptionError: The start would skip messages of a work queue.
         """
-        if info.retention == "workqueue" and not self._from_start:
+        start = self._options.starting
+        skips = start.sequences or start.streams or start.moment or start.word != EARLIEST
+        if info.retention == "workqueue" and skips:
             raise OptionError(
                 "startingOffsets",
                 f"stream '{info.name}' is a work queue: what a start skips would stay in it for"

@@ -16,6 +16,7 @@ where?
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -54,31 +55,6 @@ _WAIT_S: Final = 0.2
 """How long a driver that is asked for a batch waits for the lease."""
 
 
-class _Notice:
-    """Says now and then, beside the record, that a query waits."""
-
-    def __init__(self, bucket: Bucket, record: str, owner: Owner, lease_s: float) -> None:
-        self._bucket = bucket
-        self._key = waits_key(record, owner.query)
-        self._waiting = LeaseRecord(owner, lease_s, 0, 0)
-        self._due = float("-inf")
-
-    def renew(self, now: float, every_s: float) -> None:
-        """Says so if it is time to; never raises."""
-        if now < self._due:
-            return
-        self._due = now + every_s
-        self._waiting = self._waiting.renewed()
-        try:
-            (before,) = self._bucket.last(self._key)
-            sequence = before.sequence if before is not None else 0
-            self._bucket.replace(self._key, self._waiting.to_bytes(), sequence)
-        except JetStreamError as error:
-            logger.info("standby: operators are not told that this query waits: %s", error)
-            if isinstance(error, PermissionsError):
-                self._due = float("inf")
-
-
 class Lease:
     """
     One query's part in it, from its start to its end.
@@ -93,7 +69,9 @@ class Lease:
         self._bucket = Bucket(JetStream(self._client), BUCKET, "which of several queries reads")
         self._key = f"{stream.replace('{partition}', '=')}.{consumer}"
         self._consumer = consumer
-        self._notice = _Notice(self._bucket, self._key, owner, lease_s)
+        self._notice = LeaseRecord(owner, lease_s, 0, 0)
+        """Stands beside the record while this query waits."""
+        self._notice_due = -math.inf
         self._lock = threading.RLock()
         """Held for every use of the connection, and for every change of what follows."""
         self._view = LeaseView(owner, lease_s)
@@ -237,7 +215,7 @@ class Lease:
         before, sequence = _record_of(message)
         wanted = view.see(before, sequence, now)
         if view.left_s > view.renew_s:  # else the next look is what matters
-            self._notice.renew(now, view.renew_s)
+            self._notify(now)
         if wanted is None:
             return
         stored = self._store(wanted, sequence)
@@ -256,6 +234,21 @@ class Lease:
             "standby: consumer=%s: %s reads from now on (term %d)%s",
             self._consumer, view.owner, wanted.term, taken,
         )  # fmt: skip
+
+    def _notify(self, now: float) -> None:
+        """Says beside the record that this query waits, if it is time to; never raises."""
+        if now < self._notice_due:
+            return
+        self._notice, self._notice_due = self._notice.renewed(), now + self._view.renew_s
+        key = waits_key(self._key, self._notice.owner.query)
+        try:
+            (before,) = self._bucket.last(key)
+            sequence = before.sequence if before is not None else 0
+            self._bucket.replace(key, self._notice.to_bytes(), sequence)
+        except JetStreamError as error:
+            logger.info("standby: operators are not told that this query waits: %s", error)
+            if isinstance(error, PermissionsError):
+                self._notice_due = math.inf
 
     def _renew(self, offset: Offset | None = None, released: bool = False) -> None:
         """Stores the record anew, or finds that this query is fenced."""

@@ -144,23 +144,6 @@ class _RunEnd:
         return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
-class _LagLook:
-    """How metrics ask what is left behind the batch that was planned, and who pauses it."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self.planned: Offset | None = None
-        """Where it ends; None of a query that waits."""
-        self.paused: frozenset[int] = frozenset()
-        """Partitions that it reads by consumers which were paused since it was planned."""
-        self._options = options
-        self._survey: Survey | None = None
-
-    def by(self, client: Client) -> Survey:
-        """Whom they ask, on a connection of their own."""
-        self._survey = self._survey or Survey(client, self._options)
-        return self._survey
-
-
 class RangeDriver(Driver):
     """How far the query is, and what it plans."""
 
@@ -200,7 +183,10 @@ class RangeDriver(Driver):
         """Whether the newest leaves so much behind that the next batch is planned by its look."""
         self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
         """Behind which start nothing was there to read the last time, and what Spark was told."""
-        self._lag = _LagLook(options)
+        self._lagging: Offset | None = None
+        """Behind which batch metrics ask what is left; None of a query that waits."""
+        self._paused: frozenset[int] = frozenset()
+        """Partitions that it reads by consumers which were paused since it was planned."""
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -675,14 +661,14 @@ class RangeDriver(Driver):
 
     def _count_lag(self, counts: ReadCounts, end: Offset, left: Sequence[int | None]) -> None:
         """What is left behind the batch that was planned; nothing of a query that waits."""
-        self._lag.planned = end if self._turn.holds else None
-        if self._lag.planned is not None:
+        self._lagging = end if self._turn.holds else None
+        if self._lagging is not None:
             counts.take(self._layout)
             counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
-            self._lag.planned = plan.end
+            self._lagging = plan.end
             counts.take(self._layout)
             messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
             counts.set_under_way(messages)
@@ -690,10 +676,10 @@ class RangeDriver(Driver):
         self._count(count, soon=True)
 
     def _look_again(self, client: Client) -> None:
-        end = planned = self._lag.planned
+        end = planned = self._lagging
         if end is None:
             return
-        survey = self._lag.by(client)
+        survey = Survey(client, self._options)
         layout = end.layout
         assert layout is not None  # the driver's may be another one by now
         survey.take(layout)
@@ -706,7 +692,7 @@ class RangeDriver(Driver):
         left = available(survey, end, upto, infos)
 
         def count(counts: ReadCounts) -> None:
-            if self._lag.planned is planned:
+            if self._lagging is planned:
                 counts.take(survey.layout)
                 counts.set_lag(_named(survey.layout, left, end, upto))
 
@@ -717,7 +703,7 @@ class RangeDriver(Driver):
             if self.report.get(str(p.index), {}).get("read") == "consumer"
         ]
         found = survey.js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        self._lag.paused = frozenset(
+        self._paused = frozenset(
             read.partition
             for read, info in zip(reads, found, strict=True)
             if info is not None and info.pause_s > 0
@@ -727,7 +713,7 @@ class RangeDriver(Driver):
         counts.set_active(self._turn.holds)
         for partition in () if self._options.read_mode == "direct" else self._layout:
             report = self._durables.report(partition.index)
-            is_paused = "pausedUntil" in report or partition.index in self._lag.paused
+            is_paused = "pausedUntil" in report or partition.index in self._paused
             counts.set_paused(str(partition.index), is_paused)
             if "pinned" in report:
                 counts.set_pins(str(partition.index), report)

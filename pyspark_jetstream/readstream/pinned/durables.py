@@ -343,8 +343,6 @@ class Durables:
             ConsumerEditedError: Somebody has changed what it delivers.
         """
         gap_s = self._neighbours.measure_gap_s()
-        if self._neighbours.watch is None:
-            return
         infos, seen, due = view.streams, dict(view.consumers), self.due(around)
         if around and self._turns.is_time_before_tasks(self._every_s):
             due.update(around)

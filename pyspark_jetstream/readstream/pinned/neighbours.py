@@ -72,7 +72,7 @@ class Neighbours:
         """Begins to listen for pins of these consumers."""
         if self.watch is None and reads[0].owner is not None:
             connection = self._options.connection
-            names = [(read.stream, read.consumer, read.partition) for read in reads]
+            names = {(read.stream, read.consumer): read.partition for read in reads}
             self.watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
             if not self.watch.wait(connection.connect_timeout_s):
                 logger.warning(

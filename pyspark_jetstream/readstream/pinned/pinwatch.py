@@ -13,7 +13,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ...client.connection import Client, Connection
@@ -45,15 +45,15 @@ class PinWatch:
         self,
         options: ConnectionOptions,
         owner: Owner,
-        consumers: Sequence[tuple[str, str, int]],
+        consumers: Mapping[tuple[str, str], int],
         arrivals: Arrivals,
     ) -> None:
-        """Args: consumers: stream, consumer and partition of each."""
+        """Args: consumers: their partitions, by stream and consumer."""
         self._client = Client(options)
         self._owner = owner
         self._arrivals = arrivals
-        self._names = [(stream, consumer) for stream, consumer, _ in consumers]
-        self._pins = Pins({(stream, consumer): index for stream, consumer, index in consumers})
+        self._names = list(consumers)
+        self._pins = Pins(consumers)
         self._lock = threading.Lock()
         """Held for every use of `_pins`."""
         self._forbidden = False

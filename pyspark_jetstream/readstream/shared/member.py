@@ -197,17 +197,16 @@ class GroupMember:
         batches = self.batches
         if batches is None:
             return {}
-        held = self.heartbeats.held()
-        unheld = {}
+        held, unheld = self.heartbeats.held(), {}
         for index, info in look.consumers.items():
             consumer = self._claimant.by_partition[index]
             if info is not None:
                 created = look.streams[consumer.stream].created
-                unheld[index] = info.num_ack_pending - len(held.get(consumer, ()))
-                if unheld[index] != batches.of_others(index, created):
+                open_ = info.num_ack_pending - len(held.get(consumer, ()))
+                if open_ != batches.of_others(index, created):
                     batches.look()
-                unheld[index] -= batches.of_others(index, created)
-        return {index: max(0, count) for index, count in unheld.items()}
+                unheld[index] = max(0, open_ - batches.of_others(index, created))
+        return unheld
 
     # ── whose the messages are ───────────────────────────────────────────────────────────────
 

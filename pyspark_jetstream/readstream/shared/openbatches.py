@@ -114,19 +114,35 @@ class OpenBatches:
     def __repr__(self) -> str:
         return f"<OpenBatches of {self.query}, {len(self._fence.open)} queries>"
 
-    def enter(self) -> None:
+    def enter(self, must: bool) -> bool:
         """
-        Reads the record, and says that this query is there.
+        Reads the record, and says that this query is there; whether the record can be had.
+
+        Args:
+            must: an error where it cannot be used, and not a warning.
 
         Raises:
-            OptionError: The bucket cannot keep records.
-            RecordError, OffsetError: The record is none.
+            OptionError: It must, and the bucket cannot keep records.
+            RecordError, OffsetError: It must, and the record is none.
         """
-        unfit = self._bucket.ensure()
-        if unfit is not None:
-            raise OptionError("claimsLedger", unfit)
-        self.alive.beat(self._bucket.js.client)
-        self._read()
+        try:
+            unfit = self._bucket.ensure()
+            if unfit is not None:
+                raise OptionError("claimsLedger", unfit)
+            self.alive.beat(self._bucket.js.client)
+            self._read()
+        except JetStreamError as error:
+            unusable = isinstance(error, PermissionsError | OptionError) or not error.retryable
+            if must or not unusable:
+                raise
+            logger.warning(
+                "consumer=%s: queries that share it do not see each other's open batches. If one of"
+                " them is away for longer than ackWait, its last batch is read twice, because"
+                " others read it as well. That is so until this is mended and the query starts"
+                " again: %s", self.alive.key, error,
+            )  # fmt: skip
+            return False
+        return True
 
     def settles(self, offset: ClaimedOffset) -> bool:
         """Whether a batch that Spark has committed is to be acknowledged."""
@@ -283,29 +299,3 @@ class OpenBatches:
             f"bucket {BUCKET}, key '{self._key}': others changed it {_TRIES} times in a row; give"
             " these queries larger batches, or set claimsLedger=false"
         )
-
-
-def entered(batches: OpenBatches, must: bool) -> OpenBatches | None:
-    """
-    The record that queries share, ready to be used; None where there is none to be had.
-
-    Args:
-        must: an error where it cannot be used, and not a warning.
-
-    Raises:
-        OptionError: It must, and cannot be used.
-    """
-    try:
-        batches.enter()
-    except JetStreamError as error:
-        unusable = isinstance(error, PermissionsError | OptionError) or not error.retryable
-        if must or not unusable:
-            raise
-        logger.warning(
-            "consumer=%s: queries that share it do not see each other's open batches. If one of"
-            " them is away for longer than ackWait, its last batch is read twice, because others"
-            " read it as well. That is so until this is mended and the query starts again: %s",
-            batches.alive.key, error,
-        )  # fmt: skip
-        return None
-    return batches

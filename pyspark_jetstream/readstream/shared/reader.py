@@ -51,7 +51,7 @@ from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, gathered, length, pieces
 from .fence import Dealt
 from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
-from .openbatches import OpenBatches, entered
+from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
 
@@ -150,15 +150,6 @@ class ClaimDriver(Driver):
         if self.member is not None:
             self.member.close()
         super().close()
-
-    def reported(self) -> dict[str, Any]:
-        """
-        For each partition, when the last batch was planned: the end of its stream, `lag` (messages
-        that nobody was dealt), `ackPending` (claims of all readers together, and what waits for
-        redelivery), `awaitingRedelivery` (the latter), `claimed` (this query's in the batch), how
-        many of these are `redelivered`, and until when it is paused.
-        """
-        return super().reported()
 
     def freeze(self) -> None:
         """This run claims as many messages as wait now, at most: for the first time, or again."""
@@ -365,12 +356,17 @@ class ClaimDriver(Driver):
             streams = {name: p.stream for name, p in self._streams.partitions.items()}
         ack_wait_s, abandon_s = self.claimant.ack_wait_s, sharing.abandon_after_s
         batches = OpenBatches(self._client, key, self._query, streams, ack_wait_s, abandon_s)
-        return entered(batches, sharing.claims_ledger == "true")
+        return batches if batches.enter(must=sharing.claims_ledger == "true") else None
 
     # ── progress and metrics ─────────────────────────────────────────────────────────────────
 
     def _note(self, end: ClaimedOffset | None, look: ServerView[str]) -> None:
-        """Notes for progress and metrics what the batch was planned by."""
+        """
+        Notes for progress and metrics what the batch was planned by. For each partition: the end of
+        its stream, `lag` (messages that nobody was dealt), `ackPending` (claims of all readers
+        together, and what waits for redelivery), `awaitingRedelivery` (the latter), `claimed` (this
+        query's in the batch), how many of these are `redelivered`, and until when it is paused.
+        """
         self.report = {}
         paused: dict[str, str] = {}
         awaiting = self.member.awaiting(look) if self.member is not None else {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
+from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claims import (
     Claim,
     ClaimedOffset,
@@ -171,6 +172,16 @@ def test_pieces_have_all_claims_once(tasks, maximum, sizes):
 
     assert [sum(map(length, part.values())) for part in parts] == sizes
     assert [claim for part in parts for claim in flat(part)] == flat(claims)
+
+
+def test_what_is_read_of_claims():
+    """
+    The range from the first to the last, and how many of its messages are expected.
+    """
+    whole = ClaimedRead(0, "S", None, 0, 0, None, False, True, {})
+    read = whole.of({2: ((10, 10),), 1: ((5, 9), (12, 12))})
+
+    assert (read.start, read.end, read.expected) == (4, 12, 7)
 
 
 def test_no_claims_make_no_pieces():
