@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Kind = Literal["stream", "range", "sink"]
 
 
+Others = Callable[[], "tuple[Option, ...]"]
+"""Gives the options of other kinds, which it may have to import."""
+
 _WHERE: Final = {"stream": "spark.readStream", "range": "spark.read", "sink": "a write"}
 
 
@@ -103,14 +106,24 @@ class Values:
         return kind(**filled, **others)
 
 
-def typed(options: Mapping[str, str], kind: Kind, rows: Sequence[Option]) -> Values:
+def typed(
+    options: Mapping[str, str], kind: Kind, rows: Sequence[Option], others: Others = tuple
+) -> Values:
     """
-    The values of the texts that were given; `rows` are the options there are.
+    The values of the texts that were given.
+
+    Args:
+        rows: the options of this kind.
+        others: gives those of others, if an option is none of `rows`: what is wrong with it is told
+            by all that there is.
 
     Raises:
         OptionError: Options are unknown or belong elsewhere, or their text cannot be read: all of
             them.
     """
+    names = {row.name.lower() for row in rows} | SPARKS_OWN
+    if any(name.lower() not in names for name in options):
+        rows = (*rows, *others())
     # `subject` is two options, a filter of reads and a subject of writes: the kind asked for wins.
     ordered = sorted(rows, key=lambda option: kind in option.kinds)
     known = {option.name.lower(): option for option in ordered}

@@ -16,14 +16,13 @@ than that: where nothing is wrong, the rows of one kind are all that is looked a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from .client.options import CONNECTION_OPTIONS, METRICS_OPTIONS
 from .errors import OptionError
 from .fetch.options import READ_OPTIONS
-from .option import Kind, Option, all_of, typed
+from .option import Kind, Option, Others, all_of, typed
 from .readstream.options import STREAM_OPTIONS, SourceOptions, source_options
 
 if TYPE_CHECKING:
@@ -49,43 +48,28 @@ def all_options() -> tuple[Option, ...]:
     )
 
 
-def parse_stream(options: Mapping[str, str]) -> SourceOptions:
+def parse_stream(options: Mapping[str, str], others: Others = all_options) -> SourceOptions:
     """
     Options of `spark.readStream`.
 
     Raises:
         OptionError: What is wrong with names and values, else what does not go together.
     """
-    with suppress(OptionError):
-        return _of_stream(options)
-    # A mistake is told by all that there is: an option may be one of another kind.
-    return source_options(typed(options, "stream", all_options()))
+    rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *STREAM_OPTIONS, *METRICS_OPTIONS)
+    return source_options(typed(options, "stream", rows, others))
 
 
-def parse_read(options: Mapping[str, str]) -> Reads:
+def parse_read(options: Mapping[str, str], others: Others = all_options) -> Reads:
     """
     Options of `spark.read`.
 
     Raises:
         OptionError: What is wrong with names and values, else what does not go together.
     """
-    from .read.options import read_options
-
-    with suppress(OptionError):
-        return _of_range(options)
-    return read_options(typed(options, "range", all_options()))
-
-
-def _of_stream(options: Mapping[str, str]) -> SourceOptions:
-    rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *STREAM_OPTIONS, *METRICS_OPTIONS)
-    return source_options(typed(options, "stream", rows))
-
-
-def _of_range(options: Mapping[str, str]) -> Reads:
     from .read.options import BATCH_OPTIONS, read_options
 
     rows = (*CONNECTION_OPTIONS, *READ_OPTIONS, *BATCH_OPTIONS)
-    return read_options(typed(options, "range", rows))
+    return read_options(typed(options, "range", rows, others))
 
 
 def check_reads(options: Mapping[str, str]) -> None:
@@ -97,7 +81,8 @@ def check_reads(options: Mapping[str, str]) -> None:
         OptionError: They are neither's. An option that only one of them has says which is meant;
             where both have such, that is a mistake itself, beside those of either.
     """
-    if not (_mistake(_of_stream, options) and _mistake(_of_range, options)):
+    quick = partial(parse_stream, others=tuple), partial(parse_read, others=tuple)
+    if not all(_mistake(parse, options) for parse in quick):
         return
     of_stream, of_range = _mistake(parse_stream, options), _mistake(parse_read, options)
     assert of_stream is not None and of_range is not None

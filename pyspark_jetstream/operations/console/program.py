@@ -335,7 +335,12 @@ def connection_of(given: argparse.Namespace) -> ConnectionOptions:
 
 def connected(given: argparse.Namespace) -> closing[Client]:
     """A client of its own, closed at the end of a `with`."""
-    return closing(Client(connection_of(given), at_start=True))
+    return client_of(connection_of(given))
+
+
+def client_of(options: ConnectionOptions) -> closing[Client]:
+    """Likewise, with these options."""
+    return closing(Client(options, at_start=True))
 
 
 def merged(*options: Mapping[str, str]) -> dict[str, str]:

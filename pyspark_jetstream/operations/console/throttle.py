@@ -37,11 +37,9 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import further
@@ -56,7 +54,7 @@ from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
 from pyspark_jetstream.values import duration, publish_subject, subject_filter
 
-from .program import Parser, argument, connected, connection_of, connection_words
+from .program import Parser, argument, client_of, connected, connection_of, connection_words
 from .progress import living
 
 SILENT: Final = 3
@@ -158,7 +156,7 @@ def pause(given: argparse.Namespace) -> int:
     pauses = _pauses(given)
     reason = Reason[given.reason]
     options = connection_of(given)
-    with _client(options) as client, _client(_hasty(options)) as asking:
+    with client_of(options) as client, client_of(_hasty(options)) as asking:
         with living(_of_queries(pauses)) as showing:
             stored = Controller(client, pauses, showing, Stop()).pause(
                 given.subject,
@@ -206,7 +204,7 @@ def quota(given: argparse.Namespace) -> int:
     options, limits = _limits(given)
     pauses = _pauses(given)
     connection = parse_connection(connection_words(given, options))
-    with _client(connection) as client, _client(_hasty(connection)) as asking:
+    with client_of(connection) as client, client_of(_hasty(connection)) as asking:
         filters = dict.fromkeys(filter for limit in limits for filter in limit.filters)
         usage = Usage(JetStream(asking), list(filters))
         quotas = [Quota(limit, time.monotonic()) for limit in limits]
@@ -547,7 +545,3 @@ def _pauses(given: argparse.Namespace) -> Pauses:
 def _hasty(options: ConnectionOptions) -> ConnectionOptions:
     """Short time-outs: what is not counted now is counted later, but a pause must be kept up."""
     return replace(options, request_timeout_s=min(1.0, options.request_timeout_s))
-
-
-def _client(options: ConnectionOptions) -> closing[Client]:
-    return closing(Client(options, at_start=True))

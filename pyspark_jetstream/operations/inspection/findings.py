@@ -644,59 +644,42 @@ def since(
         read: messages between the two committed positions, by source and partition.
     """
 
-    def rate(difference: int | None) -> float | None:
-        return None if difference is None else difference / elapsed_s
+    def rate(count: int | None, was: int | None) -> float | None:
+        return None if count is None or was is None else (count - was) / elapsed_s
 
-    streams_before = {earlier.name: earlier for earlier in before.streams}
-    streams = []
-    for stream in now.streams:
-        old = streams_before.get(stream.name)
-        same = old is not None and old.created == stream.created
-        stored = stream.last - old.last if old is not None and same else None
-        streams.append(replace(stream, stored_rate=rate(stored)))
-    consumers_before = {(earlier.stream, earlier.name): earlier for earlier in before.consumers}
-    consumers = []
-    for consumer in now.consumers:
-        was = consumers_before.get((consumer.stream, consumer.name))
-        ours = consumer.progress
-        came = ours.deliveries - was.progress.deliveries if was is not None else -1
-        consumers.append(
-            replace(
-                consumer,
-                read_rate=rate(came if came >= 0 else None),  # a reset counts anew
-                lag_rate=rate(ours.lag - was.progress.lag if was is not None else None),
-            )
+    ends = {(each.name, each.created): each.last for each in before.streams}
+    progress = {(each.stream, each.name): each.progress for each in before.consumers}
+    sources = before.checkpoint.sources if before.checkpoint is not None else ()
+    lags = {(each.source, at.index): at.lag for each in sources for at in each.positions}
+
+    def of_stream(stream: StreamState) -> StreamState:
+        return replace(
+            stream, stored_rate=rate(stream.last, ends.get((stream.name, stream.created)))
         )
+
+    def of_consumer(consumer: ConsumerState) -> ConsumerState:
+        ours, was = consumer.progress, progress.get((consumer.stream, consumer.name))
+        if was is None:
+            return consumer
+        is_reset = ours.deliveries < was.deliveries  # it counts anew
+        read_rate = None if is_reset else rate(ours.deliveries, was.deliveries)
+        return replace(consumer, read_rate=read_rate, lag_rate=rate(ours.lag, was.lag))
+
+    def of_position(source: str, position: PositionState) -> PositionState:
+        key = (source, position.index)
+        lag_rate = rate(position.lag, lags.get(key))
+        return replace(position, read_rate=rate(read.get(key), 0), lag_rate=lag_rate)
+
+    def of_source(source: SourceState) -> SourceState:
+        positions = tuple(of_position(source.source, each) for each in source.positions)
+        return replace(source, positions=positions)
+
+    checkpoint = now.checkpoint
+    if checkpoint is not None:
+        checkpoint = replace(checkpoint, sources=tuple(map(of_source, checkpoint.sources)))
     return replace(
         now,
-        streams=tuple(streams),
-        consumers=tuple(consumers),
-        checkpoint=_rated(now.checkpoint, before.checkpoint, elapsed_s, read),
+        streams=tuple(map(of_stream, now.streams)),
+        consumers=tuple(map(of_consumer, now.consumers)),
+        checkpoint=checkpoint,
     )
-
-
-def _rated(
-    now: CheckpointState | None,
-    before: CheckpointState | None,
-    elapsed_s: float,
-    read: Mapping[tuple[str, int], int],
-) -> CheckpointState | None:
-    if now is None or before is None:
-        return now
-    lags = {(s.source, p.index): p.lag for s in before.sources for p in s.positions}
-
-    def rated(source: str, position: PositionState) -> PositionState:
-        key = (source, position.index)
-        was, messages = lags.get(key), read.get(key)
-        known = position.lag is not None and was is not None
-        return replace(
-            position,
-            read_rate=messages / elapsed_s if messages is not None else None,
-            lag_rate=((position.lag or 0) - (was or 0)) / elapsed_s if known else None,
-        )
-
-    sources: Sequence[SourceState] = [
-        replace(source, positions=tuple(rated(source.source, p) for p in source.positions))
-        for source in now.sources
-    ]
-    return replace(now, sources=tuple(sources))
