@@ -15,7 +15,7 @@ from .. import subjects
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.versions import Version
-from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError
+from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError, further
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
 from .exactlyonce.changes import SETTLES_S
@@ -76,8 +76,9 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             logger.warning(
                 "stream=%s was created without: %s. This server does not know that; a newer one may"
                 if is_new
-                else "stream=%s is there, and stays as it is. The options of createStream say"
-                " otherwise of: %s. `nats stream edit` changes it",
+                else "stream=%s exists, and createStream leaves it as it is. These settings of the"
+                " stream differ from the write's options: %s. If the stream is right, nothing is to"
+                f" do. Else change the stream from Python{further('guides/streams')}",
                 name, ", ".join(differing),
             )  # fmt: skip
 

@@ -128,7 +128,7 @@ def test_a_stream_that_is_there_stays_as_it_is(js, new_stream, caplog):
 
     assert len(caplog.records) == 1
     assert js.stream_info(name).config == before
-    assert "stays as it is. The options of createStream say otherwise of: subjects, retention" in (
+    assert "These settings of the stream differ from the write's options: subjects, retention" in (
         caplog.text
     )
 
