@@ -77,7 +77,7 @@ def started(
 def run(
     server: DevServer | None, *arguments: str, rich: bool = True, **env: str
 ) -> tuple[int, str, str]:
-    """Status, output, and what was said of a run that ends by itself: in this process, with rich."""
+    """Status, output and what was said of a run that ends by itself: in this process with rich."""
     if not rich:
         with started(server, *arguments, rich=False, **env) as process:
             out, said = process.communicate(timeout=60)
