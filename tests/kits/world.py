@@ -389,3 +389,48 @@ def command(
     """A pause, or, with so many messages a second, a rate."""
     rates = None if msgs is None else Rates(msgs)
     return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject, rates=rates)
+
+
+# ── what does not go to a row's own subject ──────────────────────────────────────────────────
+
+
+class Elsewhere(ModelServer):
+    """Takes dead letters and metrics; or has no room for any."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.is_full = False
+        self.full_until = 0.0
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        if self.is_full or self._clock.now < self.full_until:
+            self.heard.append(sent)
+            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
+        return super().publish(sent)
+
+
+class Picky(ModelServer):
+    """Never stores some rows."""
+
+    def __init__(self, largest_batch: int = 1000) -> None:
+        super().__init__(largest_batch=largest_batch)
+        self.never: dict[bytes, dict[str, object]] = {}
+
+    def publish(self, sent: Sent) -> list[Reply]:
+        self.refuse.update(self.never)
+        return super().publish(sent)
+
+
+def is_row(each: Sent) -> bool:
+    """Whether it goes to a row's own subject."""
+    return each.subject in SUBJECTS
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
+    """A third stream, for what does not go to a row's own subject."""
+    found, net = Elsewhere(world.clock), world.net
+    note, servers = net.note, net.servers
+    net.server_of = lambda each: servers[each.subject in SECOND] if is_row(each) else found
+    net.note = lambda each: note(each) if is_row(each) else None
+    return found

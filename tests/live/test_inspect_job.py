@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.operations.console import commands
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
@@ -72,11 +74,28 @@ def started(
                 each.close()
 
 
-def run(server: DevServer | None, *arguments: str, **more: Any) -> tuple[int, str, str]:
-    """Status, output, and what was said of a run that ends by itself."""
-    with started(server, *arguments, **more) as process:
-        out, said = process.communicate(timeout=60)
-        return process.returncode, out, said
+def run(
+    server: DevServer | None, *arguments: str, rich: bool = True, **env: str
+) -> tuple[int, str, str]:
+    """Status, output and what was said of a run that ends by itself: in this process with rich."""
+    if not rich:
+        with started(server, *arguments, rich=False, **env) as process:
+            out, said = process.communicate(timeout=60)
+            return process.returncode, out, said
+    words = [str(JOB), *arguments, *(("--servers", server.url) if server is not None else ())]
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        redirect_stdout(io.StringIO()) as shown,
+        redirect_stderr(io.StringIO()) as told,
+    ):
+        patched.setattr(sys, "argv", words)
+        for name, value in ({"TERM": "xterm", "COLUMNS": "400"} | env).items():
+            patched.setenv(name, value)
+        try:
+            status = commands.job("inspect")
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return status, shown.getvalue(), told.getvalue()
 
 
 @pytest.fixture

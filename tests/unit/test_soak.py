@@ -72,6 +72,7 @@ def test_what_is_left_to_make_soak_is_there(ids):
         "test_the_limit_never_collapses",
         "test_the_number_of_partitions_grows_while_a_query_runs",
         "test_the_second_takes_over_when_the_first_is_killed",
+        "test_the_speed_of_keys_and_counters_is_written",
         "test_through_spark_submit",
         "test_whoever_is_killed_each_message_arrives_once",
         "test_writes_under_pressure_are_measured",

@@ -28,9 +28,8 @@ from ...kits.lanes import (
     terms,
 )
 from ...kits.options import rules_of
-from ...kits.world import Net, World, block, command
+from ...kits.world import Net, World, block, command, elsewhere, is_row
 from .test_rejected import TOO_LARGE, picky
-from .test_shedding import elsewhere, is_row
 from .test_waits import START_S, blocked_s, world_of
 
 KINDS = {"async": AsyncLane, "fast": FastLane, "atomic": AtomicLane}

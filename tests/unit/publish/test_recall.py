@@ -1,4 +1,4 @@
-"""Rows that are taken back, wait and go again: a random walk of whole writes, and what it found."""
+"""Rows that are taken back, wait and go again: what a walk of whole writes has found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
 from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
-from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
-from ...kits import atomic, fast
+from ...kits import atomic
 from ...kits.lanes import (
     PREFIX,
     FixedLimit,
@@ -27,71 +25,12 @@ from ...kits.lanes import (
     Reply,
     Sent,
     error,
-    exchange,
     hear,
-    parse,
     sent,
     terms,
 )
 from ...kits.options import FIXED, rules_of
-from ...kits.seeds import SEED
-from ...kits.world import SUBJECTS, World, block, command
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_random_walk(monkeypatch, mode, seed):
-    """
-    Whatever operators, server and network do, be it pauses or rates, every row is stored once; in
-    order per subject where no plain publish was dropped between others; nothing goes to a paused
-    subject behind the receipt; when a row was first sent is not forgotten; the loop never spins.
-    """
-    seed += SEED
-    rng = random.Random(f"{mode} {seed}")
-    total, blocks = rng.randrange(1, 700), []
-    first = 0
-    chars = rng.choice([SUBJECTS, "abab", "ab"])
-    urgent = rng.random() < 0.3
-    while first < total:
-        count = min(rng.choice([1, 30, 400]), total - first)
-        data = [b"%d" % row + b"." * rng.randrange(60) for row in range(first, first + count)]
-        made = block("".join(rng.choices(chars, k=count)), first, data)
-        if urgent:
-            priorities = pa.array(rng.choices(list(Priority), k=count), pa.int8())
-            made = replace(made, priorities=priorities)
-        blocks.append(made)
-        first += count
-    world = World(
-        monkeypatch,
-        blocks,
-        rng,
-        ModelServer(largest_batch=rng.choice([1000, 1000, 20])),
-        publish_mode=mode,
-        min_in_flight=rng.choice([4096, 1]),
-        max_in_flight=rng.choice([1, 7, 64, 4096]),
-        max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
-        ack_timeout_s=2.0,
-        rules=rules_of(queue_size=rng.choice([20, "auto"]), throttle_max_wait_s=1e9),
-    )
-    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
-    world.net.drops_plain = seed % 3 == 0
-    world.net.round_trip_s = 0.04 if seed % 2 else 0.0
-    at = world.clock.now
-    for number in range(rng.choice([0, 5, 60])):
-        at += rng.choice([0.0, 0.001, 0.05, 0.5])
-        filter = rng.choice([*SUBJECTS, *SUBJECTS, ">", "*"])
-        pause_s = rng.choice([0.0, 0.02, 0.3, 3.0])
-        reason = rng.choice([0, 0, 1, 2, 4])
-        msgs = rng.choice([None, None, 0.0, 20.0, 2000.0])
-        world.net.commands.append((at, command(number, filter, pause_s, reason, msgs)))
-    counts = world.run()
-
-    assert counts.offered == counts.acked == total, f"seed {seed}"
-    assert sorted(world.rows()) == list(range(total)), f"seed {seed}"
-    if not world.net.drops_plain:
-        for subject in SUBJECTS:
-            rows = world.rows(subject)
-            assert rows == sorted(rows), f"seed {seed}"
+from ...kits.world import World, block, command
 
 
 def only_a(subject: str) -> bool:
@@ -100,58 +39,6 @@ def only_a(subject: str) -> bool:
 
 def numbers(parts: list[Messages]) -> list[int]:
     return sorted(row for part in parts for row in part.rows.to_pylist())
-
-
-def cut_fast_batch() -> tuple[FastLane, ModelServer, Sent]:
-    """A batch of which ten rows are stored, and the commit without a row that is to end it."""
-    one, server = fast.lane(), ModelServer()
-    one.offer(block("ab" * 300, 0))
-    hear(one, server.publish(sent(one)[0]))
-    for each in parse(bytes(one.ready(0.0, 1000) or b"")):
-        hear(one, server.publish(each))
-    one.recall(only_a)
-    (commit,) = sent(one)
-    return one, server, commit
-
-
-@pytest.mark.parametrize("how", ["cut", "429", "lost"])
-def test_a_commit_without_a_row_that_is_lost_goes_again(how):
-    """
-    A ping that finds the batch open says that the commit did not arrive; it is not waited for.
-    """
-    one, server, commit = cut_fast_batch()
-    if how == "cut":
-        one.on_disconnect()
-    elif how == "429":
-        hear(one, server.refused(commit, 429, 10167))
-    for tick in range(100):
-        server.now = tick / 10
-        exchange(one, server, tick / 10)
-        one.expire(tick / 10)
-
-    assert not one.busy
-    assert one.tally.acked == len(server.stored) > 1
-    assert one.tally.retries == 0
-
-
-def test_rows_of_a_lost_fast_batch_wait_while_paused():
-    """
-    B13: what a batch leaves undecided is sent again, so it waits when its subject is paused; the
-    others behind it keep their order.
-    """
-    one, server = fast.lane(), ModelServer()
-    one.offer(block("ab" * 10, 0))
-    hear(one, server.publish(sent(one)[0]))
-    sent(one)
-    one.recall(only_a)
-    server.forget()
-    one.on_disconnect()
-    hear(one, server.publish(sent(one)[0]))  # the ping
-    back = one.recall(only_a, unsent=False)
-
-    assert numbers(back) == list(range(20))
-    assert all(part.was_sent for part in back)
-    assert sent(one) == []
 
 
 def test_rows_of_an_atomic_batch_with_duplicates_wait_while_paused():
@@ -199,21 +86,6 @@ def test_a_batch_of_other_subjects_stays():
 
     assert one.recall(only_a, unsent=False) == []
     assert len(sent(one, 9.0)) == 2
-
-
-def test_a_batch_taken_back_in_its_second_attempt_may_be_stored():
-    """
-    The first attempt had its commit: when that was sent is not forgotten.
-    """
-    one = atomic.lane(ack=2.0)
-    one.offer(block("ab" * 3, 0))
-    sent(one, 1.0)
-    one.expire(3.0)
-    one.ready(4.0, 1)
-    (back,) = one.recall(only_a)
-
-    assert back.sent is not None
-    assert back.sent.to_pylist() == [1.0] * 6
 
 
 def test_a_row_that_is_stored_has_no_deadline():

@@ -16,8 +16,6 @@ from ...kits.lanes import (
     PREFIX,
     FixedLimit,
     ModelServer,
-    Reply,
-    Sent,
     error,
     exchange,
     hear,
@@ -26,24 +24,10 @@ from ...kits.lanes import (
     sent,
     terms,
 )
-from ...kits.seeds import SEED
-from ...kits.world import SUBJECTS, Net, World, block, command
-from .test_shedding import Elsewhere, elsewhere
+from ...kits.world import SUBJECTS, Elsewhere, Net, Picky, World, block, elsewhere
 
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
 MODES = ["async", "fast", "atomic", "auto"]
-
-
-class Picky(ModelServer):
-    """Never stores some rows."""
-
-    def __init__(self, largest_batch: int = 1000) -> None:
-        super().__init__(largest_batch=largest_batch)
-        self.never: dict[bytes, dict[str, object]] = {}
-
-    def publish(self, sent: Sent) -> list[Reply]:
-        self.refuse.update(self.never)
-        return super().publish(sent)
 
 
 def picky(
@@ -75,46 +59,6 @@ def picky(
         assert isinstance(server, Picky)
         server.never = {b"%d." % row: each for row, each in never.items() if each is not None}
     return world, elsewhere(monkeypatch, world)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(5))
-def test_random_rejections(monkeypatch, mode, seed):
-    """
-    I1: every row is in its stream or a dead letter, never in both, also under pauses and on a
-    connection that breaks; those that are stored keep the order of their subject. Some the server
-    refuses, some can be no messages.
-    """
-    seed += SEED
-    rng = random.Random(f"reject {mode} {seed}")
-    total = rng.randrange(50, 700)
-    gone = rng.sample(range(total), k=rng.choice([0, 1, 5, total // 2, total]))
-    world, dead = picky(
-        monkeypatch,
-        rng,
-        total,
-        {row: rng.choice([TOO_LARGE, None]) for row in gone},
-        publish_mode=mode,
-        max_in_flight=rng.choice([1, 7, 64]),
-        ack_timeout_s=2.0,
-        dead_letter_subject="dlq.{subject}",
-        rejects=True,
-    )
-    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
-    at = world.clock.now
-    for number in range(rng.choice([0, 5, 60])):
-        at += rng.choice([0.0, 0.001, 0.05, 0.5])
-        filter, pause_s = rng.choice([*SUBJECTS, ">"]), rng.choice([0.0, 0.02, 0.3, 3.0])
-        world.net.commands.append((at, command(number, filter, pause_s, rng.choice([0, 1, 2]))))
-    counts = world.run()
-    letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
-
-    assert letters == sorted(gone), f"seed {seed}"
-    assert sorted(world.rows()) == sorted(set(range(total)) - set(gone)), f"seed {seed}"
-    assert (counts.acked, counts.dead_letters) == (total - len(gone), len(gone)), f"seed {seed}"
-    for subject in SUBJECTS:
-        rows = world.rows(subject)
-        assert rows == sorted(rows), f"seed {seed}"
 
 
 @pytest.mark.parametrize("mode", MODES)

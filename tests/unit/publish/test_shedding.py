@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
@@ -15,24 +14,11 @@ from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish import laneset, sender
 
-from ...kits.lanes import ModelServer, Reply, Sent, error
+from ...kits.lanes import Sent
 from ...kits.options import FIXED, rules_of
-from ...kits.seeds import SEED
-from ...kits.world import SECOND, SUBJECTS, Net, World, block, command
+from ...kits.world import SUBJECTS, Elsewhere, Net, World, block, elsewhere
 
 SHEDDABLE = frozenset({Priority.NON_CRITICAL})
-
-
-class Elsewhere(ModelServer):
-    """Takes dead letters and metrics; or has no room for any."""
-
-    is_full = False
-
-    def publish(self, sent: Sent) -> list[Reply]:
-        if self.is_full:
-            self.heard.append(sent)
-            return self._say(sent, stream="S", seq=0, error=error(503, 10077))
-        return super().publish(sent)
 
 
 def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
@@ -41,19 +27,6 @@ def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
     ids = pa.array([b"t-%d" % row for row in range(first, first + count)], pa.binary())
     found = block(subjects, first, data)
     return replace(found, priorities=pa.array(priorities, pa.int8()), ids=ids)
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
-    """A third stream, for what does not go to a row's own subject."""
-    found, net = Elsewhere(), world.net
-    note, servers = net.note, net.servers
-    net.server_of = lambda each: servers[each.subject in SECOND] if is_row(each) else found
-    net.note = lambda each: note(each) if is_row(each) else None
-    return found
-
-
-def is_row(each: Sent) -> bool:
-    return each.subject in SUBJECTS
 
 
 def shedding(
@@ -75,73 +48,6 @@ def shedding(
     for place in (0, 1) if pushed_back else ():
         world.publisher.admission.overload.pushed_back(place, 100.0)
     return world, found
-
-
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-@pytest.mark.parametrize("template", [None, "dlq.{subject}"], ids=["drop", "dead-letter"])
-@pytest.mark.parametrize("seed", range(3))
-def test_random_shedding(monkeypatch, mode, template, seed):
-    """
-    I1, I2, I4: every row is in its stream, or a dead letter, or dropped, and in one of them;
-    critical rows are in their stream.
-    """
-    seed += SEED
-    rng = random.Random(f"shed {mode} {template} {seed}")
-    total = rng.randrange(50, 700)
-    priorities = rng.choices(list(Priority), k=total)
-    blocks, first = [], 0
-    while first < total:
-        count = min(rng.choice([1, 30, 100, 400]), total - first)
-        subjects = "".join(rng.choices(SUBJECTS, k=count))
-        blocks.append(urgent(subjects, first, priorities[first : first + count]))
-        first += count
-    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
-    sheddable = rng.choice([SHEDDABLE, SHEDDABLE | {Priority.NORMAL}])
-    world = World(
-        monkeypatch,
-        blocks,
-        rng,
-        ModelServer(largest_batch=rng.choice([1000, 20])),
-        publish_mode=mode,
-        min_in_flight=rng.choice([4096, 1]),
-        max_in_flight=rng.choice([1, 7, 64]),
-        max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
-        ack_timeout_s=2.0,
-        dead_letter_subject=template,
-        drops=template is None,
-        rules=rules_of(
-            queue_size=rng.choice([20, "sqrt"]),
-            throttle_max_wait_s=1e9,
-            sheddable=sheddable,
-            overload_window_s=rng.choice([1.0, 10.0]),
-        ),
-    )
-    dead = elsewhere(monkeypatch, world)
-    world.net.chaos = rng.choice([0.0, 1.0, 5.0])
-    world.net.drops_plain = seed % 3 == 0
-    at = world.clock.now
-    for number in range(rng.choice([0, 5, 60])):
-        at += rng.choice([0.0, 0.001, 0.05, 0.5])
-        filter, pause_s = rng.choice([*SUBJECTS, ">"]), rng.choice([0.0, 0.02, 0.3, 3.0])
-        world.net.commands.append((at, command(number, filter, pause_s, rng.choice([0, 1, 2]))))
-    counts = world.run()
-
-    stored = world.rows()
-    gone = set(range(total)) - set(stored)
-    assert len(set(stored)) == len(stored) == counts.acked, f"seed {seed}"
-    assert {priorities[row] for row in gone} <= sheddable, f"seed {seed}"
-    assert counts.dead_letters + counts.dropped == len(gone), f"seed {seed}"
-    if template is not None:
-        letters = sorted(int(each.data.split(b".")[0]) for each in dead.stored)
-        assert letters == sorted(gone), f"seed {seed}"
-        counted = world.telemetry.snapshot()
-        for each in ("critical", "normal", "noncritical"):
-            shed = counted.total("jetstream_publish_rejected_total", priority=each)
-            assert shed == counted.total("jetstream_publish_dead_letter_total", priority=each)
-    if not world.net.drops_plain:
-        for subject in SUBJECTS:
-            rows = world.rows(subject)
-            assert rows == sorted(rows), f"seed {seed}"
 
 
 @pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
@@ -237,21 +143,6 @@ def test_a23_drops_are_said_once_in_a_window(monkeypatch, caplog, window_s, maxi
     assert 1 <= len(said) <= min(maximum, 1 + (world.clock.now - start) / window_s)
     assert len(said) < dropped
     assert said[0].startswith("dropped ")
-
-
-def test_a_row_that_an_earlier_attempt_stored_is_not_shed(monkeypatch):
-    """
-    It would be in its stream, and dropped; or in its stream twice when dead letters are restored.
-    """
-    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
-    stored = range(0, 300, 3)
-    world.stored_before = lambda each: pc.is_in(each.rows, pa.array(stored, pa.int64()))
-    counts = world.run()
-    letters = {int(each.data.split(b".")[0]) for each in dead.stored}
-
-    assert counts.dead_letters == len(letters) > 0
-    assert not letters & set(stored)
-    assert sorted([*world.rows(), *letters, *stored]) == list(range(300))
 
 
 def test_rows_that_are_stored_take_no_time(monkeypatch):

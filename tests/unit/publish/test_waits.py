@@ -21,8 +21,8 @@ from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of
-from ...kits.world import SUBJECTS, Net, World, block, command
-from .test_shedding import SHEDDABLE, elsewhere, is_row, shedding, urgent
+from ...kits.world import SUBJECTS, Net, World, block, command, elsewhere, is_row
+from .test_shedding import SHEDDABLE, shedding, urgent
 
 START_S = 100.0
 """When each write begins."""

@@ -12,8 +12,8 @@ from pyspark_jetstream.publish.metrics import Report
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, priorities_of, rules_of
-from ...kits.world import SECOND, Net, World, block, command
-from .test_shedding import SHEDDABLE, elsewhere, shedding
+from ...kits.world import SECOND, Net, World, block, command, elsewhere
+from .test_shedding import SHEDDABLE, shedding
 from .test_waits import START_S, world_of
 
 ROUTES = priorities_of(subjects=(("a", Priority.NORMAL), ("*", Priority.NON_CRITICAL)))

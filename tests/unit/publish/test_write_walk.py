@@ -1,0 +1,171 @@
+"""
+A whole write amid everything at once: pauses and rates by operators, overload, refusals for a while
+and for good, rows that an earlier attempt has stored, and a connection that breaks.
+
+A seed draws the options of a write, its rows and what happens to it. Where each row is in the end
+is known.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish import sender
+
+from ...kits.lanes import error
+from ...kits.options import rules_of
+from ...kits.seeds import SEED
+from ...kits.world import SUBJECTS, Net, Picky, World, block, command, elsewhere
+
+MODES = ["async", "fast", "atomic", "auto"]
+LOW, MIDDLE = Priority.NON_CRITICAL, Priority.NORMAL
+TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
+
+
+class Write:
+    """One write as it was drawn, and its world."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mode: str, seed: int) -> None:
+        self.rng = rng = random.Random(f"{mode} {seed}")
+        self.total = rng.choice([rng.randrange(1, 60), *[rng.randrange(200, 700)] * 5])
+        self.policy = rng.choice(["block", "drop", "dead-letter"])
+        self.sheddable: frozenset[Priority] = frozenset()
+        kinds = list(Priority)
+        if self.policy != "block":
+            self.sheddable = rng.choice([frozenset({LOW}), frozenset({LOW, MIDDLE})])
+        queue_timeout_s = 1e9
+        if len(self.sheddable) == 2 and rng.random() < 0.5:  # then no row may fail of it
+            kinds, queue_timeout_s = [LOW, MIDDLE], rng.choice([0.5, 5.0])
+        is_plain = self.policy == "block" and rng.random() < 0.6
+        self.priorities = [Priority.NORMAL] * self.total
+        if not is_plain:
+            self.priorities = rng.choices(kinds, k=self.total)
+        self.rejects = rng.random() < 0.5
+        self.never = self._some() if self.rejects else set()
+        """Rows that the server never stores, or that can be no messages."""
+        self.known = self._some() - self.never if rng.random() < 0.4 else set()
+        """Rows that an earlier attempt has stored."""
+        self.faults = {row for row in self.never if rng.random() < 0.5}
+        """Those that can be no messages."""
+        self.letters = self.rejects or self.policy == "dead-letter"
+        monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+        monkeypatch.setattr(sender, "_CHUNK_BYTES", rng.choice([100, 1 << 19]))
+        self.world = World(
+            monkeypatch,
+            list(self._blocks(is_plain)),
+            rng,
+            Picky(largest_batch=rng.choice([1000, 1000, 20])),
+            is_checked=bool(self.known),
+            publish_mode=mode,
+            min_in_flight=rng.choice([4096, 1]),
+            max_in_flight=rng.choice([1, 7, 64] if self.sheddable else [1, 7, 64, 4096]),
+            max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
+            ack_timeout_s=2.0,
+            dead_letter_subject="dlq.{subject}" if self.letters else None,
+            drops=self.policy == "drop",
+            rejects=self.rejects,
+            rules=rules_of(
+                queue_size=rng.choice([20, 20, "auto", "sqrt"]),
+                queue_timeout_s=queue_timeout_s,
+                throttle_max_wait_s=1e9,
+                sheddable=self.sheddable,
+                overload_window_s=rng.choice([1.0, 10.0, 1e9]),
+            ),
+        )
+        self.dead = elsewhere(monkeypatch, self.world)
+        if self.known:
+            known = pa.array(sorted(self.known), pa.int64())
+            self.world.stored_before = lambda each: pc.is_in(each.rows, known)
+        for server in self.world.net.servers:
+            assert isinstance(server, Picky)
+            server.never = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
+        self._disturb(seed)
+
+    def _some(self) -> set[int]:
+        count = self.rng.choice([1, 5, self.total // 10, self.total // 2])
+        return set(self.rng.sample(range(self.total), k=min(count, self.total)))
+
+    def _blocks(self, is_plain: bool) -> list[Messages]:
+        rng, found, first = self.rng, [], 0
+        chars, largest = rng.choice([SUBJECTS, "abab", "ab"]), rng.choice([60, 60, 600])
+        while first < self.total:
+            rows = range(first, min(first + rng.choice([1, 30, 100, 400]), self.total))
+            sizes = [rng.randrange(largest) * (row not in self.never) for row in rows]
+            data = [b"%d.%b" % (row, b"." * size) for row, size in zip(rows, sizes, strict=True)]
+            made = block("".join(rng.choices(chars, k=len(rows))), first, data)
+            ids = pa.array([b"t-%d" % row for row in rows], pa.binary())
+            made = replace(made, ids=ids)
+            if not is_plain:
+                priorities = pa.array([self.priorities[row] for row in rows], pa.int8())
+                made = replace(made, priorities=priorities)
+            if not self.faults.isdisjoint(rows):
+                why = pa.array(["why" if row in self.faults else None for row in rows], pa.string())
+                made = replace(made, faults=why)
+            found.append(made)
+            first = rows.stop
+        return found
+
+    def _disturb(self, seed: int) -> None:
+        """What network, servers and operators do."""
+        rng, net = self.rng, self.world.net
+        net.chaos = rng.choice([0.0, 1.0, 5.0, 5.0])
+        net.drops_plain = seed % 3 == 0
+        net.round_trip_s = 0.04 if seed % 2 else 0.0
+        at = self.world.clock.now
+        if self.policy != "block":
+            for place in rng.choice([(), (0,), (0, 1), (0, 1)]):
+                self.world.publisher.admission.overload.pushed_back(place, at)
+        self.dead.full_until = at + rng.choice([0.0, 0.0, 3.0])
+        for number in range(rng.choice([0, 5, 60, 60])):
+            at += rng.choice([0.0, 0.001, 0.05, 0.5])
+            filter = rng.choice([*SUBJECTS, *SUBJECTS, ">", "*"])
+            pause_s, reason = rng.choice([0.0, 0.02, 0.3, 3.0]), rng.choice([0, 0, 1, 2, 4])
+            msgs = rng.choice([None, None, 0.0, 20.0, 2000.0])
+            net.commands.append((at, command(number, filter, pause_s, reason, msgs)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
+def test_every_row_is_in_one_place(monkeypatch, mode, seed):
+    """
+    I1, I2, I4: each row is in its stream once, or a dead letter once, or dropped, and in one of
+    them; what the server never stores is a dead letter, other rows leave only if they may be shed;
+    what an earlier attempt has stored goes nowhere. Stored rows of a subject are in order where no
+    plain publish was dropped between others. Nothing goes to a paused subject behind the receipt;
+    when a row was first sent is not forgotten; the loop never spins. All is counted.
+    """
+    write = Write(monkeypatch, mode, seed)
+    counts = write.world.run()
+    stored = write.world.rows()
+    letters = [int(each.data.split(b".")[0]) for each in write.dead.stored]
+    gone = set(range(write.total)) - write.known - set(stored)
+    dropped = gone - set(letters)
+    shed = dropped | set(letters) - write.never
+
+    assert len(set(stored)) == len(stored) == counts.acked, f"seed {seed}"
+    assert not set(stored) & write.known, f"seed {seed}"
+    assert write.never <= gone, f"seed {seed}"
+    assert {write.priorities[row] for row in shed} <= write.sheddable, f"seed {seed}"
+    assert len(set(letters)) == len(letters) == counts.dead_letters, f"seed {seed}"
+    assert set(letters) <= gone, f"seed {seed}"
+    assert len(dropped) == counts.dropped, f"seed {seed}"
+    if write.policy == "drop":
+        assert write.faults <= set(letters) <= write.never, f"seed {seed}"
+    else:
+        assert not dropped, f"seed {seed}"
+    counted = write.world.telemetry.snapshot()
+    for priority in Priority if write.policy != "drop" else ():
+        named = {"priority": priority.label}
+        left = counted.total("jetstream_publish_rejected_total", **named)
+        assert left == counted.total("jetstream_publish_dead_letter_total", **named), f"seed {seed}"
+    if not write.world.net.drops_plain:
+        for subject in SUBJECTS:
+            rows = write.world.rows(subject)
+            assert rows == sorted(rows), f"seed {seed}"
