@@ -102,7 +102,7 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         same["bucket"] = None
         same["subjects"] = (planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",)
         ending = Starting(LATEST, {0: upto} if upto is not None else {})
-        options = RangeOptions(**same, ending=ending, drop_markers=False)
+        options = RangeOptions(**same, ending=ending, drop_markers=False, read_from=None)
         ranges = JetStreamRangeReader(options)
         ranges.narrowing = narrowing
         works = [task.work for task in ranges.partitions()]

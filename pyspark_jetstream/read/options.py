@@ -189,7 +189,7 @@ class RangeOptions(StreamOptions):
 
     ending: Starting
     drop_markers: bool
-    read_from: str | None = None
+    read_from: str | None
     """The mirror that has the messages, or `mirrors.ANY`; None where the stream itself is read."""
 
 

@@ -26,7 +26,7 @@ def made(page) -> Iterator[tuple[str, str]]:
             continue
         if snippet.language == "bash":
             for line in snippet.text.replace("\\\n", " ").splitlines():
-                if line.startswith("nats stream add "):
+                if line.startswith("nats stream add ") and "--mirror" not in line:
                     words = shlex.split(line, comments=True)
                     yield words[3], words[words.index("--subjects") + 1]
         else:

@@ -93,7 +93,7 @@ def test_a_pinned_query_shares_nothing():
         (PRIORITIZED | {"priority": "-1"}, "priority", "expected 0"),
         (PRIORITIZED | {"priority": "1.5"}, "priority", "expected 0"),
         (OVERFLOW | {"minPending": "0"}, "minPending", "expected a positive integer"),
-        (OVERFLOW | {"priorityGroup": ""}, "priorityGroup", "expected 1 to 16"),
+        (OVERFLOW | {"priorityGroup": ""}, "priorityGroup", "expected a value"),
         (OVERFLOW | {"priorityGroup": "x" * 17}, "priorityGroup", "expected 1 to 16"),
         (OVERFLOW | {"priorityGroup": "a.b"}, "priorityGroup", "expected 1 to 16"),
         (OVERFLOW | {"priorityTimeout": "9s"}, "priorityTimeout", "pinned_client"),
