@@ -1,5 +1,5 @@
 """
-The common part of all lanes: their terms, their counts, and what they leave to their caller.
+Common parts of all lanes: terms, counts, and messages about which the caller decides.
 
 A lane is a connection's way to publish the rows of one stream, or of all. All look alike, so that
 one loop (`publisher`) drives any mix of them: `asynclane` has the words of each member. Replies to
