@@ -129,6 +129,8 @@ class JetStreamError(Exception):
 
     def __init__(self, *values: Any, **named: Any) -> None:
         given = {**dict(zip(self._names, values, strict=False)), **named}
+        if self._names and (len(values) > len(self._names) or not {*named} <= {*self._names}):
+            raise TypeError(f"{type(self).__name__} has the fields {', '.join(self._names)}")
         for name in self._names:
             setattr(self, name, given[name] if name in given else getattr(type(self), name))
         self.args = tuple(getattr(self, name) for name in self._names) or values

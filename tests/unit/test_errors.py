@@ -192,6 +192,14 @@ def test_pickling(error):
     assert (str(copy), vars(copy), copy.args) == (str(error), vars(error), error.args)
 
 
+def test_an_error_has_its_fields_and_no_others():
+    for values, named in [(("a", "b", (), "c"), {}), (("a",), {"why": "b"})]:
+        with pytest.raises(TypeError, match="OptionError has the fields option, reason, others"):
+            errors.OptionError(*values, **named)
+    with pytest.raises(AttributeError, match="reason"):
+        errors.OptionError("a")
+
+
 def test_many_lost_subjects_are_counted():
     """
     A loss of many subjects names ten, and says how many more there are.
