@@ -73,14 +73,19 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
         said = (name, tuple(differing))
         if differing and said not in _SAID:  # a streaming write comes here with each batch
             _SAID.add(said)
-            logger.warning(
-                "stream=%s was created without: %s. This server does not know that; a newer one may"
-                if is_new
-                else "stream=%s exists, and createStream leaves it as it is. These settings of the"
-                " stream differ from the write's options: %s. If the stream is right, nothing is to"
-                f" do. Else change the stream from Python{further('guides/streams')}",
-                name, ", ".join(differing),
-            )  # fmt: skip
+            fields = name, ", ".join(differing)
+            if is_new:
+                logger.warning(
+                    "stream=%s was created without: %s. This server does not know that; a newer one"
+                    " may", *fields,
+                )  # fmt: skip
+            else:
+                logger.warning(
+                    "stream=%s exists, and createStream leaves it as it is. These settings of the"
+                    " stream differ from the write's options: %s. If the stream is right, nothing"
+                    " is to do. Else change the stream from Python%s",
+                    *fields, further("guides/streams"),
+                )  # fmt: skip
 
 
 def _is_missing(js: JetStream, name: str) -> bool:

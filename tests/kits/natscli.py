@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         command = stream.add_parser(name, allow_abbrev=False)
         command.add_argument("stream")
         command.add_argument(consent, action="store_true", required=True)  # it would ask
+        command.add_argument("--mirror", type=lambda name: {"name": name})
         command.add_argument("--subjects", type=lambda text: text.split(","), default=[])
         command.add_argument("--allow-direct", action="store_true")
         command.add_argument("--allow-batch", action="store_true")
@@ -137,6 +138,7 @@ def _edit(server: Server, given: argparse.Namespace) -> None:
 
 def _changes(given: argparse.Namespace) -> dict[str, Any]:
     changes = {
+        "mirror": given.mirror,
         "allow_direct": given.allow_direct,
         "allow_atomic": given.allow_batch,
         "retention": RETENTION.get(given.retention),
