@@ -138,7 +138,7 @@ def test_a_server_that_restarts_in_a_claim_ahead(tmp_path, monkeypatch):
             monkeypatch.setattr(ahead_module, "keep", restarting)
             assert one.plan() is not None
             eventually(lambda: info)
-            assert [claim.sequence for claim in info[0][0]] == list(range(21, 31))
+            assert [claim.sequence for claim in info[0]["0"]] == list(range(21, 31))
             one.commit()
             eventually(lambda: one.drain() or len(set(one.sequences)) == 60)
 
