@@ -167,7 +167,7 @@ def test_figures_of_the_first_pages_are_measured():
     assert len(figures) > 5
     for figure in figures:
         assert f" {figure} |" in bench
-    assert "ten times a loop of nats-py" in first
+    assert "ten times as fast as a loop of nats-py" in first
     assert 9.5 <= float(cells[cells.index(cells[6]) + 1]) < 10.5
 
 
