@@ -86,8 +86,8 @@ PRESSURE_OPTIONS: Final = table(
     Option("queueSize", "queue_size", _queue_size, "auto",
         "Largest number of rows that wait for the window: a number or a word."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
-        "If a row waits in the queue for longer, it is shed, or its task fails. Without this"
-        " option rows wait.",
+        "If a row waits for longer until it is first sent, paused or not, it is shed, or its task"
+        " fails. Without this option rows wait.",
         absent=math.inf),
     Option("prioritySubjects", "subjects", subject_rules, "",
         "Priorities by subject. The first filter that matches counts: `orders.>=critical,"
