@@ -26,8 +26,9 @@ READ_OPTIONS: Final = table(
         " partition.",
         absent=()),
     Option("partitions", "", value_of.partition_count, "1",
-        "Number N of subject partitions. With `auto` the stream says the number. If another"
-        " layout replaces the stream's, a streaming query with `auto` changes to it."),
+        "Number N of subject partitions. Without this option the stream says the number, by its"
+        " `partition(N, …)` transform or its metadata; if it says none, the number is 1. With"
+        " `auto` a streaming query also changes to the layout that replaces the stream's."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
         "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`. If"
         " several streams are read, it filters nothing: it says where subjects have the number."),
@@ -62,7 +63,8 @@ READ_OPTIONS: Final = table(
     Option("maxPublishDelay", "", value_of.duration, "",
         "Time that a publish into the stream may wait because of this read. If answers take longer,"
         " each task asks for fewer messages at a time, so a shorter time makes the read slower."
-        " Without this option tasks aim at `40ms`, unless others cause the delay."),
+        " Without this option tasks aim at `40ms`. If smaller requests do not shorten a delay,"
+        " others cause it, and then the tasks bear it for a while."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

@@ -110,7 +110,8 @@ _OWN: Final = table(
         "The way in which messages are sent."),
     Option("exactlyOnce", "", value_of.boolean, "",
         "Whether a ledger of what is written is kept, so that each row is stored once."
-        " `writeStream` has it by default."),
+        " Without this option `writeStream` keeps a ledger. `df.write` then keeps none, and makes a"
+        " message id for each row."),
     Option("requireStream", "require_stream", value_of.boolean, "true",
         "Send a row only if a stream of this account is known to take its subject. Set `false`,"
         " with `exactlyOnce=false`, for subjects that the server maps or that are of another"

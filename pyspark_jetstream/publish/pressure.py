@@ -70,7 +70,8 @@ PRESSURE_OPTIONS: Final = table(
         " may publish there can stop the write. With `none` nobody can."),
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
         "Longest time that a paused row waits. With `0` the pause counts against"
-        " `publishTimeout`; a row fails at once if its pause is longer."),
+        " `publishTimeout`. If a pause then lasts longer than the rest of that time, the task fails"
+        " at once."),
     Option("throttleParkStream", "park_stream", value_of.stream_name, "",
         "Stream in which rows of paused subjects wait, so that the batch ends and other rows go"
         " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"
@@ -85,8 +86,8 @@ PRESSURE_OPTIONS: Final = table(
     Option("queueSize", "queue_size", _queue_size, "auto",
         "Largest number of rows that wait for the window: a number or a word."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
-        "If a row waits in the queue for longer, it is shed, or its task fails. Without this"
-        " option rows wait.",
+        "If a row waits for longer until it is first sent, paused or not, it is shed, or its task"
+        " fails. Without this option rows wait.",
         absent=math.inf),
     Option("prioritySubjects", "subjects", subject_rules, "",
         "Priorities by subject. The first filter that matches counts: `orders.>=critical,"

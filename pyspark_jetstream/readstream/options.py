@@ -87,8 +87,9 @@ _OWN: Final = table(
     Option("priorityGroup", "priority_group", value_of.priority_group, "spark",
         "Name of the consumers' priority group."),
     Option("priorityTimeout", "priority_timeout_s", value_of.duration, "",
-        "If the pinned client is silent for this time, the server unpins it. The least is `6s`;"
-        " without this option the server waits 2 minutes."),
+        "If the pinned client is silent for this time, the server unpins it. With `standby` this is"
+        " also the time after which another query takes over. The least is `6s`. Without this"
+        " option the server waits 2 minutes, and a standby 30 seconds."),
     Option("standby", "standby", value_of.boolean, "false",
         "Wait while an identical query reads. That query has the same `consumer` and another"
         " checkpoint. If it dies, this query takes its place."),
