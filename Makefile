@@ -48,14 +48,16 @@ types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
 # Several processes: most tests wait for a server or a trigger more than they compute; two of the
-# eight run Spark, which computes (tests/kits/scheduling.py).
-XDIST := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# eight run Spark, which computes (tests/kits/scheduling.py). The soak computes more, and Spark gives a
+# Python worker ten seconds to connect.
+XDIST = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: $(INSTALLED) $(STARTS)  ## Run the tests (needs Java 17; WORKERS=8 processes)
 	$(BIN)/python -m pytest $(XDIST) $(ARGS)
 
 .PHONY: soak
+soak: WORKERS = 6
 soak: $(INSTALLED) $(STARTS) $(STATEFUL)  ## Run all tests, with the matrices, seeds and waits of tests/soak.txt
 	$(BIN)/python -m pytest $(XDIST) --soak $(ARGS)
 

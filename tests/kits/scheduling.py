@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 class Scheduling(LoadFileScheduling):
     """
     A file's tests run in one process, which starts its servers and clusters once. A quarter of the
-    processes take the files of Spark first, the others those of servers.
+    processes, rounded up, take the files of Spark first, the others those of servers.
 
     Tests with Spark compute, and tests with servers wait: together they use a machine that each
     would overload or leave idle. A process that takes no file of Spark starts no JVM.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        with_spark = self.nodes.index(node) < max(1, self.numnodes // 4)
+        with_spark = self.nodes.index(node) < -(-self.numnodes // 4)
         for scope in self.workqueue:
             if scope.startswith("tests/spark/") == with_spark:
                 self.workqueue.move_to_end(scope, last=False)
