@@ -170,15 +170,23 @@ def test_a_lost_message_is_a_mismatch(js: JetStream, numbered: Callable[..., str
         partition_stream(js, plan)
 
 
-def test_copying_that_stands_still_is_given_up(
+def stuck(
     js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
-) -> None:
-    """When a copy stays behind, the error says where and how far, and that a run resumes."""
+) -> tuple[str, PartitionPlan]:
+    """A layout with a copy that takes no more, and a message that it would have to take."""
     origin = numbered()
     plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
     partition_stream(js, plan)
     update(js, f"{origin}-2", max_msgs=120, discard="new")
     publish([(f"{origin}.2.O3", b"one too many")])
+    return origin, plan
+
+
+def test_copying_that_stands_still_is_given_up(
+    js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
+) -> None:
+    """When a copy stays behind, the error says where and how far, and that a run resumes."""
+    origin, plan = stuck(js, numbered, publish)
 
     with pytest.raises(
         CopyStalledError, match=r"-2': nothing was copied .* sequence 479 of 481 of"
@@ -190,11 +198,7 @@ def test_a_message_that_goes_before_it_is_copied(
     js: JetStream, numbered: Callable[..., str], publish: Callable[..., None]
 ) -> None:
     """What the origin has lost meanwhile is waited for no more."""
-    origin = numbered()
-    plan = PartitionPlan(origin, N, f"{origin}-{{partition}}", f"{origin}.{{partition}}.>")
-    partition_stream(js, plan)
-    update(js, f"{origin}-2", max_msgs=120, discard="new")
-    publish([(f"{origin}.2.O3", b"one too many")])
+    origin, plan = stuck(js, numbered, publish)
     looks: list[object] = []
 
     def show(looked: object) -> None:

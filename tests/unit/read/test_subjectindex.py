@@ -27,10 +27,10 @@ def stored(count: int, subjects: int, sizes: tuple[int, ...] = (3,)) -> list[Mes
     ]
 
 
-def looked_up(server: FarServer, pin: int) -> Seen:
+def looked_up(server: FarServer, pin: int, cost: float = 100.0) -> Seen:
     counts = dict.fromkeys(dict.fromkeys(m.subject for m in server.messages), 1)
     seen = Seen()
-    point = Point(pin, replicas=1, cost=100.0, messages=10**9)
+    point = Point(pin, replicas=1, cost=cost, messages=10**9)
     assert Lookups(JetStream(server), DirectCalls(server, "S")).at(point, counts, seen)
     return seen
 
@@ -65,6 +65,17 @@ def test_near_the_server_one_request_is_under_way():
     assert as_dict(looked_up(server, 2_000)) == last_at(messages, 2_000)
     assert server.together == 1
     assert max(len(query["multi_last"]) for query in server.asked) == 128
+
+
+@pytest.mark.parametrize(("cost", "names"), [(100.0, 128), (1_000.0, 16), (1e6, 1)])
+def test_a_request_for_the_past_takes_no_longer_than_publishes_may_wait(cost, names):
+    """Its names are as many as are looked up in 16 ms, one at least."""
+    messages = stored(400, 200)
+    server = FarServer(messages, random.Random(1), round_trip_s=0.0005)
+
+    assert as_dict(looked_up(server, 200, cost)) == last_at(messages, 200)
+    of_past = [len(query["multi_last"]) for query in server.asked if "up_to_seq" in query]
+    assert max(of_past) == names
 
 
 def test_subjects_that_changed_since_are_asked_about_together():
