@@ -291,13 +291,13 @@ class Pauses:
         self._pauses.setdefault((filter, reason), _Pause(filter, reason, until)).until = until
 
     def limit(self, filter: str, reason: Reason, none: Rates) -> None:
-        """Requests a limit: writers that keep rates get `none` of it until they have a share."""
+        """Requests a quota: writers that keep rates get `none` of it until they have a share."""
         before = self._limits.get((filter, reason), Rates())
         both = (a if b is None else b for a, b in zip(before, none, strict=True))
         self._limits[filter, reason] = Rates(*both)
 
     def unlimit(self) -> list[Key]:
-        """Ends all limits; returns those to lift, of which a producer that is there was told."""
+        """Ends all quotas; returns those to lift, of which a producer that is there was told."""
         told = {key for member in self.members.values() for key in member.uses}
         limits, self._limits = self._limits, {}
         return [key for key in limits if key in told or key in self._pauses]
@@ -419,7 +419,7 @@ class Pauses:
         return sends
 
     def _in_force(self, member: Member, now: float) -> list[Send]:
-        """Commands to a producer that comes while pauses or limits are in force."""
+        """Commands to a producer that comes while pauses or quotas are in force."""
         sends: list[Send] = []
         for key, pause in self._pauses.items():
             if pause.issued > now and self._pauses_it(member, key):

@@ -9,8 +9,8 @@ Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a
 came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
 
 **Subjects.** All rows of one destination subject go first in, first out, always. A subject is free,
-or *held*: paused by the throttle, or waiting for its rate (`held`). Rows of a limited subject go to
-the queue a few at a time, as the rate lets, and from there on as all rows.
+or *held*: paused by the throttle, or waiting for its rate (`held`). Rows of a subject with a rate
+go to the queue a few at a time, as the rate lets, and from there on as all rows.
 
 **Order** (overload.md §7). Three queues, chained, of one capacity. A subject stands in the queue of
 its most urgent row: a critical row drags the older rows of its own subject forward, and overtakes
@@ -98,10 +98,10 @@ class Leaving(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Limits and deadlines of a write's queue."""
+    """Sizes and deadlines of a write's queue."""
 
     queue_size: int | str
-    """Rows that wait: a number, `auto`, or `sqrt` of the limit of publishes on the wire."""
+    """Rows that wait: a number, `auto`, or `sqrt` of the size of the window."""
     queue_bytes: int
     held_bytes: int
     """Upper bound of the bytes of rows whose subjects are paused."""

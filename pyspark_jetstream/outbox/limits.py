@@ -1,34 +1,35 @@
 """
-The limit of publishes on the wire: it follows the capacity of the server.
+The size of the window of publishes on the wire: it follows the capacity of the server.
 
 Rule 1: nothing but PubAcks, their round trips and push-backs decides; who sends what is not known.
 Rule 2: no I/O and no clock; callers pass `now` (seconds, monotonic).
 
-Gradient2 of Netflix's concurrency-limits in windows, with slow start and a cut on push-back
-(overload.md §5). A *window* lasts twice its shortest round trip, 100 ms at least and 1 s at most,
+Gradient2 of Netflix's concurrency-limits in spans of time, with slow start and a cut on push-back
+(overload.md §5). A *span* lasts twice its shortest round trip, 100 ms at least and 1 s at most,
 and until it has ten samples or a push-back. When it closes,
 
-    pushed back           the limit was cut to 0.7 when it began: a push-back begins a window
+    pushed back           the size was cut to 0.7 when it began: a push-back begins a span
     half of it unused     stays: there is no evidence
-    gradient = 1          doubles while in slow start, else grows by max(4, √limit)
+    gradient = 1          doubles while in slow start, else grows by max(4, √size)
     gradient < 1 once     stays, while in slow start
-    gradient < 1          slow start ends; 0.8 × limit + 0.2 × (gradient × limit + max(4, √limit))
+    gradient < 1          slow start ends; 0.8 × size + 0.2 × (gradient × size + max(4, √size))
 
     gradient = 1.5 × long / short, within 0.5 … 1
 
-where *short* is the window's mean round trip and *long* the mean of ten windows, then their moving
-average over 600. Four things are ours, because without them the limit collapses, or never gets up,
+where *short* is the span's mean round trip and *long* the mean of ten spans, then their moving
+average over 600. Four things are ours, because without them the window collapses, or never grows,
 where it need not:
 
-- **An outage says nothing about capacity.** Push-backs with no PubAck between them cut the limit
-  again and again, down to the least; but slow start leads back to where the first cut had left it.
+- **An outage says nothing about capacity.** Push-backs with no PubAck between them cut the size
+  again and again, down to the least; but slow start leads back to what the first cut had left.
 - **A latency that is not our queue's.** Where the round trip grows for another reason (a leader far
-  away, slower disks), gradient < 1 would shrink the limit down to 8 until *long* has followed,
-  hundreds of windows later. If halving the limit has not made round trips a quarter shorter, they
+  away, slower disks), gradient < 1 would shrink the window down to 8 until *long* has followed,
+  hundreds of spans later. If halving the size has not made round trips a quarter shorter, they
   are the new *long*, and slow start begins again.
-- **Round trips that are long by chance.** One window of them would end slow start, and from there
-  the limit takes seconds to where a server far away needs it. So it takes two in a row. (Not three,
-  and not none while more is stored: of several writers one would go on at the others' expense.)
+- **Round trips that are long by chance.** One span of them would end slow start, and from there
+  the window takes seconds to grow as a server far away needs it. So it takes two in a row. (Not
+  three, and not none while more is stored: of several writers one would go on at the others'
+  expense.)
 - **Round trips that are short anyway.** Near the server each doubling doubles them, as what is on
   the wire waits there; that ended slow start at some 600 publishes, where a queue of a few
   milliseconds is no load, and each of so small sendings costs both sides. So *long* counts as 20 ms
@@ -66,21 +67,21 @@ _MAX_WINDOW_S: Final = 1.0
 _MIN_SAMPLES: Final = 10
 
 _TOLERANCE: Final = 1.5
-"""A round trip may be so many times the long one before the limit shrinks."""
+"""A round trip may be so many times the long one before the window shrinks."""
 
 _LEAST_LONG_S: Final = 0.02
 """Lower bound of the long round trip in the estimate: a shorter one shows no queue."""
 
 _SMOOTHING: Final = 0.2
 _CUT: Final = 0.7
-"""Factor of the limit after a push-back (β of botocore's CubicCalculator)."""
+"""Factor of the size after a push-back (β of botocore's CubicCalculator)."""
 
 _WARM_UP: Final = 10
 _LONG: Final = 600
-"""Windows that make the long round trip: their mean at first, then their moving average."""
+"""Spans that make the long round trip: their mean at first, then their moving average."""
 
 _RELIEF: Final = 0.75
-"""Half of the limit must bring round trips down to this part, else they are not our queue's."""
+"""Half of the size must bring round trips down to this part, else they are not our queue's."""
 
 
 _CPU_WINDOW_S: Final = 0.5
@@ -99,7 +100,7 @@ _MAX_TRIED: Final = 1024
 
 
 class Kind(Enum):
-    """Kinds of answers to a publish, by their effect on the limit."""
+    """Kinds of answers to a publish, by their effect on the size of the window."""
 
     STORED = "stored"
     DUPLICATE = "stored before"
@@ -117,7 +118,7 @@ _MAX_PAUSE_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Samples:
-    """Round trips and publishes between two changes of the limit."""
+    """Round trips and publishes of a span, between two changes of the size."""
 
     start: float
     samples: int = 0
@@ -135,7 +136,8 @@ class _Samples:
 
 class GradientLimit:
     """
-    A limit that grows while round trips stay what they are, and shrinks when they do not.
+        The size of a window. It grows while round trips stay what they are, and shrinks when they do
+    not.
 
     Args:
         minimum: never fewer publishes than this.
@@ -152,7 +154,7 @@ class GradientLimit:
         self.trips: list[tuple[float, int]] = []
         """Round trips, in seconds, and of how many publishes; who counts them clears them."""
         self.long_s = 0.0
-        """The long round trip; 0 before the first window has closed."""
+        """The long round trip; 0 before the first span has closed."""
         self._minimum = min(minimum, maximum)
         self._limit = float(min(max(initial, self._minimum), maximum))
         self._slow_start_to = math.inf
@@ -160,7 +162,7 @@ class GradientLimit:
         self._doubted = False  # that slow start is over
         self._windows = 0  # in long_s, up to _WARM_UP
         self._descent: tuple[float, float] | None = (
-            None  # the limit where it began, the worst round trip since
+            None  # the size where it began, the worst round trip since
         )
         self._window: _Samples | None = None
 
@@ -170,7 +172,7 @@ class GradientLimit:
 
     @property
     def value(self) -> int:
-        """The limit now."""
+        """The size now, in publishes."""
         return int(self._limit)
 
     def acked(self, count: int, rtt_s: float, in_flight: int, now: float) -> None:
@@ -208,7 +210,7 @@ class GradientLimit:
         self.held, self.drops = False, 0
         self.trips.clear()
 
-    # ── windows ──────────────────────────────────────────────────────────────────────────────
+        # ── spans ────────────────────────────────────────────────────────────────────────────────
 
     def _open(self, now: float) -> _Samples:
         if self._window is None:
@@ -216,7 +218,7 @@ class GradientLimit:
         return self._window
 
     def _close(self, window: _Samples, now: float) -> None:
-        """Closes the window if it is time; the next one begins at once."""
+        """Closes the span if it is time; the next one begins at once."""
         if not window.is_over(now):
             return
         self._window = _Samples(now)
@@ -250,7 +252,7 @@ class GradientLimit:
         self._limit = min(max(limit, self._minimum), self.maximum)
 
     def _lengthen(self, short_s: float) -> None:
-        """The window's round trip becomes part of the long one."""
+        """The span's round trip becomes part of the long one."""
         if self._windows < _WARM_UP:
             self._windows += 1
             self.long_s += (short_s - self.long_s) / self._windows
@@ -265,7 +267,7 @@ class GradientLimit:
             self._descent = None
             return
         top, worst_s = self._descent or (self._limit, 0.0)
-        # What made round trips longer shows in full only after a window or two.
+        # What made round trips longer shows in full only after a span or two.
         self._descent = top, max(worst_s, short_s)
         if self._limit <= top / 2:
             self._descent = None

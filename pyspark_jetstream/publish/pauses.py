@@ -1,5 +1,5 @@
 """
-Reasons to hold rows of a write back: operators, refusals of the server, and a limit of CPU.
+Reasons to hold rows of a write back: operators, refusals of the server, and `maxCpuPercent`.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
 (`operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the

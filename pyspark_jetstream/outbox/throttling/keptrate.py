@@ -3,7 +3,7 @@ A writer's own rate on the subjects of a filter: the rows that may go now, and w
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 
-A controller gives the rate, as this writer's share of a limit (docs/throttle-protocol.md). Rows go
+A controller gives the rate, as this writer's share of a quota (docs/throttle-protocol.md). Rows go
 out some at a time, `_STEP_S` apart, and what a writer has not used within `_KEPT_S` is lost: it is
 the controller that makes up for what was too much or too little, as it alone knows what was stored.
 """

@@ -24,7 +24,7 @@ subject nothing that was still here overtakes. What the window cannot recall is 
 on the wire: if the server drops *a* but stores *b* that was sent behind it, the stream reads
 *b, a*. `maxInFlight=1` excludes that.
 
-**Overload.** How many may be on the wire is a `Limit`'s to say (`limits`). It hears of PubAcks and
+**Overload.** A `GradientLimit` is the size of the window (`limits`). It hears of PubAcks and
 their round trips, and of push-backs: 429, resources, limits, silence. It hears nothing of a publish
 that was sent again: which sending its PubAck answers cannot be told (Karn's rule). Nor of what
 fails without a word about load: no responders, a broken connection, an id in process.
