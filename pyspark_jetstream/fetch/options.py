@@ -27,11 +27,12 @@ READ_OPTIONS: Final = table(
         absent=()),
     Option("partitions", "", value_of.partition_count, "1",
         "Number N of subject partitions. Without this option the stream says the number, by its"
-        " `partition(N, …)` transform or its metadata; if it says none, the number is 1. With"
-        " `auto` a streaming query also changes to the layout that replaces the stream's."),
+        " `partition(N, …)` transform or its metadata. The default is for a stream that says"
+        " none. With `auto` a streaming query also goes over to a layout that replaces this one."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
         "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`. If"
-        " several streams are read, it filters nothing: it says where subjects have the number."),
+        " several streams are read, the option filters nothing. It then says which token of a"
+        " subject is the number in the column `partition`."),
     Option("bucket", "bucket", value_of.bucket_name, "",
         "Name of a Key-Value bucket. A batch read has the keys with their latest values; a"
         " streaming read has the changes."),
@@ -61,10 +62,10 @@ READ_OPTIONS: Final = table(
         "Largest number of messages in a task. A backlog or a direct read is cut by sequence so"
         " that no task has more."),
     Option("maxPublishDelay", "", value_of.duration, "",
-        "Time that a publish into the stream may wait because of this read. If answers take longer,"
-        " each task asks for fewer messages at a time, so a shorter time makes the read slower."
-        " Without this option tasks aim at `40ms`. If smaller requests do not shorten a delay,"
-        " others cause it, and then the tasks bear it for a while."),
+        "Longest time that a publish into the stream may wait because of this read. If the"
+        " server's answers to a task take longer, the task asks for fewer messages at a time. So a"
+        " shorter time makes the read slower. Without this option tasks aim at `40ms`. If smaller"
+        " requests do not help, others cause the delay, and the tasks put up with it for a while."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

@@ -110,8 +110,8 @@ _OWN: Final = table(
         "The way in which messages are sent."),
     Option("exactlyOnce", "", value_of.boolean, "",
         "Whether a ledger of what is written is kept, so that each row is stored once."
-        " Without this option `writeStream` keeps a ledger. `df.write` then keeps none, and makes a"
-        " message id for each row."),
+        " Without this option `writeStream` keeps a ledger, and `df.write` keeps none: it only"
+        " makes a message id for each row."),
     Option("requireStream", "require_stream", value_of.boolean, "true",
         "Send a row only if a stream of this account is known to take its subject. Set `false`,"
         " with `exactlyOnce=false`, for subjects that the server maps or that are of another"
@@ -119,9 +119,9 @@ _OWN: Final = table(
     Option("createStream", "", value_of.boolean, "false",
         "Create the target stream if it is missing. A stream that is there is never changed."),
     Option("maxInFlight", "max_in_flight", value_of.positive, "4096",
-        "Largest number of publishes of a task that have no PubAck yet. Round trips and refusals"
-        " may set a smaller window. Without this option the window is twice as large if a round"
-        " trip takes 10 ms or more."),
+        "Largest size of a task's window: the publishes that have no PubAck yet. The writer itself"
+        " may choose a smaller window. If a round trip takes 10 ms or more, the default is twice"
+        " as large."),
     Option("bufferMemory", "", value_of.size, "128MiB",
         "Largest size of all rows that a task holds. A quarter is on the wire, a quarter is in the"
         " queue, and half is for rows of paused subjects."),

@@ -70,8 +70,8 @@ PRESSURE_OPTIONS: Final = table(
         " may publish there can stop the write. With `none` nobody can."),
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
         "Longest time that a paused row waits. With `0` the pause counts against"
-        " `publishTimeout`. If a pause then lasts longer than the rest of that time, the task fails"
-        " at once."),
+        " `publishTimeout`. If the pause is to last longer than the rest of that time, the task"
+        " then fails without waiting."),
     Option("throttleParkStream", "park_stream", value_of.stream_name, "",
         "Stream in which rows of paused subjects wait, so that the batch ends and other rows go"
         " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"
@@ -86,8 +86,8 @@ PRESSURE_OPTIONS: Final = table(
     Option("queueSize", "queue_size", _queue_size, "auto",
         "Largest number of rows that wait for the window: a number or a word."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
-        "If a row waits for longer until it is first sent, paused or not, it is shed, or its task"
-        " fails. Without this option rows wait.",
+        "Longest time that a row waits until it is first sent, pauses included. After this time the"
+        " row is shed, or its task fails. Without this option rows wait.",
         absent=math.inf),
     Option("prioritySubjects", "subjects", subject_rules, "",
         "Priorities by subject. The first filter that matches counts: `orders.>=critical,"
@@ -96,14 +96,14 @@ PRESSURE_OPTIONS: Final = table(
     Option("priorityHeader", "header", value_of.text, "",
         "Name of a header that has the row's priority."),
     Option("priorityClaim", "claim", value_of.text, "",
-        "Key of the column `claims` whose value decides the priority. If there is no such column,"
-        " it names a header."),
+        "Key of the map column `claims`, such as the claims of a token. The value of the key"
+        " decides the priority. If there is no such column, the option names a header."),
     Option("priorityClaimValues", "claim_values", claim_values, "",
         "Priority of each value of `priorityClaim`: `acme=critical, free=non-critical`.",
         absent=()),
     Option("priorityResolver", "priority_resolver", _resolver, "",
-        "Function of a `Publish` that returns the priority, for rows without one:"
-        " `package.module:function`."),
+        "Function for rows without a priority: `package.module:function`. The function gets the row"
+        " as a `Publish` of `pyspark_jetstream.outbox.priority`, and returns the priority."),
     Option("priorityStrategies", "strategies", strategies, ", ".join(STRATEGIES),
         "Ways to find a priority after `prioritySubjects`, in the order in which they are asked."),
     Option("overloadPolicy", "", value_of.choice("block", "dead-letter", "drop"), "block",
@@ -117,8 +117,8 @@ PRESSURE_OPTIONS: Final = table(
         "Subject for rows that are shed or rejected. `{subject}` stands for the row's own"
         " subject."),
     Option("maxCpuPercent", "max_cpu_percent", value_of.positive, "",
-        "Percent of a core that a worker may use. While it uses more, its window does not grow,"
-        " and rows may be shed as if the server had pushed back."),
+        "Percent of a core that a Python worker may use. While it uses more, its window does not"
+        " grow, and rows may be shed as if the server had pushed back."),
 )  # fmt: skip
 """In the order of docs/reference/options.md."""
 

@@ -55,7 +55,8 @@ BATCH_OPTIONS: Final = table(
         "Read the first message of a subject or filter, from `sequence` or `startingTimestamp`"
         " on."),
     Option("batch", "batch", value_of.positive, "",
-        "Largest number of messages of one direct get. Without this option it reads one message."),
+        "Largest number of messages of one direct get. Without this option the read has one"
+        " message."),
     Option("maxBytes", "max_bytes", value_of.size, "",
         "End a `batch` at the message with which it reaches this size."),
     Option("history", "history", value_of.boolean, "false",

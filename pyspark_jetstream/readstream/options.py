@@ -47,13 +47,14 @@ def _priority(value: str) -> int:
 SHARING_OPTIONS: Final = table(
     "stream",
     Option("minPending", "min_pending", value_of.positive, "",
-        "For `overflow`: the query gets messages of a partition only while this many wait in it,"
-        " or while `minAckPending` holds."),
+        "For `overflow`: the query gets messages of a partition only while this many wait in it."
+        " With `minAckPending` as well, one of the two numbers is enough."),
     Option("minAckPending", "min_ack_pending", value_of.positive, "",
         "For `overflow`: the query gets messages of a partition only while this many are claimed"
-        " and not acknowledged, or while `minPending` holds."),
+        " and not acknowledged. With `minPending` as well, one of the two numbers is enough."),
     Option("priority", "priority", _priority, "0",
-        "For `prioritized`: the query's priority. The server serves 0 first and 9 last."),
+        "For `prioritized`: the priority of this query among those that share the consumer. The"
+        " server serves 0 first and 9 last."),
     Option("ackWait", "ack_wait_s", value_of.duration, "2m",
         "If a reader of a shared consumer is gone for this time, its claims return to the other"
         " readers."),
