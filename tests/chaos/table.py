@@ -88,7 +88,7 @@ def _summary(results: list[dict[str, Any]], failed: int) -> str:
         ("out of order, where order is promised", counted["disordered"]),
         ("out of order elsewhere (`publishOrder=subject`, `overflow`)", counted["unordered"]),
         ("published without a PubAck", f"{counted['unacked']:,}"),
-        ("of them stored all the same, and copied once", f"{counted['unacked_copied']:,}"),
+        ("of them stored nevertheless, and copied once", f"{counted['unacked_copied']:,}"),
         ("acknowledged, and not in the source stream", counted["lost_by_server"]),
     ]
     return "| | |\n|---|---|\n" + "".join(f"| {name} | {value} |\n" for name, value in rows)
