@@ -136,7 +136,7 @@ class _Samples:
 
 class GradientLimit:
     """
-        The size of a window. It grows while round trips stay what they are, and shrinks when they do
+    The size of a window. It grows while round trips stay what they are, and shrinks when they do
     not.
 
     Args:
@@ -210,7 +210,7 @@ class GradientLimit:
         self.held, self.drops = False, 0
         self.trips.clear()
 
-        # ── spans ────────────────────────────────────────────────────────────────────────────────
+    # ── spans ────────────────────────────────────────────────────────────────────────────────
 
     def _open(self, now: float) -> _Samples:
         if self._window is None:

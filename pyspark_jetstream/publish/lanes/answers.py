@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
     def is_push_back(self) -> bool:
         """
         Whether the server has too much to do, or no room. A subject at its own limit says nothing
-                of the others: cut for it, the window would slow them all down (overload.md I6).
+        of the others: cut for it, the window would slow them all down (overload.md I6).
         """
         return self.kind is Kind.OVERLOADED or (
             self.kind is Kind.LIMITED and not self.is_of_subject
