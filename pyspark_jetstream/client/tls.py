@@ -58,7 +58,7 @@ def begin(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
     if peer.leftover:
         raise TlsError(
             peer.name,
-            f"{len(peer.leftover)} bytes came in clear behind its INFO, before TLS; no NATS"
+            f"{len(peer.leftover)} bytes came in clear after its INFO, before TLS; no NATS"
             " server sends them: find out what between this host and the server does",
         )
     offered = not peer.silent

@@ -140,7 +140,7 @@ def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) ->
     if recounts and _is_whole(js, info, read) and recount(js, read) == rows:
         logger.warning(
             "stream=%s partition=%d: %d messages were counted in (%d, %d], and there are %d. A"
-            " replica is behind, or differs; all that is there was read, and the query goes on",
+            " replica lags, or differs; all that is there was read, and the query goes on",
             read.stream, partition, read.expected, read.start, read.end, rows,
         )  # fmt: skip
         return

@@ -531,7 +531,7 @@ class Attempt:
             yield batch
         if last.pending == 0 and not self._is_done:
             if not self._is_read():
-                raise Superseded(f"the consumer sees nothing behind sequence {self.last} yet")
+                raise Superseded(f"the consumer sees nothing after sequence {self.last} yet")
             self._is_done = True
 
     def _is_read(self) -> bool:

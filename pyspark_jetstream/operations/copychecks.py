@@ -212,7 +212,7 @@ class _Copy:
             return
         row = pc.index(good, False).as_py()
         if source is not None and before is not None:
-            fault += f", copied from {source[row].as_py()} behind {before[row].as_py()}"
+            fault += f", copied from {source[row].as_py()} after {before[row].as_py()}"
         raise CopyMismatchError(
             self.name, f"sequence {batch['sequence'][row].as_py()} {fault}; {_REMEDY}"
         )

@@ -134,7 +134,7 @@ class Parking:
             if subject in self.known:
                 raise RowError(
                     subject,
-                    "rows of it are parked (throttleParkStream), and one cannot be parked behind"
+                    "rows of it are parked (throttleParkStream), and one cannot be parked after"
                     " them: it has a Nats-Expected-… header, or less than 4 KiB left of the"
                     " server's max_payload or of the 64 KiB of a message's headers;"
                     " `pyspark-jetstream throttle parked --drain` sends those before it",

@@ -215,7 +215,7 @@ READ_LEFT_OUT = _counter(
 READ_LAG = _standing(
     "jetstream_read_lag_messages",
     _PARTITION,
-    "Messages behind the last batch that was planned: what no batch has yet.",
+    "Messages after the last batch that was planned: what no batch has yet.",
 )
 READ_BATCH = _standing(
     "jetstream_read_batch_messages",

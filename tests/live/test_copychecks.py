@@ -110,7 +110,7 @@ def test_a_copy_out_of_order_is_found(js: JetStream, numbered: Numbered, publish
     until(lambda: js.stream_info(copy).last_seq == 122)
 
     assert (
-        f"-1': sequence 121 is out of the order of '{plan.origin}', copied from {last} behind 478"
+        f"-1': sequence 121 is out of the order of '{plan.origin}', copied from {last} after 478"
         in fault(js, plan, "order")
     )
 

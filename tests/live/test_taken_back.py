@@ -444,7 +444,7 @@ def test_a_target_that_is_taken_back_amid_a_batch(place, monkeypatch, mode, stre
         place.js.publish("T.x", b"-1", [])
 
     with pytest.raises(
-        TargetChangedError, match=f"{SIZE} rows were stored behind .* ends {others} messages behind"
+        TargetChangedError, match=f"{SIZE} rows were stored after .* ends {others} messages after"
     ):
         JetStreamStreamWriter(query.options, SCHEMA).commit([published], 2)
     assert query.batch(2).acked == SIZE

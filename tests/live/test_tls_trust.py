@@ -148,7 +148,7 @@ def test_bytes_behind_info_are_an_error(certificates, server):
         error = refused(asking(certificates, "tlsCaFile", proxy.port))
 
     assert isinstance(error, TlsError) and not error.retryable
-    assert f"127.0.0.1:{proxy.port}" in str(error) and "in clear behind its INFO" in str(error)
+    assert f"127.0.0.1:{proxy.port}" in str(error) and "in clear after its INFO" in str(error)
     assert proxy.heard == [b""]
 
 

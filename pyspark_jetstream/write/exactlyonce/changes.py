@@ -184,7 +184,7 @@ def check_targets(js: JetStream, seen: Iterable[FoundStream], rows: int = 0) -> 
     if is_short:
         raise TargetChangedError(
             ", ".join(targets),
-            f"{rows} rows were stored behind where it ended, and it ends {stored} messages behind"
+            f"{rows} rows were stored after its noted end, and now it ends {stored} messages after"
             " that: a server lost what it had acknowledged, or an older copy was put back",
         )
     gone = {name: _removed(js, infos[name], those) for name, those in targets.items()}

@@ -315,7 +315,7 @@ def test_what_came_behind_an_info_that_asks_for_tls():
     Bytes in clear that TLS would hide are an error that is not tried again.
     """
     told: list[bytes] = []
-    with pytest.raises(TlsError, match="7 bytes came in clear behind its INFO"):
+    with pytest.raises(TlsError, match="7 bytes came in clear after its INFO"):
         enter([info(tls_required=True) + b"forged!", b""], told, token=Secret("hunter2"))
 
     assert told == [b""]

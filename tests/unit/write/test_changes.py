@@ -174,7 +174,7 @@ class Listed(Looks):
         (info(1, 110, 109), [50], 99, None),
         (info(1, 110, 109), [50], 0, None),
         (info(12, 110, 99), [], 100, "1 messages that were stored .* were removed"),
-        (info(1, 109, 109), [], 100, "100 rows were stored .* ends 99 messages behind"),
+        (info(1, 109, 109), [], 100, "100 rows were stored .* ends 99 messages after"),
         (info(1, 109, 9, max_msgs_per_subject=1), [], 100, "100 rows .* ends 99 messages"),
         (info(1, 110, 10, max_msgs_per_subject=1), [], 100, None),
     ],
@@ -194,7 +194,7 @@ def test_what_is_left_is_fewer_than_the_rows(monkeypatch, now, deleted, rows, fa
         with pytest.raises(TargetChangedError, match=fault):
             check_targets(leader, [seen], rows)
     keeps_less = now.messages < now.last_seq and not limits and rows < 101
-    assert leader.listed == int(keeps_less and "stored behind" not in (fault or ""))
+    assert leader.listed == int(keeps_less and "stored after" not in (fault or ""))
 
 
 def test_rows_are_counted_over_all_targets(monkeypatch):
