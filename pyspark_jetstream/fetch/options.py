@@ -42,8 +42,8 @@ READ_OPTIONS: Final = table(
     Option("includeHeaders", "include_headers", value_of.boolean, "false",
         "Add the column `headers`."),
     Option("includeData", "include_data", value_of.boolean, "true",
-        "Whether rows have the column `data`. Without it rows have subjects, times and headers"
-        " alone."),
+        "Whether rows have the column `data`. With `false` rows have only subjects, times and"
+        " headers."),
     Option("includeCount", "include_count", value_of.boolean, "false",
         "Add the column `count`, the sum of the subject's counter. The column is null if the"
         " message has no counter."),
@@ -65,7 +65,7 @@ READ_OPTIONS: Final = table(
         "Longest time that a publish into the stream may wait because of this read. If the"
         " server's answers to a task take longer, the task asks for fewer messages at a time. So a"
         " shorter time makes the read slower. Without this option tasks aim at `40ms`. If smaller"
-        " requests do not help, others cause the delay, and the tasks put up with it for a while."),
+        " requests do not help, the delay has another cause, and the tasks ignore it for a while."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

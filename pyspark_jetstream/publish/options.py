@@ -77,8 +77,8 @@ CREATION_OPTIONS: Final = table(
         "Name of the stream to create. With `{partition}` in the name, each partition has a"
         " stream of its own."),
     Option("streamSubjects", "stream_subjects", value_of.stream_subjects, "",
-        "Subjects of the stream to create, a comma list. `{partition}` is the token of the"
-        " partition."),
+        "Subjects of the stream to create, a comma list. `{partition}` stands for the number of"
+        " the partition."),
     Option("partitions", "partitions", value_of.positive, "1",
         "Number of partitions of the streams to create."),
     Option("streamConfig", "config", _stream_config, "",

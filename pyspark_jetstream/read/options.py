@@ -35,9 +35,9 @@ BATCH_OPTIONS: Final = table(
         "End before this time: RFC 3339, or `-10m`. If several streams are read, JSON by stream is"
         " taken as well."),
     Option("readFrom", "read_from", value_of.stream_name, "",
-        "Read the messages of `stream` from this mirror of it, so that producers of the stream do"
-        " not feel the read. `mirror` means the only mirror that there is. A message that the"
-        " mirror lacks is an error."),
+        "Read the messages of `stream` from this mirror of it, so that the read does not delay"
+        " publishes into the stream. `mirror` means the stream's only mirror. If the mirror lacks a"
+        " message, that is an error."),
     Option("multiLast", "multi_last", value_of.filters, "",
         "Take a snapshot: the last message of every subject that matches. The filters are a comma"
         " list or a JSON list.",

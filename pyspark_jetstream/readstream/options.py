@@ -59,8 +59,8 @@ SHARING_OPTIONS: Final = table(
         "If a reader of a shared consumer is gone for this time, its claims return to the other"
         " readers."),
     Option("nakDelay", "nak_delay_s", value_of.duration, "",
-        "If this query gives claims back (NAK), the server deals them out again after this time."
-        " Without this option it does so at once.",
+        "If this query gives claims back (NAK), the server delivers them again after this time."
+        " Without this option the server does not wait.",
         absent=0.0),
     Option("maxAckPending", "max_ack_pending", value_of.positive, "500000",
         "Largest number of claims that all readers of a shared consumer hold together."),
