@@ -50,8 +50,8 @@ _TOGETHER: Final = 16
 _READ_EACH: Final = 16
 """Messages for each span up to which they are read where they would be counted."""
 
-_READ_BYTES: Final = 256 << 10
-"""Bytes up to which that is done."""
+_READ_BYTES: Final = 8 << 10
+"""Bytes for each span, likewise."""
 
 _STRAYS: Final = 64
 """Places of subjects that no partition takes of which each is named only once."""
@@ -512,8 +512,8 @@ class Survey:
             return
         ((stream, start, end),) = places
         info, messages = infos[stream], end - start
-        size = messages * info.bytes / max(1, info.messages)
-        if not info.allow_direct or messages > _READ_EACH * len(open_) or size > _READ_BYTES:
+        size, most = messages * info.bytes / max(1, info.messages), _READ_BYTES * len(open_)
+        if not info.allow_direct or messages > _READ_EACH * len(open_) or size > most:
             return
         lasts: dict[Span, int] = {}
         found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
@@ -522,7 +522,7 @@ class Survey:
         whole = DirectRead.whole(stream, start, end)
         for batch in read_direct(self.js.client, whole, StoredBuilder()):
             taken += batch.nbytes
-            if taken > 2 * _READ_BYTES:  # what is newest is larger than all else
+            if taken > 2 * most:  # what is newest is larger than all else
                 return
             names, sequences = batch.column("subject"), batch.column("sequence")
             for name, sequence in zip(names.to_pylist(), sequences.to_pylist(), strict=True):

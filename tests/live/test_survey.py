@@ -115,7 +115,7 @@ def test_messages_larger_than_those_before_are_not_all_read(js, new_stream, publ
     """
     stream, read = new_stream(), []
     asked = survey(js, stream, partitions="4", partitionSubject=f"{stream}.{{partition}}.>")
-    publish([(f"{stream}.0.x", b"")] * 1_000)
+    publish([(f"{stream}.0.x", b"")] * 5_000)
     publish([(f"{stream}.{n % 2}.x", bytes(300_000)) for n in range(20)])
 
     def reading(*given):
@@ -124,7 +124,7 @@ def test_messages_larger_than_those_before_are_not_all_read(js, new_stream, publ
             yield batch
 
     monkeypatch.setattr(survey_of, "read_direct", reading)
-    spans = [Span(stream, p.filter, 1_000, 1_020) for p in asked.layout]
+    spans = [Span(stream, p.filter, 5_000, 5_020) for p in asked.layout]
     counts = asked.counts(spans, asked.streams())
 
     assert counts == [10, 10, 0, 0]
