@@ -13,9 +13,9 @@ A *template* is a filter with the token `{partition}` once, such as `flights.{pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 ANY: Final[str] = "*"
 """The wildcard for exactly one token."""
@@ -122,6 +122,32 @@ def specificity(filter: str) -> tuple[int, ...]:
     with the same key have no subject in common.
     """
     return tuple(2 if t == REST else 1 if t == ANY else 0 for t in tokens(filter))
+
+
+class Shape(NamedTuple):
+    """Positions of a filter's wildcards."""
+
+    length: int
+    """Tokens, the `>` not among them."""
+    any: tuple[int, ...]
+    """The places of `*`."""
+    rest: bool
+    """Whether it ends in `>`."""
+
+    @classmethod
+    def of(cls, filter: str) -> Shape:
+        """The shape of a filter."""
+        rest = has_rest(filter)
+        return cls(len(tokens(filter)) - rest, wildcard_positions(filter), rest)
+
+    def filter(self, parts: Sequence[str]) -> str | None:
+        """The only filter of this shape that can match a subject of these tokens."""
+        if len(parts) <= self.length if self.rest else len(parts) != self.length:
+            return None
+        names = list(parts[: self.length])
+        for place in self.any:
+            names[place] = ANY
+        return ".".join((*names, REST) if self.rest else names)
 
 
 def matcher(filter: str) -> Callable[[str], bool]:

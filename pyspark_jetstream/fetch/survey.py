@@ -25,6 +25,8 @@ from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
+from .decoding.rows import StoredBuilder
+from .directget import DirectRead, read_direct
 from .layout import Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
@@ -44,6 +46,12 @@ _ASKED: Final = 64
 
 _TOGETHER: Final = 16
 """Messages that a leader is asked for at one time; they come whole."""
+
+_READ_EACH: Final = 16
+"""Messages for each span up to which they are read where they would be counted."""
+
+_READ_BYTES: Final = 8 << 10
+"""Bytes for each span, likewise."""
 
 _STRAYS: Final = 64
 """Places of subjects that no partition takes of which each is named only once."""
@@ -128,7 +136,6 @@ class Survey:
     def __init__(self, client: Client, options: StreamOptions) -> None:
         self.js = JetStream(client)
         self._options = options
-        self._client = client
         self._layout: Layout | None = None
         self._own: Layout | None = None
         """The layout that the options say; a query may come from another one."""
@@ -139,6 +146,8 @@ class Survey:
         """Filters of messages that no partition takes, and that were named."""
         self._beyond = options.several.beyond if options.several is not None else ()
         """Streams with the next numbers, until one was named that is there and is not read."""
+        self.lasts: Mapping[Span, int] = {}
+        """Sequence of the last message of each span that was counted last, if it was read."""
         self._may_own: dict[str, bool] = {}
         self._awaited: set[str] = set()
         """Streams that came, of which it was said that they do not reach their start yet."""
@@ -283,7 +292,7 @@ class Survey:
 
     def site(self, info: StreamInfo) -> planning.Site:
         """Where the server of a stream is."""
-        trip_s = away_s(self._client.connection)
+        trip_s = away_s(self.js.client.connection)
         return planning.Site(info.clustered, trip_s if trip_s >= FAR_S else 0.0)
 
     def has_begun(self, info: StreamInfo) -> bool:
@@ -308,7 +317,7 @@ class Survey:
         Raises:
             UnsupportedServerError: The server is older.
         """
-        require(self._client.connection.version, version, capability)
+        require(self.js.client.connection.version, version, capability)
 
     def may_own(self, stream: str, infos: Mapping[str, StreamInfo], group: str = GROUP) -> bool:
         """
@@ -340,7 +349,7 @@ class Survey:
         """
         if self._options.several is not None:
             there = self._several(self._options.several)
-            self._server = str(self._client.connection.info.get("server_id"))
+            self._server = str(self.js.client.connection.info.get("server_id"))
             at = {p: consumer for p, consumer in consumers.items() if consumer[0] in there}
             seen = self.js.consumer_infos(list(at.values())) if at else []
             return ServerView(there, dict(zip(at, seen, strict=True)), time.monotonic())
@@ -349,7 +358,7 @@ class Survey:
         names = [name for name in every if of is None or name in of or name not in known]
         infos, seen = self.js.look(names, list(consumers.values()))
         before = self._server
-        self._server = str(self._client.connection.info.get("server_id"))
+        self._server = str(self.js.client.connection.info.get("server_id"))
         if len(names) < len(every) and self._server != before:
             return self.look(consumers)
         found = dict(zip(names, infos, strict=True))
@@ -456,21 +465,10 @@ class Survey:
                 raise OptionError(option, f"partition {index} is none of 0 to {len(positions) - 1}")
         return tuple(positions)
 
-    def counts(
-        self,
-        spans: Sequence[Span],
-        infos: Mapping[str, StreamInfo],
-        quiet: Collection[int] = (),
-    ) -> list[int | None]:
-        """
-        Messages in each span, by the server's own count; None where it cannot tell.
-
-        Args:
-            quiet: where the spans are those of all partitions, the ones that seem to be empty.
-        """
+    def counts(self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]) -> list[int | None]:
+        """Messages in each span, by the server's own count; None where it cannot tell."""
         counts: list[int | None] = [_known(span, infos[span.stream]) for span in spans]
-        if quiet and self._are_empty(spans, counts, infos, quiet):
-            return counts
+        self._read(spans, counts, infos)
         open_ = [place for place, count in enumerate(counts) if count is None]
         asked = [place for place in open_ if infos[spans[place].stream].allow_direct]
         starts = [_behind(spans[place], spans[place].start) for place in asked]
@@ -496,43 +494,49 @@ class Survey:
                 counts[place] = 0
         return counts
 
-    def _are_empty(
+    def _read(
         self,
         spans: Sequence[Span],
         counts: list[int | None],
         infos: Mapping[str, StreamInfo],
-        quiet: Collection[int],
-    ) -> bool:
+    ) -> None:
         """
-        Whether these spans are empty: the others, which are counted, have all that is on any
-        subject of a partition. That is counted and answered before they are asked, and nothing is
-        stored meanwhile; so what leaves the stream in between makes them too few.
-
-        Only of a stream without replicas, of which one that lags may count.
+        Counts spans without a count yet by reading what they hold, where they all have one place
+        and that is little: one request instead of two or three for each of them, the empty ones
+        among them, and it makes no difference that the stream grows meanwhile.
         """
-        places = {(span.stream, span.start, span.end) for span in spans}
-        if len(places) != 1 or self.layout.partition_subject is None:
-            return False
+        open_ = [place for place, count in enumerate(counts) if count is None]
+        places = {(spans[at].stream, spans[at].start, spans[at].end) for at in open_}
+        self.lasts = {}
+        if len(places) != 1:
+            return
         ((stream, start, end),) = places
-        info = infos[stream]
-        if not info.allow_direct or info.replicas > 1 or end < info.last_seq or start >= end:
-            return False
-        loud = [place for place in range(len(spans)) if place not in quiet]
-        whole = Span(stream, self.layout.union_filter, start, end)
-        found = self.js.next_messages([_behind(whole, start)])
-        found += self.js.next_messages([_behind(spans[place], start) for place in loud])
-        if self.js.stream_info(stream).last_seq != end:
-            return False
-        all_, *some = [
-            _counted(span, first, None)
-            for span, first in zip([whole, *(spans[place] for place in loud)], found, strict=True)
-        ]
-        if all_ is None or None in some or all_ != sum(count or 0 for count in some):
-            return False
-        counts[:] = [0] * len(spans)
-        for place, count in zip(loud, some, strict=True):
-            counts[place] = count
-        return True
+        info, messages = infos[stream], end - start
+        size, most = messages * info.bytes / max(1, info.messages), _READ_BYTES * len(open_)
+        if not info.allow_direct or messages > _READ_EACH * len(open_) or size > most:
+            return
+        lasts: dict[Span, int] = {}
+        found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
+        shapes = {subjects.Shape.of(each) for each in found if each is not None}
+        taken = 0
+        whole = DirectRead.whole(stream, start, end)
+        for batch in read_direct(self.js.client, whole, StoredBuilder()):
+            taken += batch.nbytes
+            if taken > 2 * most:  # what is newest is larger than all else
+                return
+            names, sequences = batch.column("subject"), batch.column("sequence")
+            for name, sequence in zip(names.to_pylist(), sequences.to_pylist(), strict=True):
+                parts = subjects.tokens(subjects.raw(name))
+                of = [] if "" in parts else [shape.filter(parts) for shape in shapes]
+                for filter_ in [None, *of]:
+                    if filter_ in found:
+                        found[filter_].append(sequence)
+        for at in open_:
+            held = found[spans[at].filter]
+            counts[at] = len(held)
+            if held:
+                lasts[spans[at]] = held[-1]
+        self.lasts = lasts
 
     def is_counted_by_look(self, span: Span, infos: Mapping[str, StreamInfo]) -> bool:
         """Whether `counts` of a span asks for no more than a look has shown."""

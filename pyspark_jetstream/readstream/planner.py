@@ -9,7 +9,7 @@ there are, so a replay has the same ones. A stream that was deleted or made anew
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -65,18 +65,12 @@ def available(
     start: Offset,
     upto: Sequence[int],
     infos: Mapping[str, StreamInfo],
-    quiet: Collection[int] = (),
 ) -> list[int | None]:
-    """
-    Messages of each partition from `start` to `upto`; None where the server cannot tell.
-
-    Args:
-        quiet: the partitions that seem to have none.
-    """
+    """Messages of each partition from `start` to `upto`; None where the server cannot tell."""
     spans = [
         Span(p.stream, p.filter, start.sequences[p.index], upto[p.index]) for p in survey.layout
     ]
-    return survey.counts(spans, infos, quiet)
+    return survey.counts(spans, infos)
 
 
 class BatchPlanner:
@@ -316,10 +310,10 @@ class BatchPlanner:
         if plan.modes[index] == "direct":
             return self._direct_read(index, plan, unseen)
         partition = self._layout.partitions[index]
-        info = self._infos[partition.stream]
-        pinned = self._durables.read_of(
-            partition, plan.start, info, plan.end.sequences[index], plan.counts[index]
-        )
+        info, span = self._infos[partition.stream], plan.span(partition)
+        # A task that has come to its last message need not ask whether there are more.
+        end = self._survey.lasts.get(span, span.end)
+        pinned = self._durables.read_of(partition, plan.start, info, end, plan.counts[index])
         if plan.modes[index] == "consumer":
             return pinned
         # Where the filter is that dear, dropping rows is cheaper.

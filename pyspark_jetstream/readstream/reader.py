@@ -409,7 +409,7 @@ class RangeDriver(Driver):
             self._note(offset, [0] * len(self._layout), None)
             return None
         self._survey.check_coverage(self._infos)
-        there = available(self._survey, offset, upto, self._infos, self._watched.quiet)
+        there = available(self._survey, offset, upto, self._infos)
         nothing = not any(count != 0 for count in there)
         if nothing and waits:  # what came is none of the query's
             self._durables.wait(offset, self._infos, _IDLE_WAIT_S)

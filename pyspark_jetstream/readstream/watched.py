@@ -49,8 +49,6 @@ class WatchedStreams:
     ) -> None:
         self.seen: ServerView[int] = ServerView({}, {}, -math.inf)
         """The server's last answers."""
-        self.quiet: frozenset[int] = frozenset()
-        """Partitions that had no message when that was asked, as far as was heard (`arrivals`)."""
         self.is_new = False
         """Whether they were asked for by whoever looked last, however young others were."""
         self._options = options
@@ -80,9 +78,8 @@ class WatchedStreams:
         """
         self.is_new = not fresh_s
         if self.is_older(fresh_s):
-            due, count = self._durables.due(around), len(self._layout)
-            unheard = self._durables.arrivals.unheard(count)
-            self.quiet = frozenset(range(count)) - unheard
+            due = self._durables.due(around)
+            unheard = self._durables.arrivals.unheard(len(self._layout))
             self._look_at(unheard.union(due), due)
 
     def look_again(self, partitions: Collection[int]) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
+from pyspark_jetstream.fetch import survey as survey_of
+from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
@@ -68,62 +70,65 @@ def inside(there, span: Span) -> list[int]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("quiet", [{1, 3}, {0, 2}, {0, 1, 2, 3}, {1}], ids=str)
-def test_partitions_that_seem_to_be_empty_are_counted_all_the_same(js, new_stream, publish, quiet):
+@pytest.mark.parametrize("size", [0, 100_000], ids=["read", "counted"])
+def test_partitions_of_one_stream_are_counted(js, new_stream, publish, size):
     """
-    Whichever are believed to have nothing: the counts are those of the stream, also beside
+    By reading what they hold, where that is little: the counts are those of the stream, also beside
     messages of no partition, and where it has grown since it was looked at.
     """
-    stream = new_stream()
-    template = f"{stream}.{{partition}}.>"
-    asked = survey(js, stream, partitions="4", partitionSubject=template)
+    stream, body = new_stream(), bytes(size)
+    asked = survey(js, stream, partitions="4", partitionSubject=f"{stream}.{{partition}}.>")
 
     def counts():
         infos = asked.streams()
         end = infos[stream].last_seq
         spans = [Span(stream, p.filter, 0, end) for p in asked.layout]
-        found = asked.counts(spans, infos, quiet)
-        publish([(f"{stream}.1.late", b""), (f"{stream}.0.late", b"")])
-        late = asked.counts(spans, infos, quiet)
+        found = asked.counts(spans, infos)
+        lasts = {span.filter.split(".")[1]: last for span, last in asked.lasts.items()}
+        publish([(f"{stream}.1.late", body), (f"{stream}.0.late", body)])
+        late = asked.counts(spans, infos)
         assert late == found
         js.delete_messages(stream, [end + 1, end + 2])
-        return found
+        return found, lasts
 
-    publish([(f"{stream}.{p}.x", b"") for p in (0, 2, 2)])
+    publish([(f"{stream}.{p}.x", body) for p in (0, 2, 2)])
     few = counts()
-    publish([(f"{stream}.1.x", b""), (f"{stream}.x", b"")])
+    publish([(f"{stream}.1.x", body), (f"{stream}.x", body)])
     more = counts()
-    publish([(f"{stream}.9.x", b"")])
+    publish([(f"{stream}.9.x", body)])
     beside = counts()
     js.delete_messages(stream, [1])
     less = counts()
 
-    assert (few, more, beside) == ([1, 0, 2, 0], [1, 1, 2, 0], [1, 1, 2, 0])
-    assert less == [0, 1, 2, 0]
+    first, second = {"0": 1, "2": 3}, {"0": 1, "1": 6, "2": 3}
+    assert [found for found, _ in (few, more, beside, less)] == [
+        [1, 0, 2, 0], [1, 1, 2, 0], [1, 1, 2, 0], [0, 1, 2, 0],
+    ]  # fmt: skip
+    lasts = [first, second, second, {"1": 6, "2": 3}] if not size else [{}] * 4
+    assert [last for _, last in (few, more, beside, less)] == lasts
 
 
-def test_what_leaves_while_it_is_counted_hides_no_partition(js, new_stream, publish, monkeypatch):
+def test_messages_larger_than_those_before_are_not_all_read(js, new_stream, publish, monkeypatch):
     """
-    Answers to questions that are asked together may come in any order, as where a mirror answered
-    one of them first. A partition that was believed to have nothing is counted, although as many
-    messages of another one leave in between.
+    What the stream holds on average says nothing of the newest: where they turn out to be large
+    they are counted.
     """
-    stream = new_stream()
-    asked = survey(js, stream, partitions="2", partitionSubject=f"{stream}.{{partition}}.>")
-    publish([(f"{stream}.{p}.x", b"") for p in (0, 0, 1)])
-    infos, answer = asked.streams(), asked.js.next_messages
+    stream, read = new_stream(), []
+    asked = survey(js, stream, partitions="4", partitionSubject=f"{stream}.{{partition}}.>")
+    publish([(f"{stream}.0.x", b"")] * 5_000)
+    publish([(f"{stream}.{n % 2}.x", bytes(300_000)) for n in range(20)])
 
-    def backwards(queries):
-        found = []
-        for query in reversed(queries):
-            found.append(answer([query])[0])
-            delete(js, stream, 1)
-        return found[::-1]
+    def reading(*given):
+        for batch in read_direct(*given):
+            read.append(batch.num_rows)
+            yield batch
 
-    monkeypatch.setattr(asked.js, "next_messages", backwards)
-    found = asked.counts([Span(stream, p.filter, 0, 3) for p in asked.layout], infos, {1})
+    monkeypatch.setattr(survey_of, "read_direct", reading)
+    spans = [Span(stream, p.filter, 5_000, 5_020) for p in asked.layout]
+    counts = asked.counts(spans, asked.streams())
 
-    assert found[1] == 1
+    assert counts == [10, 10, 0, 0]
+    assert 0 < sum(read) < 20
 
 
 @pytest.mark.parametrize("seed", SEEDS)

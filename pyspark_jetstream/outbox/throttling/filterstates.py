@@ -12,20 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
-from ...subjects import (
-    ANY,
-    REST,
-    has_rest,
-    is_literal,
-    overlaps,
-    tokens,
-    wildcard_positions,
-)
+from ...subjects import REST, Shape, is_literal, overlaps, tokens
 from .keptrate import KeptRate
 
 _MAX_SHAPES: Final = 32
@@ -86,32 +78,6 @@ class FilterState:
             self.mark_throttled(now, now)
 
 
-class _FilterShape(NamedTuple):
-    """Positions of a filter's wildcards."""
-
-    length: int
-    """Tokens, the `>` not among them."""
-    any: tuple[int, ...]
-    """The places of `*`."""
-    rest: bool
-    """Whether it ends in `>`."""
-
-    @classmethod
-    def of(cls, filter: str) -> _FilterShape:
-        """The shape of a filter."""
-        rest = has_rest(filter)
-        return cls(len(tokens(filter)) - rest, wildcard_positions(filter), rest)
-
-    def filter(self, parts: Sequence[str]) -> str | None:
-        """The only filter of this shape that can match a subject of these tokens."""
-        if len(parts) <= self.length if self.rest else len(parts) != self.length:
-            return None
-        names = list(parts[: self.length])
-        for place in self.any:
-            names[place] = ANY
-        return ".".join((*names, REST) if self.rest else names)
-
-
 class TooManyFiltersError(ValueError):
     """There is no room for another filter."""
 
@@ -133,7 +99,7 @@ class FilterStates:
         self._maximum = maximum
         self._open: OrderedDict[str, FilterState] = OrderedDict()  # among them all that are paused
         self._paced: dict[str, FilterState] = {}  # those that have a rate, in force or lapsed
-        self._shapes: Counter[_FilterShape] = Counter()
+        self._shapes: Counter[Shape] = Counter()
 
     def put(self, window: FilterState) -> None:
         """Puts a filter, for which a command or a refusal came, behind all others."""
@@ -141,7 +107,7 @@ class FilterStates:
         self.all[window.filter] = window
         (self._open if window.pace is None else self._paced)[window.filter] = window
         if not is_literal(window.filter):
-            self._shapes[_FilterShape.of(window.filter)] += 1
+            self._shapes[Shape.of(window.filter)] += 1
 
     def latest(self) -> FilterStates:
         """A copy that has only the latest pause of each filter."""
@@ -163,7 +129,7 @@ class FilterStates:
         self._open.pop(filter, None)
         self._paced.pop(filter, None)
         if self.all.pop(filter, None) is not None and not is_literal(filter):
-            shape = _FilterShape.of(filter)
+            shape = Shape.of(filter)
             self._shapes[shape] -= 1
             if not self._shapes[shape]:
                 del self._shapes[shape]
@@ -207,7 +173,7 @@ class FilterStates:
             return False
         if len(self._shapes) < _MAX_SHAPES or is_literal(filter):
             return True
-        return _FilterShape.of(filter) in self._shapes
+        return Shape.of(filter) in self._shapes
 
     def covers(self, window: FilterState) -> bool:
         """Whether a later command or refusal is for some of this filter's subjects."""
