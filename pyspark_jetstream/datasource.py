@@ -146,23 +146,20 @@ class JetStreamDataSource(DataSource):
         try:
             return self._stream_reader(schema)
         except OptionError as error:
-            from .readstream.driver import RefusedReader
+            from .readstream.reader import RefusedReader
 
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from .logs import log_for
         from .options import parse_stream
+        from .readstream.reader import JetStreamStreamReader, SharedStreamReader
 
         options = parse_stream(dict(self.options))
         log_for(options.connection.log_level, options.query_name or options.consumer)
         _check_schema(schema, columns_of(self.options))
         if options.sharing is not None:
-            from .readstream.shared.reader import SharedStreamReader
-
             return SharedStreamReader(options)
-        from .readstream.reader import JetStreamStreamReader
-
         return JetStreamStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -79,7 +79,7 @@ def claim(child: Child, url: str, stream: str, consumer: str) -> None:
 
 def _claim_all(url: str, stream: str, consumer: str) -> Counted:
     """Claims batch after batch, as a query that reads nothing; each acknowledges the one before."""
-    from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
+    from pyspark_jetstream.readstream.reader import SharedStreamReader
 
     reader = SharedStreamReader(
         parse_stream(

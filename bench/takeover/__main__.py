@@ -44,7 +44,7 @@ class Parts:
     starting: float
     """Until a task asks the server for rows."""
     reading: float
-    """Until the rows of the batch are there."""
+    """Until the rows of the batch are there, with `--sink` until the first is stored."""
     load: float
     """Of the machine, for one minute."""
 
@@ -57,13 +57,15 @@ class Parts:
 class Driver:
     """One query in a process group of its own."""
 
-    def __init__(self, home: Path, options: dict[str, str]) -> None:
+    def __init__(self, home: Path, options: dict[str, str], sink: dict[str, str] | None) -> None:
+        """Args: sink: options of a write of ours; without, `foreachBatch` gets the rows."""
         home.mkdir()
         self.home = home
         self._log = home / "log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.takeover.query", str(home), json.dumps(options)],
+                [sys.executable, "-m", "bench.takeover.query", str(home), json.dumps(options),
+                 json.dumps(sink)],
                 env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
                 cwd=Path(__file__).parents[2], stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -82,13 +84,15 @@ class Driver:
         for path in sorted(self.home.glob("rows-??????")):
             yield int(path.name[5:]), path.stat().st_mtime, json.loads(path.read_text())
 
-    def first_rows(self) -> tuple[int, float] | None:
-        """The first batch with rows, and when they were there."""
-        return next(((number, at) for number, at, rows in self.batches() if rows), None)
+    @property
+    def commits(self) -> bool:
+        """Whether it has committed a batch."""
+        return any((self.home / "checkpoint" / "commits").glob("[0-9]*"))
 
-    def planned(self, batch: int) -> float:
-        """When a batch was in Spark's log of offsets."""
-        return (self.home / "checkpoint" / "offsets" / str(batch)).stat().st_mtime
+    def planned(self, since: float) -> float:
+        """When its first batch since then was in Spark's log of offsets."""
+        offsets = (self.home / "checkpoint" / "offsets").glob("[0-9]*")
+        return min(at for each in offsets if (at := each.stat().st_mtime) >= since)
 
     async def until(self, what: Callable[[], object]) -> None:
         """
@@ -115,7 +119,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="pyspark-jetstream-takeover-") as home:
             with DevServer() as server:
                 idle_s = arguments.idle + generator.uniform(0, arguments.lease / 3)
-                parts = asyncio.run(_take_over(server.url, Path(home), arguments.lease, idle_s))
+                parts = asyncio.run(
+                    _take_over(server.url, Path(home), arguments.lease, idle_s, arguments.sink)
+                )
         found.append(parts)
         print(_line(parts), flush=True)
     if len(found) > 1:
@@ -138,6 +144,10 @@ def _arguments() -> argparse.Namespace:
         "--most", type=float, default=3.0, metavar="S",
         help="seconds from the end of the lease to the first rows (%(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--sink", action="store_true",
+        help="the rows go into another stream, exactly once, and not into foreachBatch",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     return parser.parse_args()
 
@@ -147,14 +157,16 @@ def _line(parts: Parts) -> str:
     return "".join(f"{value:10.2f}" for value in [*values, parts.after])
 
 
-async def _take_over(url: str, home: Path, lease_s: float, idle_s: float) -> Parts:
+async def _take_over(url: str, home: Path, lease_s: float, idle_s: float, has_sink: bool) -> Parts:
     options = {
         "servers": url, "stream": "S", "partitions": "2", "partitionSubject": "s.{partition}.>",
         "consumer": "hot", "standby": "true", "priorityTimeout": f"{lease_s:g}s",
     }  # fmt: skip
+    sink = {"servers": url} if has_sink else None
     client = await connect(url)
     renewals: list[tuple[float, Any]] = []
     pulls: list[float] = []
+    stored: list[float] = []
 
     async def renewed(message: Msg) -> None:
         renewals.append((time.time(), json.loads(message.data)))
@@ -162,32 +174,44 @@ async def _take_over(url: str, home: Path, lease_s: float, idle_s: float) -> Par
     async def pulled(_: Msg) -> None:
         pulls.append(time.time())
 
+    async def stored_in_target(message: Msg) -> None:
+        stored.append(message.metadata.timestamp.timestamp())
+
+    def since(driver: Driver, at: float) -> float | None:
+        """When the first rows were there that this driver has read since then."""
+        if has_sink:
+            return next((each for each in stored if each >= at), None)
+        return next((each for _, each, rows in driver.batches() if rows and each >= at), None)
+
     await client.jetstream().add_stream(name="S", subjects=["s.>"])
+    await client.jetstream().add_stream(name="T", subjects=["t.>"])
+    await client.jetstream().subscribe("t.>", ordered_consumer=True, cb=stored_in_target)
     await client.subscribe(_RECORDS, cb=renewed)
     await client.subscribe(_PULLS, cb=pulled)
     publishing = asyncio.create_task(_publish(client))
     drivers = []
     try:
-        drivers.append(first := Driver(home / "first", options))
-        await first.until(first.first_rows)
-        drivers.append(second := Driver(home / "second", options))
-        await second.until(lambda: any(second.batches()))
+        drivers.append(first := Driver(home / "first", options, sink))
+        await first.until(lambda: since(first, 0.0))
+        drivers.append(second := Driver(home / "second", options, sink))
+        await second.until(lambda: second.commits)
         await asyncio.sleep(idle_s)
         load = os.getloadavg()[0]
         if (term := renewals[-1][1]["term"]) != 1:
             raise RuntimeError("the standby took over from a query that was alive")
         await asyncio.to_thread(first.kill)
         killed = time.time()
-        await second.until(second.first_rows)
+        await second.until(lambda: any(record["term"] > term for _, record in renewals))
+        taken = min(at for at, record in renewals if record["term"] > term)
+        await second.until(lambda: since(second, taken))
     finally:
         publishing.cancel()
         for driver in drivers:
             driver.kill()
         await client.close()
     over = max(at for at, record in renewals if record["term"] == term) + lease_s
-    taken = min(at for at, record in renewals if record["term"] > term)
-    batch, rows = second.first_rows() or (0, 0.0)
-    planned = second.planned(batch)
+    rows = since(second, taken) or taken
+    planned = second.planned(taken)
     asked = min((at for at in pulls if at > planned), default=planned)
     return Parts(over - killed, taken - over, planned - taken, asked - planned, rows - asked, load)
 

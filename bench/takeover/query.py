@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def main(home: Path, options: dict[str, str]) -> None:
-    """Runs the query; never returns."""
+def main(home: Path, options: dict[str, str], sink: dict[str, str] | None) -> None:
+    """
+    Runs the query; never returns.
+
+    Args:
+        sink: options of a write of ours, which takes the place of those files.
+    """
     spark = session(home, None)
 
     def keep(batch: DataFrame, number: int) -> None:
@@ -27,16 +32,15 @@ def main(home: Path, options: dict[str, str]) -> None:
         path.with_suffix(".new").write_text(json.dumps(sequences))
         path.with_suffix(".new").rename(path)
 
-    query = (
-        spark.readStream.format("jetstream")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(keep)
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .start()
-    )
+    rows = spark.readStream.format("jetstream").options(**options).load()
+    if sink is None:
+        writer = rows.writeStream.foreachBatch(keep)
+    else:
+        rows = rows.selectExpr("concat('t', substr(subject, 2)) subject", "data")
+        writer = rows.writeStream.format("jetstream").options(**sink)
+    query = writer.option("checkpointLocation", str(home / "checkpoint")).start()
     query.awaitTermination()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3]))

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Final
 
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
@@ -29,6 +26,9 @@ from ..errors import (
 from ..sanitize import get_logger
 from .assumptions import stream_changes
 from .layout import Slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = get_logger(__name__)
 
@@ -66,6 +66,8 @@ class History:
         """
         if self._until_us is None or not batch.num_rows:
             return
+        import pyarrow.compute as pc  # what plans has no rows
+
         if pc.max(batch.column("timestamp")).value > self._until_us:
             self._look()
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,7 +45,7 @@ from .assumptions import removed_unread, stream_changes
 from .dataloss import GO_ON, History, check_loss, is_read, report_loss
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
-from .layout import Slice
+from .layout import DirectRead
 from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
 logger = get_logger(__name__)
@@ -84,21 +83,6 @@ _LONGEST_PAUSE_S: Final = 0.05
 
 _LOOK_S: Final = 1.0
 """Time-out of a look at the stream, beside the round trip."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectRead(Slice):
-    """A slice by direct get."""
-
-    unseen: bool = field(default=False, kw_only=True)
-    """
-    Whether nobody has looked at the stream since the plan: the task does, ahead of its requests.
-    """
-
-    @staticmethod
-    def whole(stream: str, start: int, end: int, headers: bool = False) -> DirectRead:
-        """All that the stream still holds of `(start, end]`, however much that is."""
-        return DirectRead(0, stream, None, start, end, None, headers, False)
 
 
 def read_direct(

@@ -69,6 +69,21 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
+class DirectRead(Slice):
+    """A slice by direct get."""
+
+    unseen: bool = field(default=False, kw_only=True)
+    """
+    Whether nobody has looked at the stream since the plan: the task does, ahead of its requests.
+    """
+
+    @staticmethod
+    def whole(stream: str, start: int, end: int, headers: bool = False) -> DirectRead:
+        """All that the stream still holds of `(start, end]`, however much that is."""
+        return DirectRead(0, stream, None, start, end, None, headers, False)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """All partitions of a query, by index."""
 

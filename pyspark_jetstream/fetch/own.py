@@ -1,47 +1,22 @@
 """
-Reading a range through a consumer of one attempt: it is not shared, so it needs no fence.
-
-It is made where the range begins, in memory, of one replica, without acks, and deleted when the
-read ends, however it ends; where nobody comes back to do that, the server deletes it. It stands in
-the query's priority group with the policy `overflow` and no thresholds: without a pin no message
-has a header line of it, and the server spends a third less (docs/design.md, "Which way to read").
-
-What makes the rows exactly the messages of the range: the server counts a consumer's deliveries,
-without a gap, from 1 on. Where a number is missing, or the consumer is gone, its server is, or the
-connection broke, another one is made behind the last row that was handed on. Only streams with
-retention `limits` are read so: elsewhere a consumer decides what the stream keeps.
-
-Where the server makes none (`ConsumerRefusedError`), another way has to read the rest.
+A consumer of one attempt: the part of a stream that it reads, how it is configured, and whether the
+server makes one. How a task reads through it is in `pulling.alone`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
-from ..client import wire
-from ..client.blocks import stored_before
-from ..client.connection import Client, Connection
-from ..client.jetstream import JetStream
-from ..client.patience import Patience
-from ..errors import (
-    ApiError,
-    JetStreamError,
-    NotConnectedError,
-    PermissionsError,
-)
+from ..errors import ApiError, PermissionsError
 from ..sanitize import get_logger
-from .assumptions import edit_of
-from .consumer import edited_error
-from .decoding.rows import Builder
 from .layout import Slice
 from .owner import NAMES, Owner
-from .pace import FAR_S
-from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
+
+if TYPE_CHECKING:
+    from ..client.jetstream import JetStream
 
 logger = get_logger(__name__)
 
@@ -54,13 +29,6 @@ The server deletes one that nobody has pulled from for so long. A reader that Sp
 for longer makes another one.
 """
 
-_DELETE_S: Final = 3.0
-"""Time-out of the consumer's deletion at the end of a read."""
-
-
-class ConsumerRefusedError(Exception):
-    """The server makes no consumer for this user, none any more, or none to be pulled from so."""
-
 
 @dataclass(frozen=True, slots=True)
 class Own(Slice):
@@ -71,7 +39,7 @@ class Own(Slice):
     """The run of the query whose task it is."""
 
 
-def _config(name: str, group: str, after: int = 0) -> dict[str, Any]:
+def own_config(name: str, group: str, after: int = 0) -> dict[str, Any]:
     """Configuration of a consumer of the whole stream that begins behind a sequence."""
     return {
         "name": name,
@@ -87,7 +55,8 @@ def _config(name: str, group: str, after: int = 0) -> dict[str, Any]:
     }
 
 
-def _new_name() -> str:
+def new_name() -> str:
+    """A name that no other attempt has."""
     return f"{NAMES}{os.urandom(8).hex()}"
 
 
@@ -99,10 +68,10 @@ def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> di
     Raises:
         JetStreamError: They cannot be asked.
     """
-    name = _new_name()
+    name = new_name()
     try:
         try:
-            js.create_consumers([(stream, _config(name, group)) for stream in streams])
+            js.create_consumers([(stream, own_config(name, group)) for stream in streams])
         finally:
             js.delete_consumers([(stream, name) for stream in streams])
     except (PermissionsError, ApiError) as error:
@@ -111,123 +80,3 @@ def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> di
         logger.info("stream=%s is read without consumers of the attempts' own: %s", *streams, error)
         return dict.fromkeys(streams, False)
     return dict.fromkeys(streams, True)
-
-
-class OwnAttempt(Attempt):
-    """
-    An attempt with a consumer of its own. Where the server makes none, or refuses to be pulled
-    from, it ends with `ConsumerRefusedError`; what comes behind `last` is unread then.
-    """
-
-    def __init__(self, client: Client, read: Own, builder: Builder | None = None) -> None:
-        super().__init__(client, read, _Alone(client, read), builder)
-
-    def _sessions(self) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from super()._sessions()
-        except PermissionsError as error:
-            raise ConsumerRefusedError(str(error)) from error
-
-
-class _Alone:
-    """An attempt's hold of a consumer that nobody else knows (`pulls.Hold`)."""
-
-    is_ours = True
-
-    def __init__(self, client: Client, read: Own) -> None:
-        self.consumer = ""
-        """The one that was made and not deleted."""
-        self._client = client
-        self._read = read
-        self._after = read.start
-        """Behind which sequence it begins."""
-        self._at: Connection | None = None
-        """The connection on which it is made."""
-
-    def __repr__(self) -> str:
-        return f"<_Alone with {self.consumer or 'no consumer'}>"
-
-    @property
-    def _js(self) -> JetStream:
-        return JetStream(self._client)
-
-    def take_over(self, last: int, patience: Patience) -> Taken:
-        """Makes a consumer behind `last`."""
-        self._at = self._client.connection
-        self.let_go(is_over=False)
-        self.consumer, self._after = _new_name(), last
-        try:
-            info = self._js.create_consumer(self._read.stream, self._config())
-        except (PermissionsError, ApiError) as error:
-            self.consumer = ""
-            raise ConsumerRefusedError(str(error)) from error
-        return Taken(info.num_pending, 0)
-
-    def let_go(self, is_over: bool) -> None:
-        """
-        Deletes the consumer if the server can be asked now; else the server does in the end. Far
-        away nobody waits for the answer at the end of a read.
-        """
-        name, at, self.consumer = self.consumer, self._at, ""
-        if not name or at is None:
-            return
-        any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self._read.stream}.*"
-        subject = f"{any_[:-1]}{name}"
-        try:
-            if is_over and at.round_trip_s >= FAR_S:
-                at.tell(subject, b"", _DELETE_S, any_)
-            else:
-                at.request(subject, b"", _DELETE_S)
-        except JetStreamError as error:
-            logger.info("consumer %s is left to the server: %s", name, error)
-            if isinstance(error, NotConnectedError):
-                self._client.drop()
-
-    def pull(self) -> dict[str, Any]:
-        """The fields of a pull."""
-        return {
-            "expires": round(PULL_EXPIRES_S * 1e9),
-            "idle_heartbeat": round(HEARTBEAT_S * 1e9),
-            "group": self._read.group,
-        }
-
-    def admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
-        """Each message is ours; see `pulls.Hold`."""
-        return b"", stored_before(frame.headers)
-
-    def lost(self, why: str) -> Exception:
-        """A delivery that somebody else has had is read again, by another consumer."""
-        return Superseded(why)
-
-    def unpinned(self, text: str, delivered: int) -> Exception:
-        """It has no pin: somebody has made it another consumer, so another one is made."""
-        return Superseded(text)
-
-    def refused(self, status: Status, words: str) -> Exception:
-        """The error by which the read goes on in another way (`max_request_batch` is too small)."""
-        return ConsumerRefusedError(f"consumer '{self.consumer}' refuses pulls: {words}")
-
-    def check_others(self, last: int) -> None:
-        """Nobody else can be at it."""
-
-    def check_edited(self, signs: Signs, rows: int) -> None:
-        """
-        Raises:
-            ConsumerEditedError: It is not as it was made.
-        """
-        read, name = self._read, self.consumer
-        if not name or not signs:
-            return
-        (info,) = self._js.consumer_infos([(read.stream, name)])
-        change = edit_of(self._config(), info)
-        if change is not None:
-            raise edited_error(read, name, change, is_spare=True)
-
-    def _config(self) -> dict[str, Any]:
-        read = self._read
-        config = _config(self.consumer, read.group, self._after)
-        if read.filter is not None:
-            config["filter_subject"] = read.filter
-        if read.owner is not None:
-            config["metadata"] = read.owner.metadata
-        return config

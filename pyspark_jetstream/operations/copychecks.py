@@ -35,7 +35,8 @@ from ..client.jetstream import JetStream
 from ..client.wire import HEADER_PREAMBLE as _PREAMBLE
 from ..errors import CopyMismatchError
 from ..fetch.decoding.rows import StoredBuilder
-from ..fetch.directget import DirectRead, read_direct
+from ..fetch.directget import read_direct
+from ..fetch.layout import DirectRead
 from ..readstream.copies import SOURCE_HEADER, Copied, Copies, Feeding, Progress
 from .partitionplan import Hop, PartitionPlan
 

@@ -24,7 +24,7 @@ from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.options import StreamOptions
 from ..fetch.survey import Survey, check_direct
 from ..subjects import bucket_prefix
-from ..tasks import ReadTask, SentAsRows, TaskRows, Work
+from ..tasks.rows import ReadTask, SentAsRows, TaskRows, Work
 from ..values import LATEST, Starting
 from .narrowing import Narrowing
 from .options import BucketOptions, RangeOptions

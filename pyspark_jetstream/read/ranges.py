@@ -23,7 +23,8 @@ from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
 from ..fetch.mirrors import lack_of, mirror_to_read
 from ..fetch.survey import Span, Survey, check_direct, total
-from ..tasks import RangeRead, ReadTask, SentAsRows, TaskRows, direct_tasks
+from ..tasks.ranges import RangeRead, direct_tasks
+from ..tasks.rows import ReadTask, SentAsRows, TaskRows
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
 from .pushdown import NarrowedReader, TakesFilters

@@ -38,7 +38,8 @@ from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.layout import Layout, resolve_layout
 from ..fetch.survey import check_direct, check_past, check_subjects
 from ..sanitize import get_logger
-from ..tasks import ReadTask, SentAsRows, TaskRows, numbered
+from ..tasks.rows import ReadTask, SentAsRows, TaskRows
+from ..tasks.shape import numbered
 from .options import CallOptions
 
 logger = get_logger(__name__)

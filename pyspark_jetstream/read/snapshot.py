@@ -16,7 +16,7 @@ from ..client.jetstream import JetStream
 from ..fetch.decoding.rows import Texts
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
-from ..tasks import ReadTask, SentAsRows, TaskRows
+from ..tasks.rows import ReadTask, SentAsRows, TaskRows
 from . import snapshotplan
 from .lasts import LastOfEach, by_sequence
 from .narrowing import Interval, Narrowing

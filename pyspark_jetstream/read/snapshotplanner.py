@@ -33,7 +33,8 @@ from ..fetch.dataloss import report_loss
 from ..fetch.decoding.markers import Headers, purges
 from ..fetch.decoding.rows import StoredBuilder, user_headers
 from ..fetch.directcalls import DirectCalls
-from ..fetch.directget import DirectRead, read_direct
+from ..fetch.directget import read_direct
+from ..fetch.layout import DirectRead
 from ..fetch.survey import check_past
 from ..sanitize import get_logger
 from ..values import Moment

@@ -22,9 +22,9 @@ from ..fetch.call import DirectCall
 from ..fetch.dataloss import History, report_loss
 from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
-from ..fetch.directget import DirectRead, read_direct
-from ..fetch.layout import Layout
-from ..tasks import numbered
+from ..fetch.directget import read_direct
+from ..fetch.layout import DirectRead, Layout
+from ..tasks.shape import numbered
 from . import snapshotplan
 
 _ONE_BY_ONE: Final = 10_000

@@ -122,12 +122,19 @@ class Arrivals:
         changed what they are, and no pull has told; they are going to be looked at now.
         """
         with self._changed:
-            now, told = time.monotonic(), set()
-            if self._listening and self._is_warned:
-                told = {partition for partition, until in self._open.values() if until > now}
-            told -= self._doubtful
+            unheard = set(range(partitions)) - self.quiet
             self._doubtful.clear()
-            return set(range(partitions)) - told
+            return unheard
+
+    @property
+    def quiet(self) -> set[int]:
+        """The partitions that have no message, as far as was heard."""
+        with self._changed:
+            if not (self._listening and self._is_warned):
+                return set()
+            now = time.monotonic()
+            told = {partition for partition, until in self._open.values() if until > now}
+            return told - self._doubtful
 
     def forget_pulls(self, partitions: Sequence[int], came: bool = False) -> None:
         """

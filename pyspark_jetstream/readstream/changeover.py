@@ -22,7 +22,6 @@ from ..client.jetstream import JetStream
 from ..errors import JetStreamError, OffsetError, OptionError
 from ..fetch.layout import Layout, replacing
 from ..sanitize import get_logger
-from .copies import Copies
 from .offsets import Change, Offset, check_filters, check_layout
 from .options import SourceOptions
 
@@ -103,6 +102,8 @@ class Changeover:
 
     def _is_related(self, layout: Layout) -> bool:
         """Whether one stream feeds this layout and that of the options."""
+        from .copies import Copies  # few queries go over
+
         return Copies(self._js).origin_of([*self._wanted.streams, *layout.streams]) is not None
 
     def follow(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> None:
@@ -180,6 +181,8 @@ def begin_change(js: JetStream, offset: Offset, new: Layout) -> Change:
         CopyStalledError: The server stopped copying.
         CopyMismatchError: A message was published into a copy.
     """
+    from .copies import Copies  # as above
+
     old, change, copies = offset.layout, offset.change, Copies(js)
     assert old is not None
     check_filters(old, new)

@@ -11,7 +11,7 @@ Rule 2: what only grows never gets less, and is there from the first report on, 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,40 +38,11 @@ _REASONS: Final = {
 _OF_ANY: Final = (metrics.READ_ROWS, metrics.READ_BYTES, metrics.READ_LEFT_OUT)
 """Counters of partitions that are read without consumers."""
 
-_MAX_NAME: Final = 200
-
 MAX_STREAMS: Final = 1_000
 """
 Of several streams so many are told apart by one run of a query; later ones are one, `UNKNOWN`. So a
 report has no more series than five for each of these.
 """
-
-
-def query_label(name: str | None, consumer: str, query: str = "") -> str:
-    """
-    What metrics call a query.
-
-    Args:
-        name: as its user calls it.
-        consumer: the prefix of its consumers.
-        query: tells it from others that have both in common (`standby`).
-    """
-    return "/".join(filter(None, ((name or consumer)[:_MAX_NAME], query)))
-
-
-def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
-    """
-    The partitions' lags under the names, and as the texts, of Spark's Kafka source; empty where one
-    is not known.
-    """
-    known = [lag for lag in lags if lag is not None]
-    if not known or len(known) < len(lags):
-        return {}
-    return {
-        "avgOffsetsBehindLatest": str(sum(known) / len(known)),
-        "maxOffsetsBehindLatest": str(max(known)),
-        "minOffsetsBehindLatest": str(min(known)),
-    }
 
 
 class _Counts:

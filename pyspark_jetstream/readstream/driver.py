@@ -1,21 +1,10 @@
-"""
-The common part of streaming reads: it hands Spark's calls to the state of one run of the query.
-
-A reader that is pickled to the tasks has no driver: all state of a run is there, which is made on
-first use, in the source process.
-
-Spark's source process puts an `UnboundLocalError` of its own behind whatever `streamReader()`
-raises. So nothing is raised there: a read that cannot be says so when Spark first asks something.
-"""
+"""The common part of streaming reads: the state of one run of the query, in the source process."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
-
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from ..client.connection import Client
 from ..client.info import StreamInfo
@@ -26,12 +15,15 @@ from ..fetch.dataloss import GO_ON, report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
-from ..tasks import ReadTask, SentAsRows, TaskRows, WarmUp
+from ..tasks.rows import ReadTask, WarmUp
 from ..values import EARLIEST
-from .counts import ReadCounts, behind_latest, query_label
-from .offsets import INITIAL
 from .options import SourceOptions
-from .reporting import Reporting
+
+if TYPE_CHECKING:
+    from .counts import ReadCounts
+    from .reporting import Reporting
+
+_MAX_NAME: Final = 200
 
 _SETTLES_S: Final = 3.0
 _SETTLES_EVERY_S: Final = 0.2
@@ -57,6 +49,33 @@ def lasting(
         look()
         found = changes()
     return found
+
+
+def query_label(name: str | None, consumer: str, query: str = "") -> str:
+    """
+    What metrics call a query.
+
+    Args:
+        name: as its user calls it.
+        consumer: the prefix of its consumers.
+        query: tells it from others that have both in common (`standby`).
+    """
+    return "/".join(filter(None, ((name or consumer)[:_MAX_NAME], query)))
+
+
+def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
+    """
+    The partitions' lags under the names, and as the texts, of Spark's Kafka source; empty where one
+    is not known.
+    """
+    known = [lag for lag in lags if lag is not None]
+    if not known or len(known) < len(lags):
+        return {}
+    return {
+        "avgOffsetsBehindLatest": str(sum(known) / len(known)),
+        "maxOffsetsBehindLatest": str(max(known)),
+        "minOffsetsBehindLatest": str(min(known)),
+    }
 
 
 class Driver(ABC):
@@ -147,6 +166,8 @@ class Driver(ABC):
         if self._reporting is not None:
             self._reporting.end_batch()
         elif options.metrics_subject is not None:
+            from .reporting import Reporting  # few queries have metrics
+
             self._reporting = Reporting(
                 options, label, self._layout, self._look_again, self._observe
             )
@@ -184,68 +205,3 @@ class Driver(ABC):
         partition = 0 if self._layout.is_several else partition
         detail = f"{what}. {self.remedy}" if fails else what
         report_loss(DataLossError(stream, partition, detail), fails)
-
-
-D = TypeVar("D", bound=Driver)
-
-
-class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
-    """
-    Spark's side of a streaming read.
-
-    One instance lives in the driver's source process for a whole run of the query; its `rows`,
-    which see nothing of its state, read in the tasks.
-    """
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self.rows = TaskRows.of(options)
-        self._driver: D | None = None
-
-    @abstractmethod
-    def _begin(self) -> D:
-        """The state of a new run."""
-
-    @property
-    def driver(self) -> D:
-        """The state of this run of the query, made on first use."""
-        if self._driver is None:
-            self._driver = self._begin()
-        return self._driver
-
-    def initialOffset(self) -> dict[str, Any]:
-        """The symbolic start: it is asked for more than once and must not change."""
-        return dict(INITIAL)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Freezes what this run reads: what is there by now, nothing that comes later."""
-        self.driver.freeze()
-
-    def reportLatestOffset(self) -> dict[str, Any]:
-        """The figures behind the last plan; the driver's `reported` describes them."""
-        return self.driver.reported()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch; which rows they give depends on the offsets alone."""
-        return self.driver.counted(self.driver.tasks(start, end))
-
-    def stop(self) -> None:
-        """Closes the connections. Spark often ends the process without this call."""
-        if self._driver is not None:
-            self._driver.close()
-
-
-class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Answers every question with what is wrong with the options."""
-
-    def __init__(self, error: OptionError) -> None:
-        self._error = error
-
-    def __repr__(self) -> str:
-        return f"<RefusedReader {self._error}>"
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise self._error
-
-    getDefaultReadLimit = initialOffset = latestOffset = _refuse
-    prepareForTriggerAvailableNow = partitions = read = _refuse

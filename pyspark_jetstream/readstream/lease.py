@@ -9,8 +9,7 @@ a query that was frozen or cut off finds out before it plans another batch.
 A query that waits stores a notice beside it, `<stream>.<consumer>.waits.<query>`, for operators
 alone: no query goes by it, and one without the permission goes on without it.
 
-Before each batch a driver (`reader`) asks a policy, `Alone` or `Standby`: may it run, and from
-where?
+`Standby` is the policy (`turn`) of a query that has a lease.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ..client.connection import Client
@@ -39,10 +38,11 @@ from ..errors import (
 )
 from ..fetch.owner import Owner
 from ..sanitize import get_logger
-from ..tasks import ReadTask, WarmUp
+from ..tasks.rows import ReadTask, WarmUp
 from .offsets import Offset, is_initial
 from .options import SourceOptions
 from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, begin, followed, waits_key
+from .turn import BatchStart, stay_of
 
 logger = get_logger(__name__)
 
@@ -299,79 +299,6 @@ def _record_of(message: StoredMessage | None) -> tuple[LeaseRecord | None, int]:
     return LeaseRecord.from_bytes(message.data) if message.data else None, message.sequence
 
 
-# ── policies ─────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class BatchStart:
-    """Where the next batch begins."""
-
-    offset: Offset
-    resumed: tuple[int, ...]
-    """Its sequences where the batch does not begin at the end of the last one; see `Offset`."""
-    stay: dict[str, Any]
-    """The answer to Spark where there is nothing behind it yet."""
-
-
-class Alone:
-    """The policy of a query that has no standby: it always reads, from where its checkpoint is."""
-
-    holds = True
-    may_skip_looks = True
-    """Whether a batch may be planned by what was seen for the one before."""
-
-    def followed(self, own: Offset) -> Offset | None:
-        """Where a query that has other partitions by now stands: nobody else is there."""
-        return None
-
-    def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
-        """Where the next batch begins: at `own`, the checkpoint's."""
-        return own
-
-    def start(self, asked: Mapping[str, Any], own: Offset, checked: Offset) -> BatchStart:
-        """
-        The beginning of the next batch.
-
-        Args:
-            asked: the offset in Spark's words.
-            own: the offset that stands for.
-            checked: where `begin` said, moved to where messages are still to be had.
-        """
-        if checked == own:
-            return BatchStart(own, (), _stay(asked, own))
-        pairs = zip(checked.sequences, own.sequences, strict=True)
-        back = any(now < before for now, before in pairs)  # before the end of the last batch
-        resumed = checked.sequences if back else ()
-        return BatchStart(checked, resumed, replace(checked, resumed=resumed).to_json())
-
-    def waiting(self, asked: Mapping[str, Any], own: Offset, ends: bool) -> dict[str, Any]:
-        """The answer to Spark while another query reads."""
-        return _stay(asked, own)
-
-    def may_run(self, upto: Offset, is_empty: bool) -> bool:
-        """Whether the batch that ends here may run, waiting for that if it has rows."""
-        return True
-
-    def is_past(self, upto: Offset) -> bool:
-        """Whether all up to here is committed by another query: there is none."""
-        return False
-
-    def warm_ups(self, tasks: int) -> list[ReadTask]:
-        """The tasks of a batch without rows."""
-        return []
-
-    def label(self, offset: Offset) -> str:
-        """What tells the query's metrics from those of others with the same consumers."""
-        return ""
-
-    def report(self) -> dict[str, Any]:
-        """Fields of the progress beside the partitions."""
-        return {}
-
-    def close(self) -> None:
-        """Ends what the policy has under way."""
-
-
 class Standby:
     """
     The policy of a query with `standby`: it reads while it has the lease, from where the last one
@@ -457,12 +384,12 @@ class Standby:
         """
         self._note(self._lease_of(checked), checked)
         resumed = () if checked.is_at(own) else checked.sequences
-        return BatchStart(checked, resumed, _stay(asked, own))
+        return BatchStart(checked, resumed, stay_of(asked, own))
 
     def waiting(self, asked: Mapping[str, Any], own: Offset, ends: bool) -> dict[str, Any]:
         """The answer to Spark while another query reads: in each run once a batch without rows."""
         if is_initial(asked) or ends or self._warmed:
-            return _stay(asked, own)
+            return stay_of(asked, own)
         self._warmed = True
         everywhere = tuple(range(len(own.sequences)))
         noted = tuple(asked.get("idle", ())) == everywhere  # by the run before: it must differ
@@ -531,8 +458,3 @@ class Standby:
         """Lets the others go on; never raises."""
         if self._lease is not None:
             self._lease.close()
-
-
-def _stay(asked: Mapping[str, Any], own: Offset) -> dict[str, Any]:
-    """The offset unchanged, as Spark compares the text; of the symbolic start what that means."""
-    return own.to_json() if is_initial(asked) else dict(asked)

@@ -26,6 +26,11 @@ from ..values import Starting
 POLICIES: Final = ("overflow", "prioritized")
 """Priority policies whose consumers serve several readers at a time."""
 
+MAX_CLAIMS: Final = 50_000
+"""
+Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one shared reader's.
+"""
+
 _LOWEST: Final = 9
 """ADR-42: a pull's priority is 0 (first) to 9; nats-server 2.15 answers others with 400."""
 

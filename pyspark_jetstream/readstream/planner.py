@@ -18,7 +18,8 @@ from ..fetch import planning
 from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Span, Survey, total
 from ..sanitize import get_logger
-from ..tasks import RangeRead, ReadTask, Work, by_own_consumer, direct_tasks, of_many
+from ..tasks.ranges import RangeRead, by_own_consumer, direct_tasks, of_many
+from ..tasks.rows import ReadTask, Work
 from .offsets import Offset
 from .options import SourceOptions
 

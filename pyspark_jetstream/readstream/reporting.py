@@ -22,7 +22,7 @@ from ..client.connection import Client
 from ..errors import JetStreamError
 from ..fetch.layout import Layout
 from ..sanitize import get_logger
-from ..tasks import ReadTask, Work
+from ..tasks.rows import ReadTask, Work
 from .counts import ReadCounts, RowCounts
 from .options import SourceOptions
 

@@ -19,7 +19,7 @@ from ..fetch.assumptions import (
     stream_changes,
     takes_all,
 )
-from ..fetch.consumer import edited
+from ..fetch.durable import edited
 from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey
 from ..sanitize import get_logger

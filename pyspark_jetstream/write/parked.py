@@ -355,7 +355,8 @@ class _Drain:
 
     def _read(self, subjects: list[str], end: int) -> Iterator[Messages]:
         """The rows that may go, subject by subject; another thread asks for them."""
-        from ..fetch.own import Own, OwnAttempt
+        from ..fetch.own import Own
+        from ..fetch.pulling.alone import OwnAttempt
 
         options = self._options
         builder = MessageBuilder(

@@ -186,7 +186,8 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         from .exactlyonce.ids import of_query
 
         query, batch = _query_and_batch()
-        return _write(self.options, iterator, query, batch, of_query(query, batch))
+        ids = of_query(query, batch)
+        return _write(self.options, iterator, query, batch, ids, is_query=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
@@ -307,13 +308,20 @@ def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Wr
 
 
 def _write(
-    options: SinkOptions, iterator: Iterator[pa.RecordBatch], write_id: str, batch: int, ids: Ids
+    options: SinkOptions,
+    iterator: Iterator[pa.RecordBatch],
+    write_id: str,
+    batch: int,
+    ids: Ids,
+    is_query: bool = False,
 ) -> Published:
     log_for(options.connection.log_level, options.metrics.query_name)
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
+        if is_query:
+            _get_ready(options)
         return Published(partition, write_id, Written(0, 0, 0, 0, 0, 0))
     from ..publish.telemetry import Telemetry
     from ..worker import settle
@@ -343,6 +351,20 @@ def _write(
         dict(report.left_out),
         report.sequenced,
     )
+
+
+def _get_ready(options: SinkOptions) -> None:
+    """
+    Imports and dials what rows need: this worker has none now, and may have some in a later batch
+    of the query, as when a standby takes over.
+    """
+    from . import task  # noqa: F401
+
+    try:
+        with borrow(options.connection) as client:
+            _ = client.connection  # dials
+    except JetStreamError as error:
+        logger.info("a worker has no connection yet: %s", error)
 
 
 def _check_targets(

@@ -78,7 +78,7 @@ class Expected:
 
 
 class _Reader:
-    """Takes frames as `fetch.consumer` does, and compares each batch as soon as it is full."""
+    """Takes frames as `pulling.pulls` does, and compares each batch as soon as it is full."""
 
     def __init__(self, expected: Expected, keep: bool, build: bool, own: bool) -> None:
         self.expected, self.keep, self.build, self.own = expected, keep, build, own

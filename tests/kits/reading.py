@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader, RangeDriver
-from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
+from pyspark_jetstream.readstream.rangedriver import RangeDriver
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader, SharedStreamReader
 
 Offset = dict[str, Any]
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.fetch.owner import STRANGER, Owner
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import arrivals, reader
+from pyspark_jetstream.readstream import arrivals, rangedriver
 from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.pinned.durables import Durables
 from pyspark_jetstream.readstream.pinned.ownership import ConsumerView
@@ -106,8 +106,8 @@ def query(request, proxy, js, new_stream, retention, publish):
 @pytest.fixture
 def only_told(monkeypatch):
     """Nothing but what is heard ends a wait."""
-    monkeypatch.setattr(reader, "_IDLE_WAIT_S", _LONG_S)
-    monkeypatch.setattr(reader, "_LOOK_EVERY_S", _LONG_S)
+    monkeypatch.setattr(rangedriver, "_IDLE_WAIT_S", _LONG_S)
+    monkeypatch.setattr(rangedriver, "_LOOK_EVERY_S", _LONG_S)
 
 
 def later(call, *arguments) -> threading.Thread:

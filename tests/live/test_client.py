@@ -22,8 +22,10 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.durable import consumer_config
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to

@@ -14,8 +14,10 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ApiError, RequestTimeoutError
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.durable import consumer_config
+from pyspark_jetstream.fetch.layout import DirectRead
 
 from ..kits.clients import options
 from ..kits.replicas import fill

@@ -23,7 +23,8 @@ from pyspark_jetstream.errors import (
     JetStreamError,
     ReadTimeoutError,
 )
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.durable import consumer_config
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy

@@ -12,7 +12,8 @@ from pyspark_jetstream.client.options import ConnectionOptions
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.layout import DirectRead
 
 from ..kits.options import connection_of
 

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark_jetstream.errors import DataLossError
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import reader
+from pyspark_jetstream.readstream import rangedriver
 from pyspark_jetstream.readstream.pinned import durables
 from pyspark_jetstream.readstream.reader import JetStreamStreamReader
-from pyspark_jetstream.tasks import ReadTask
+from pyspark_jetstream.tasks.rows import ReadTask
 
 from .test_consumer import delete, fill, sequences
 from .test_own import seems_far
@@ -345,7 +345,7 @@ def test_what_is_settled_is_looked_at_each_time(wire, js, new_stream, retention)
 @pytest.mark.parametrize("old_s", [0.0, math.inf])
 def test_what_was_seen_too_long_ago_is_looked_at_again(wire, js, new_stream, monkeypatch, old_s):
     """However much is left by it."""
-    monkeypatch.setattr(reader, "_LOOK_EVERY_S", old_s)
+    monkeypatch.setattr(rangedriver, "_LOOK_EVERY_S", old_s)
     stream = new_stream()
     fill(js, stream, ROWS)
     query, heard = Query(wire.url, stream), Heard(wire)

@@ -22,10 +22,9 @@ from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
-from pyspark_jetstream.readstream.shared.reader import SharedStreamReader
+from pyspark_jetstream.readstream.reader import JetStreamStreamReader, SharedStreamReader
 from pyspark_jetstream.subjects import readable
-from pyspark_jetstream.tasks import OwnRead
+from pyspark_jetstream.tasks.ranges import OwnRead
 
 from ..kits.seeds import fresh
 from .test_strangers import hpub

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import tracemalloc
 from collections.abc import Callable, Iterator
 
@@ -29,10 +30,6 @@ COUNTS = {"1 MB": 224, "8 MB": 28}
 """More than may be held."""
 
 
-POOLS: list[pa.MemoryPool] = []
-"""They stay, as arrays of theirs may."""
-
-
 @pytest.fixture(scope="module")
 def large() -> Iterator[tuple[str, JetStream]]:
     """A server that takes such messages, and a stream of each size."""
@@ -50,7 +47,10 @@ def held(act: Callable[[], None]) -> int:
     """The most bytes that Python held while this ran, and the most that Arrow held."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
-    POOLS.append(pool)
+    # Arrow's arrays point to their pool and do not keep it. Caches of the package have some of this
+    # pool, and are freed after a test module's names: without the pool that is a segmentation fault
+    # at exit (pyarrow 26). So nobody ever frees it.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:

@@ -19,7 +19,8 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PermissionsError, ReadTimeoutError
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.fetch.mirrors import Mirrors
 from pyspark_jetstream.values import Secret
 

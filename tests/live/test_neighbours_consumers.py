@@ -24,10 +24,10 @@ from pyspark_jetstream.errors import (
     ForeignClientError,
     OptionError,
 )
-from pyspark_jetstream.fetch import consumer as consumer_module
-from pyspark_jetstream.fetch import pulls as pulls_module
 from pyspark_jetstream.fetch.decoding import deliveries as deliveries_module
 from pyspark_jetstream.fetch.options import plain_read
+from pyspark_jetstream.fetch.pulling import pinned as pinned_module
+from pyspark_jetstream.fetch.pulling import pulls as pulls_module
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.readstream.pinned import durables
 
@@ -182,7 +182,7 @@ def held(request, monkeypatch):
     hold, retention = request.param
     monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 1_000)
     monkeypatch.setattr(deliveries_module, "MAX_BATCH_ROWS", 500)
-    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: hold == "fresh")
+    monkeypatch.setattr(pinned_module, "is_another_attempt", lambda: hold == "fresh")
     return hold, retention
 
 
@@ -280,7 +280,7 @@ def test_two_attempts_go_on_under_one_pin(js, place, reading, held, monkeypatch)
     published = of.publish(12_000)
     reader.plan()
     (task,) = reader.tasks()
-    keep, both, kept = consumer_module.Pinned._kept, threading.Barrier(2, timeout=60), []
+    keep, both, kept = pinned_module.Pinned._kept, threading.Barrier(2, timeout=60), []
 
     def together(self, last):
         info = keep(self, last)
@@ -289,7 +289,7 @@ def test_two_attempts_go_on_under_one_pin(js, place, reading, held, monkeypatch)
             both.wait()
         return info
 
-    monkeypatch.setattr(consumer_module.Pinned, "_kept", together)
+    monkeypatch.setattr(pinned_module.Pinned, "_kept", together)
     ends = []
 
     def attempt():
@@ -307,7 +307,7 @@ def test_two_attempts_go_on_under_one_pin(js, place, reading, held, monkeypatch)
     assert kept == [True, True]
     assert len(ends) == 2
     assert all(isinstance(end, Exception) or end == published for end in ends)
-    monkeypatch.setattr(consumer_module, "is_another_attempt", lambda: True)
+    monkeypatch.setattr(pinned_module, "is_another_attempt", lambda: True)
     reader.commit()
     assert reader.data[20:] == published
 

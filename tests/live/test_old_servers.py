@@ -19,7 +19,8 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import UnsupportedServerError
 from pyspark_jetstream.fetch.directcalls import DirectCalls
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.creation import create_streams
 from pyspark_jetstream.write.exactlyonce.ids import Ids

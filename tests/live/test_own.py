@@ -17,12 +17,14 @@ from pyspark_jetstream.client.peer import RoundTrips
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import ApiError, DataLossError
 from pyspark_jetstream.fetch import own
-from pyspark_jetstream.fetch import pulls as pulls_module
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.fetch.owner import NAMES
 from pyspark_jetstream.fetch.pace import appetite_of
-from pyspark_jetstream.tasks import RangeRead, by_own_consumer
+from pyspark_jetstream.fetch.pulling import alone
+from pyspark_jetstream.fetch.pulling import pulls as pulls_module
+from pyspark_jetstream.tasks.ranges import RangeRead, by_own_consumer
 from pyspark_jetstream.values import Secret
 
 from ..kits import clients, replicas
@@ -219,8 +221,8 @@ def test_the_server_deletes_what_nobody_comes_back_for(js, nats_server, deep, mo
     A reader that is killed deletes nothing; the server does.
     """
     monkeypatch.setattr(own, "_INACTIVE_S", 5.0)
-    named, made = own._new_name, []
-    monkeypatch.setattr(own, "_new_name", lambda: made.append(named()) or made[-1])
+    named, made = own.new_name, []
+    monkeypatch.setattr(alone, "new_name", lambda: made.append(named()) or made[-1])
     client = Client(options(nats_server))
     batches = reading(deep, 50_000).batches(client)
     next(batches)

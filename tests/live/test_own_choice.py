@@ -15,7 +15,7 @@ from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.operations.backfill.ranges import RangeSource
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.tasks import OwnRead, RangeRead
+from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead
 from pyspark_jetstream.values import Secret
 
 from ..kits.options import connection_of

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pyspark_jetstream.errors import ConsumerFencedError, ForeignClientError
-from pyspark_jetstream.fetch import consumer
+from pyspark_jetstream.fetch.pulling import pinned as pinned_module
 
 from .test_pins import puller, query
 
@@ -52,7 +52,7 @@ def test_another_attempt_is_no_stranger(begun, monkeypatch):
     """
     Another attempt of the same task, which announced its pin, is called one.
     """
-    monkeypatch.setattr(consumer, "ANNOUNCED_WITHIN_S", 20.0)
+    monkeypatch.setattr(pinned_module, "ANNOUNCED_WITHIN_S", 20.0)
     _, one, task, rows = begun
     other = one.reader.read(task)
     next(other)

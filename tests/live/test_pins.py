@@ -15,9 +15,11 @@ from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
-from pyspark_jetstream.fetch import consumer
-from pyspark_jetstream.fetch.consumer import ConsumerRead, Pinned, consumer_config
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.fetch.pulling import pinned as pinned_module
+from pyspark_jetstream.fetch.pulling.pinned import Pinned
 from pyspark_jetstream.readstream.pinned.ownership import Pins
 from pyspark_jetstream.values import Secret
 
@@ -270,7 +272,7 @@ def test_the_consumers_name_the_query(js, new_stream, publish, query, monkeypatc
         return Owner.of(js.consumer_info(stream, consumer).config).name
 
     publish([(f"{stream}.x", b"x")])
-    monkeypatch.setattr(consumer, "query_name", lambda: "alerts")
+    monkeypatch.setattr(pinned_module, "query_name", lambda: "alerts")
     told = query(stream=stream, consumer="told", queryName="flights", readMode="consumer")
     heard = query(stream=stream, consumer="heard", readMode="consumer")
     told.batch()
@@ -593,7 +595,7 @@ def test_a_pin_that_is_still_ours_is_not_taken_again(
     was = js.consumer_info(stream, "c-0").pinned_id
     eventually(lambda: one.reader.driver._durables._neighbours.pin(0) == was)
     if how == "another":
-        monkeypatch.setattr(consumer, "is_another_attempt", lambda: True)
+        monkeypatch.setattr(pinned_module, "is_another_attempt", lambda: True)
     elif how == "waits":
         other = puller(stream, "c-0")
         other.pull()

@@ -12,7 +12,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.tasks import RangeRead
+from pyspark_jetstream.tasks.ranges import RangeRead
 
 from ..kits.clients import options
 from ..kits.pins import Puller, Query

@@ -7,7 +7,7 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
-from pyspark_jetstream.fetch import pulls
+from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write.exactlyonce.changes import Before
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery

@@ -25,7 +25,8 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.serverheaders import (
     EXPECTS,
     KEPT,

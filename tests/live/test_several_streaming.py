@@ -18,7 +18,7 @@ from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
-from pyspark_jetstream.readstream import reader as reader_module
+from pyspark_jetstream.readstream import rangedriver
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.reading import Query, query
@@ -38,7 +38,7 @@ def rows(of: Query) -> list[tuple[str, int, int]]:
 
 def at_once(of: Callable[[], T]) -> T:
     """What a query does that looks each time: one that was idle looks twice a second, or less."""
-    with patch.object(reader_module, "_LOOK_EVERY_S", 0.0):
+    with patch.object(rangedriver, "_LOOK_EVERY_S", 0.0):
         return of()
 
 

@@ -18,7 +18,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, JetStreamError, OptionError, RecordError
 from pyspark_jetstream.readstream.shared import openbatches
 from pyspark_jetstream.readstream.shared.fence import Fence
-from pyspark_jetstream.tasks import WarmUp
+from pyspark_jetstream.tasks.rows import WarmUp
 
 from ..kits.options import connection_of
 from ..kits.reading import Query

@@ -15,12 +15,12 @@ import pytest
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, ReadError
 from pyspark_jetstream.publish.metrics import READ_LAG
 from pyspark_jetstream.readstream.counts import ReadCounts
-from pyspark_jetstream.readstream.shared import reader as shared_reader
+from pyspark_jetstream.readstream.shared import claimdriver
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
-from pyspark_jetstream.tasks import WarmUp
+from pyspark_jetstream.tasks.rows import WarmUp
 
 from ..kits.reading import Query
 from ..kits.seeds import fresh
@@ -446,7 +446,7 @@ def test_who_waits_at_many_streams_asks_for_the_streams_alone(
     until a stream has more no consumer is asked. While others hold messages, which may come back,
     each is.
     """
-    monkeypatch.setattr(shared_reader, "_LOOKS_A_SECOND", 1e-6)  # the test may take long
+    monkeypatch.setattr(claimdriver, "_LOOKS_A_SECOND", 1e-6)  # the test may take long
     names = [f"s{number}" for number in range(10)]
     tenants.make(*names)
     tenants.fill(*names, count=1)

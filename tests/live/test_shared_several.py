@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.errors import OffsetError, StreamNotFoundError
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
-from pyspark_jetstream.tasks import WarmUp
+from pyspark_jetstream.tasks.rows import WarmUp
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.reading import Query

@@ -28,7 +28,7 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.readstream.standby import LeaseRecord
-from pyspark_jetstream.tasks import WarmUp
+from pyspark_jetstream.tasks.rows import WarmUp
 
 from ..conftest import connection_to
 from ..kits.pins import Query, QueryProcess

@@ -12,7 +12,8 @@ import pytest
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch.layout import DirectRead
 
 from ..kits.clients import account_info, options, refused
 from ..kits.tls import tls_server

@@ -13,7 +13,7 @@ from ..kits.places import ROOT
 READS = """
 import gc, sys
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.tasks import ReadTask, read_task
+from pyspark_jetstream.tasks.rows import ReadTask, read_task
 
 class Nothing:
     def batches(self, client):

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.tasks import TaskRows
+from pyspark_jetstream.tasks.rows import TaskRows
 from tests.kits.drivers import note_pids, session
 
 HOME = Path(os.environ["FAULT_HOME"])

@@ -46,7 +46,7 @@ MAY = {
 ONLY = {
     ("fetch", "mapping"): {"rule"},
     ("publish", "mapping"): {"subjectmapping"},
-    ("write", "fetch"): {"decoding.rows", "own"},
+    ("write", "fetch"): {"decoding.rows", "own", "pulling.alone"},
     ("readstream", "outbox"): {"deadletters", "lettersubjects"},
     ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
@@ -65,8 +65,8 @@ PURE = {
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",
-    "fetch.assumptions", "fetch.call", "fetch.layout", "fetch.decoding.markers", "fetch.options",
-    "fetch.owner",
+    "fetch.assumptions", "fetch.call", "fetch.durable", "fetch.layout", "fetch.options",
+    "fetch.owner", "fetch.decoding.markers",
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases",
@@ -91,10 +91,10 @@ DOES_IO = {
 """Modules of the standard library that touch the world, or wait, or read a clock."""
 
 SPARK = {
-    "__init__", "datasource", "tasks", "worker",
+    "__init__", "datasource", "tasks.rows", "worker",
     "operations.console.backfills.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
-    "readstream.driver", "readstream.reader", "readstream.shared.reader",
+    "readstream.reader",
     "write.preparation", "write.results", "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""

@@ -16,14 +16,8 @@ from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
 from pyspark_jetstream.read.snapshotread import PickRead
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
-from pyspark_jetstream.tasks import (
-    RangeRead,
-    ReadTask,
-    WarmUp,
-    by_own_consumer,
-    pieces,
-    read_task,
-)
+from pyspark_jetstream.tasks.ranges import RangeRead, by_own_consumer, pieces
+from pyspark_jetstream.tasks.rows import ReadTask, WarmUp, read_task
 
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyspark_jetstream.fetch.directget import DirectRead
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.fetch.own import Own
 
 

@@ -23,7 +23,8 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.subjects import REST
-from pyspark_jetstream.tasks import OwnRead, RangeRead, ReadTask
+from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead
+from pyspark_jetstream.tasks.rows import ReadTask
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
 from .chunks import Chunk, chunked, offsets

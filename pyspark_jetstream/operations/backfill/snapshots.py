@@ -24,7 +24,7 @@ from pyspark_jetstream.read.options import BucketOptions, SnapshotOptions
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader, bounds
 from pyspark_jetstream.read.snapshotplan import unpack
 from pyspark_jetstream.read.snapshotread import PickRead
-from pyspark_jetstream.tasks import ReadTask, TaskRows
+from pyspark_jetstream.tasks.rows import ReadTask, TaskRows
 
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan

@@ -30,7 +30,8 @@ from ...fetch.assumptions import (
     resumed_by,
     stream_changes,
 )
-from ...fetch.consumer import DESCRIPTION, ConsumerRead, consumer_config, way_back
+from ...fetch.consumer import ConsumerRead
+from ...fetch.durable import DESCRIPTION, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
 from ...fetch.owner import FILTER, NAMES, Owner
 from ...readstream.offsets import Offset

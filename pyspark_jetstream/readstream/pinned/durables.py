@@ -36,7 +36,8 @@ from ...fetch.assumptions import (
     in_words,
     resumed_by,
 )
-from ...fetch.consumer import ConsumerRead, consumer_config, edited
+from ...fetch.consumer import ConsumerRead
+from ...fetch.durable import consumer_config, edited
 from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.owner import Owner
 from ...fetch.pace import seldom_s
@@ -58,8 +59,8 @@ _A_TURN: Final = 8
 
 
 @dataclass(slots=True)
-class _Turns:
-    """Which partitions are looked at whatever is heard of them."""
+class Turns:
+    """Which partitions, or others that are many, are looked at whatever is heard of them."""
 
     first: int = 0
     """The partition with which the next turn begins."""
@@ -110,7 +111,7 @@ class Durables:
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
         self._pauses: dict[int, str] = {}
         """By partition until when its consumer is paused, as the log says."""
-        self._turns = _Turns()
+        self._turns = Turns()
 
     def close(self) -> None:
         """Ends what listens for pins."""

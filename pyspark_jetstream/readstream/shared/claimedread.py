@@ -22,7 +22,8 @@ from ...fetch import planning
 from ...fetch.dataloss import check_loss, report_loss
 from ...fetch.decoding.deliveries import MAX_BATCH_BYTES, MAX_BATCH_ROWS
 from ...fetch.decoding.rows import RowBuilder
-from ...fetch.directget import DirectRead, read_direct
+from ...fetch.directget import read_direct
+from ...fetch.layout import DirectRead
 from ...sanitize import get_logger
 from .claims import Claims, length, runs
 

@@ -20,7 +20,7 @@ from ...client import wire
 from ...client.acksubjects import ack_of
 from ...client.connection import Connection
 from ...errors import ReadError, RequestTimeoutError
-from ...fetch.pulls import Status, status_of
+from ...fetch.pulling.pulls import Status, status_of
 from .claims import Claim, SharedConsumer
 from .manyclaims import WINDOW_BYTES, ManyClaims
 

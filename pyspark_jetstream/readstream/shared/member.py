@@ -1,8 +1,8 @@
 """
 One query among those that share consumers: its claims are made, kept alive, left and acknowledged.
 
-Its state is that of one run, from the moment its consumers are there. The driver (`reader`) says
-when a batch begins, and makes tasks of what is claimed.
+Its state is that of one run, from the moment its consumers are there. The driver
+(`claimdriver`) says when a batch begins, and makes tasks of what is claimed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from ...client.connection import Client
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from ..options import SourceOptions
+from ..options import MAX_CLAIMS, SourceOptions
 from ..planner import messages_in
 from .acks import IN_PROGRESS, Heartbeats, ack, keep
 from .ahead import Ahead
@@ -27,9 +27,6 @@ from .poison import Poison
 from .streams import SharedStreams
 
 logger = get_logger(__name__)
-
-MAX_CLAIMS: Final = 50_000
-"""Claims of one batch without `maxRecordsPerTrigger`: all that waits would be one reader's."""
 
 WAIT_S: Final = 0.2
 """Time for which an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""

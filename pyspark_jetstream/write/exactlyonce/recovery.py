@@ -52,7 +52,8 @@ def stored_messages(
     """
     # Only who follows others reads: a first attempt need not import it.
     from ...fetch.decoding.rows import StoredBuilder
-    from ...fetch.own import Own, OwnAttempt
+    from ...fetch.own import Own
+    from ...fetch.pulling.alone import OwnAttempt
 
     read = Own(None, stream, filter, since, end, None, True, False)
     for batch in OwnAttempt(client, read, builder=StoredBuilder()).batches():
@@ -251,7 +252,7 @@ class Recovery:
         self._upto[target.name] = Before(end, info.created, self._kept(target))
 
     def _read(self, target: Target, since: int, end: int) -> None:
-        from ...fetch.own import ConsumerRefusedError
+        from ...fetch.pulling.alone import ConsumerRefusedError
 
         try:
             for message in stored_messages(self._client, target.name, since, end):

@@ -10,7 +10,8 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import ConsumerFencedError
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
+from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.fetch.durable import consumer_config
 
 from ...kits.messages import INBOX, PIN, SID, Message
 from ...kits.options import connection_of

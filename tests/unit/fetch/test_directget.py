@@ -15,8 +15,9 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import JetStreamError, NotConnectedError, RequestTimeoutError
 from pyspark_jetstream.fetch import directget
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import ForeignAnswerError, Gets
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.fetch.pace import Courtesy
 
 from ...kits.messages import INBOX, ODD, SID, Message, hmsg, random_messages

@@ -12,8 +12,9 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.fetch.directget import DirectRead, read_direct
+from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.gets import Gets
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.fetch.pace import MOST_BYTES
 
 from ...kits.faraway import FarServer

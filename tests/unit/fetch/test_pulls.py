@@ -14,12 +14,14 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.errors import ConsumerFencedError, NotConnectedError, ReadError
-from pyspark_jetstream.fetch import pulls
-from pyspark_jetstream.fetch.consumer import ConsumerRead, consumer_config
+from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
-from pyspark_jetstream.fetch.own import ConsumerRefusedError, Own, OwnAttempt
+from pyspark_jetstream.fetch.durable import consumer_config
+from pyspark_jetstream.fetch.own import Own
 from pyspark_jetstream.fetch.pace import Courtesy
-from pyspark_jetstream.fetch.pulls import Status, status_of
+from pyspark_jetstream.fetch.pulling import pulls
+from pyspark_jetstream.fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
+from pyspark_jetstream.fetch.pulling.pulls import Status, status_of
 
 from ...kits.messages import SID, Message, hmsg, sent_on
 from ...kits.options import connection_of

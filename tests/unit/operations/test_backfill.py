@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from pyspark_jetstream.errors import DataLossError, OptionError
-from pyspark_jetstream.fetch.directget import DirectRead
+from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.operations.console import commands, program
 from pyspark_jetstream.operations.console.backfills import backfilling
 from pyspark_jetstream.operations.console.program import Parser

@@ -8,8 +8,8 @@ after its rows are in the sink, or after its commit. The *operator* starts it wi
 either layout. That a partition lags behind the others of its layout is a batch that reads less of
 it.
 
-The model does what `reader` does, with the same `Change`, `Offset` and `begins`, through the JSON
-that Spark's log has.
+The model does what `rangedriver` does, with the same `Change`, `Offset` and `begins`, through the
+JSON that Spark's log has.
 """
 
 from __future__ import annotations

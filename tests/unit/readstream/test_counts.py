@@ -16,13 +16,8 @@ from pyspark_jetstream.publish.metrics import (
     MetricsSnapshot,
     Report,
 )
-from pyspark_jetstream.readstream.counts import (
-    MAX_STREAMS,
-    ReadCounts,
-    RowCounts,
-    behind_latest,
-    query_label,
-)
+from pyspark_jetstream.readstream.counts import MAX_STREAMS, ReadCounts, RowCounts
+from pyspark_jetstream.readstream.driver import behind_latest, query_label
 
 from ...kits.seeds import SEED
 

@@ -24,13 +24,12 @@ the record of open batches cannot be had (`claimsLedger`), `ackWait` takes the p
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
-
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
@@ -40,9 +39,8 @@ from ...fetch.assumptions import resumed_by
 from ...fetch.layout import Layout
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from ...tasks import ReadTask, WarmUp
-from ..counts import ReadCounts
-from ..driver import Driver, StreamReader
+from ...tasks.rows import ReadTask, WarmUp
+from ..driver import Driver
 from ..offsets import check_layout, is_initial
 from ..options import Sharing
 from .acks import IN_PROGRESS, ack
@@ -50,10 +48,13 @@ from .claimant import Claimant
 from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, gathered, length, pieces
 from .fence import Dealt
-from .member import MAX_CLAIMS, WAIT_S, Budget, GroupMember, count, next_serial
+from .member import WAIT_S, Budget, GroupMember, count, next_serial
 from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
+
+if TYPE_CHECKING:
+    from ..counts import ReadCounts
 
 logger = get_logger(__name__)
 
@@ -65,39 +66,6 @@ _LOOKS_A_SECOND: Final = 50
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
-
-
-class SharedStreamReader(StreamReader["ClaimDriver"]):
-    """Reads what this query claims of shared consumers, micro-batch by micro-batch."""
-
-    def _begin(self) -> ClaimDriver:
-        return ClaimDriver(self._options)
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Tells Spark that batches are limited."""
-        return ReadMaxRows(self._options.max_records or MAX_CLAIMS)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """
-        What is claimed for the batch after `start`, which is acknowledged; `start` itself when
-        the server has nothing for this query.
-
-        Raises:
-            OffsetError: The checkpoint belongs to another layout or policy.
-            OptionError: The trigger is `once`.
-            DataLossError: The shared consumer, or a stream, is gone (`failOnDataLoss`).
-        """
-        if isinstance(limit, ReadAllAvailable):
-            raise OptionError(
-                "priorityPolicy",
-                f"{self._options.sharing.policy if self._options.sharing else ''} does not go with"
-                " trigger(once=True), which ends before its batch is acknowledged, so that others"
-                " would have it as well; use trigger(availableNow=True)",
-            )
-        return self.driver.latest(start)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: what Spark tells here, `latestOffset` knew a batch earlier."""
 
 
 class _Planned(NamedTuple):
@@ -145,6 +113,8 @@ class ClaimDriver(Driver):
         self._paused: Mapping[str, str] = {}
         """By partition until when its consumer is paused, as the log says."""
         self._planned: _Planned | None = None
+        self._noted_at = -math.inf
+        """When the server was looked at for the last progress, by `time.monotonic`."""
 
     def close(self) -> None:
         if self.member is not None:
@@ -396,11 +366,13 @@ class ClaimDriver(Driver):
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
-        self._paused = paused
+        self._paused, self._noted_at = paused, look.at
         infos = {name: info for name, info in look.consumers.items() if info is not None}
         self._count(lambda counts: _stand(counts, of, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
+        if time.monotonic() - self._noted_at < self._options.metrics_interval_s:
+            return  # the driver itself has just looked
         consumers, of = self.claimant.consumers, self._layout
         answers = JetStream(client).consumer_infos(
             [(consumer.stream, consumer.name) for consumer in consumers]

@@ -22,22 +22,22 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import subjects
-from ..arrays import is_all
-from ..client import wire
-from ..client.acksubjects import ACKS
-from ..client.connection import Client
-from ..client.jetstream import JetStream
-from ..client.patience import Patience
-from ..errors import NotConnectedError, ReadTimeoutError, RequestTimeoutError
-from ..sanitize import get_logger
-from ..worker import core_time
-from .dataloss import History, check_loss, is_read
-from .decoding.deliveries import Deliveries
-from .decoding.replies import Columns
-from .decoding.rows import Builder, RowBuilder
-from .layout import Slice
-from .pace import Appetite, Waits, appetite_of, courtesy_of, pull_bytes, pulls_ahead
+from ... import subjects
+from ...arrays import is_all
+from ...client import wire
+from ...client.acksubjects import ACKS
+from ...client.connection import Client
+from ...client.jetstream import JetStream
+from ...client.patience import Patience
+from ...errors import NotConnectedError, ReadTimeoutError, RequestTimeoutError
+from ...sanitize import get_logger
+from ...worker import core_time
+from ..dataloss import History, check_loss, is_read
+from ..decoding.deliveries import Deliveries
+from ..decoding.replies import Columns
+from ..decoding.rows import Builder, RowBuilder
+from ..layout import Slice
+from ..pace import Appetite, Waits, appetite_of, courtesy_of, pull_bytes, pulls_ahead
 
 logger = get_logger(__name__)
 

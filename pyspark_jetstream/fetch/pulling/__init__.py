@@ -1,0 +1,1 @@
+"""Reading a range through a consumer, pinned or of one attempt alone: what a task does."""

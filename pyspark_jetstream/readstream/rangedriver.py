@@ -1,0 +1,727 @@
+"""
+The driver of a read by ranges: how far the query is, and what it plans for each batch.
+
+Guarantees, and what they rest on:
+
+* A batch is the range `(start, end]` of each partition. Both offsets are in Spark's write-ahead
+  log before a row is read, so a batch that is run again has the same rows.
+* Consumers are a means: nothing depends on where one stands or on what was acknowledged.
+
+Limits: on `interest` and `workqueue` streams a message is only there as long as the stream keeps
+it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ..client.connection import Client
+from ..client.info import StreamInfo
+from ..client.jetstream import JetStream
+from ..errors import ApiError, JetStreamError, OptionError
+from ..fetch.assumptions import Assumption
+from ..fetch.consumer import ConsumerRead
+from ..fetch.layout import Layout
+from ..fetch.pace import FAR_S, seldom_s
+from ..fetch.survey import Survey
+from ..sanitize import get_logger
+from ..tasks.rows import ReadTask
+from ..values import LATEST, Moment, Starting
+from .changeover import Changeover
+from .driver import Driver
+from .offsets import Offset, begins, is_initial
+from .options import SourceOptions
+from .pinned.durables import Durables, Turns
+from .planner import BatchPlanner, Plan, available
+from .turn import Alone, BatchStart
+from .watched import WatchedStreams
+
+if TYPE_CHECKING:
+    from .counts import ReadCounts
+    from .lease import Standby
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+_IDLE_WAIT_S: Final = 0.05
+"""
+How long an idle `latestOffset` waits for a message; Spark polls every 10 ms. Not longer: a query
+may have other sources, for which it does nothing meanwhile.
+"""
+
+_LOOK_EVERY_S: Final = 0.5
+"""Between two looks at the streams while an idle driver would be told if a message came."""
+
+
+class _RunEnd:
+    """How far a run reads: to `endingOffsets`, and with `availableNow` to what is there by now."""
+
+    def __init__(self, options: SourceOptions, partitions: int) -> None:
+        """
+        Raises:
+            OptionError: `endingOffsets` names a partition that there is not.
+        """
+        for index in options.ending.sequences:
+            if index >= partitions:
+                raise OptionError(
+                    "endingOffsets", f"partition {index} is none of 0 to {partitions - 1}"
+                )
+        of_streams = {stream: of[0] for stream, of in options.ending.streams.items()}
+        self._fixed = {
+            of: int(word)
+            for words in (options.ending.sequences, of_streams)
+            for of, word in words.items()
+            if not isinstance(word, Moment) and word != LATEST
+        }
+        """By partition, or of several streams by stream, the sequence beyond which none is read."""
+        self._streams: dict[str, int] | None = None
+        """Likewise by stream, of a run that ends at what is there."""
+
+    def freeze(self, infos: Mapping[str, StreamInfo]) -> None:
+        """The run ends at what these streams hold, but for those of which that is known."""
+        held = {name: info.last_seq for name, info in infos.items()}
+        self._streams = held | (self._streams or {})
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the run ends at what was there at some time."""
+        return self._streams is not None
+
+    def has(self, stream: str) -> bool:
+        """Whether a stream was there when the run's end was fixed, or that is not."""
+        return self._streams is None or stream in self._streams
+
+    def last(self, partition: int, stream: str, last_seq: int) -> int:
+        """The last sequence to read of a partition whose stream ends at `last_seq`."""
+        if self._streams is not None:  # one that came since may have the name of one that is read
+            last_seq = min(last_seq, self._streams.get(stream, 0))
+        return min(last_seq, *(self._fixed.get(of, last_seq) for of in (partition, stream)))
+
+    def fixed(self, layout: Layout) -> dict[int, int]:
+        """By partition of a layout the sequence beyond which it is not read."""
+        found = [(p.index, of) for p in layout for of in (p.index, p.stream)]
+        return {index: self._fixed[of] for index, of in found if of in self._fixed}
+
+
+class _Pauses:
+    """The partitions that a batch reads by consumers which were paused since it was planned."""
+
+    def __init__(self) -> None:
+        self.partitions: frozenset[int] = frozenset()
+        self._turns = Turns()
+
+    def look(self, js: JetStream, reads: Sequence[ConsumerRead]) -> None:
+        """Looks at some of these consumers, in turns."""
+        due = self._turns.take(len(reads), 0.0) if reads else ()
+        reads = [reads[index] for index in due]
+        found = js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        self.partitions = self.partitions.difference(read.partition for read in reads).union(
+            read.partition
+            for read, info in zip(reads, found, strict=True)
+            if info is not None and info.pause_s > 0
+        )
+
+
+class RangeDriver(Driver):
+    """How far the query is, and what it plans."""
+
+    remedy = f"{Driver.remedy}; to begin anew, at startingOffsets, use a new checkpointLocation"
+
+    _needs = (2, 14), "reading a stream (CONSUMER.RESET)"
+
+    def _enter(self) -> None:
+        options = self._options
+        self._changeover = Changeover(self._survey.js, options, self._layout)
+        self._survey.take(self._changeover.begin())
+        self._begin_layout()
+        self._turn: Alone | Standby = Alone()
+        if options.standby:
+            from .lease import Standby
+
+            self._turn = Standby(options, self._durables.owner)
+        self._end = _RunEnd(options, len(self._layout))
+        self._origin: Offset | None = None
+        """What the symbolic start stands for."""
+        self._waiting_since: float | None = None
+        """Since when `minRecordsPerTrigger` holds the next batch back."""
+        self._watched.look()
+        self._watched.check_read_mode()
+        self._watched.check_keys()
+        for info in self._infos.values():
+            self._check_start(info)
+        self._survey.check_coverage(self._infos)
+
+    def _begin_layout(self) -> None:
+        """All that is known of one layout, anew."""
+        options = self._options
+        self._durables = Durables(self._survey.js, options, self._layout)
+        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
+        self._planner = BatchPlanner(options, self._survey, self._durables, self._watched)
+        self._plans: list[Plan] = []
+        """The last two, the newest last: a commit comes one batch late."""
+        self._is_deep = False
+        """Whether the newest leaves so much behind that the next batch is planned by its look."""
+        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
+        """Behind which start nothing was there to read the last time, and what Spark was told."""
+        self._lagging: Offset | None = None
+        """Behind which batch metrics ask what is left; None of a query that waits."""
+        self._pauses = _Pauses()
+
+    @property
+    def _infos(self) -> Mapping[str, StreamInfo]:
+        """The streams, by name."""
+        return self._watched.infos
+
+    def close(self) -> None:
+        self._turn.close()
+        self._durables.close()
+        super().close()
+
+    def reported(self) -> dict[str, Any]:
+        """
+        For each partition the end of its stream, and its lag, when the last batch was planned.
+
+        `lag` counts the messages behind that batch, 0 when the query has caught up; null where
+        the server cannot count. `read` is the mode the batch is read in. Who is pinned at the
+        partition's consumer, and how often that changed, is as `Pins.report` says.
+        """
+        shown = super().reported() | {
+            index: report | self._durables.report(int(index))
+            for index, report in self.report.items()
+        }
+        return shown | self._turn.report()
+
+    def freeze(self) -> None:
+        self._watched.look()
+        self._end.freeze(self._infos)
+
+    # ── what Spark asks for each batch ───────────────────────────────────────────────────────
+
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
+        """The end of the batch after `start`; `start` itself while there is none."""
+        return self._without_lost_streams(lambda: self._latest(start, unlimited))
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        return self._without_lost_streams(lambda: self._tasks_of(start, end))
+
+    def _without_lost_streams(self, plan: Callable[[], T]) -> T:
+        """What `plan` returns; it is asked once more where a stream was deleted meanwhile."""
+        try:
+            return plan()
+        except ApiError:
+            if not self._has_lost_streams():
+                raise
+            return plan()
+
+    def _has_lost_streams(self) -> bool:
+        """
+        Whether one of several streams was deleted since it was seen: what is asked of it then is
+        refused, and a new look knows what to do without it.
+        """
+        if not self._layout.is_several:
+            return False
+        self._watched.look()
+        return any(stream not in self._infos for stream in self._layout.streams)
+
+    def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
+        stay = self._stay(start)
+        if stay is not None:
+            time.sleep(_IDLE_WAIT_S)
+            return stay
+        initial = is_initial(start)
+        checkpoint = self._offset(start) if initial else Offset.from_json(start)
+        followed = self._turn.followed(checkpoint)
+        if followed is not None:
+            return followed.to_json()
+        if not initial:
+            self._take(checkpoint)
+            self._durables.expect(checkpoint)
+        self._watched.look_where_unheard(self._fresh_s(start), self._around)
+        self._is_deep, own = False, self._offset(start)
+        self._begin_reports(own.consumer, self._turn.label(own))
+        created = {name: info.created for name, info in self._infos.items()}
+        resumed = () if initial else checkpoint.resumed
+        begin = self._turn.begin(replace(own, resumed=resumed), initial, created)
+        if begin is None:
+            self._note(own, [None] * len(self._layout), None)
+            return self._turn.waiting(start, own, ends=self._end.is_frozen)
+        if begin.layout != own.layout and not self._layout.is_several:
+            return begin.to_json()
+        begin = begin.bare()
+        if not begin.is_at(own):  # it may be further than what was seen
+            self._watched.look()
+        begin, own = self._laid_out(begin, own)
+        if not initial and not self._end.is_frozen:
+            self._changeover.follow(begin, self._infos)
+        checked = self._watched.checked(begin)
+        if self._changeover.change is not None and checked.streams != begin.streams:
+            self._changeover.meet(begin)  # raises: the cut is none of the new stream's
+        batch_start = self._turn.start(start, own, checked)
+        if not initial:
+            self._prepare(batch_start.offset)
+        if self._end.is_frozen:
+            self._await_resumed(batch_start.offset)
+        # The first batch of a query is one also without rows: nothing is waited for.
+        waits = not self._end.is_frozen and not initial
+        plan = self._next(batch_start, waits, unlimited)
+        if plan is not None:
+            self._stayed = None
+            return plan.end.to_json()
+        if self._changeover.change is not None and not self._is_left(batch_start.offset):
+            return self._changeover.switched(batch_start.offset).to_json()
+        self._stayed = start, batch_start.stay
+        return batch_start.stay
+
+    def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
+        upto = Offset.from_json(end)
+        self._take(upto)
+        self._check_fits(upto)
+        upto = replace(upto, layout=upto.layout or self._layout)
+        self._begin_reports(upto.consumer, self._turn.label(upto))
+        logged = self._begins(start, end, upto), upto
+        if self._layout.is_several:
+            self._watched.look()
+            upto = self._watched.still_there(upto)
+        offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
+        is_empty = offset.sequences == upto.sequences
+        # Of a batch without rows; all runs of it have the same ones.
+        without_rows = self._turn.warm_ups(self._planner.usual(logged[1])) if start != end else []
+        if not self._turn.may_run(upto, is_empty):
+            return without_rows
+        plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
+        if plan is None:
+            self._watched.look(math.inf if self._layout.is_several else 0.0)
+        elif not (self._planner.looks_along(plan, self._is_deep) or self._layout.is_several):
+            self._watched.look_again(self._planner.to_see_again(plan, self._turn.may_skip_looks))
+        is_past = self._turn.is_past(upto)
+        if plan is not None and not is_past:
+            self._watched.checked(offset)  # no task misses what left before it was counted
+        self._leave(start)
+        resumed = not is_initial(start) or bool(upto.resumed and start != end)
+        self._prepare(offset, resumed)
+        if is_empty:
+            return without_rows
+        if self._options.read_mode != "direct":
+            self._durables.look(offset, self._watched.seen, self._around)
+        if plan is None:
+            plan = self._replanned(offset, upto, is_past)
+        if is_past:
+            logger.warning(
+                "standby: the batch that this query had begun is run without rows, because another"
+                " query has committed all of them"
+            )
+            return self._turn.warm_ups(len(self._planner.tasks(plan, self._is_deep, logged)))
+        self._await_parts(plan)
+        self._count_batch(plan)
+        return self._planner.tasks(plan, self._is_deep, logged)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Settles a batch; never raises, the next commit covers it."""
+        if self._options.read_mode == "direct" or end.get("initial"):
+            return
+        if not self._turn.holds:
+            return  # it is the consumer of the query that took this one's place
+        try:
+            offset = self._read_by(end)
+            if offset.layout != self._layout or not self._infos:
+                return  # nothing was looked at yet in these partitions: the next commit covers it
+            modes = next((p.modes for p in self._plans if p.end == offset), ())
+            around = {
+                i
+                for i, mode in enumerate(modes)
+                if i not in offset.idle and (offset.split or mode != "consumer")
+            }
+            self._durables.settle(offset, self._infos, around, self._is_deep)
+        except JetStreamError as error:
+            logger.warning(
+                "the batch is committed, and its messages are not acknowledged yet. The next"
+                " commit acknowledges them: %s",
+                error,
+            )
+
+    def _stay(self, start: Mapping[str, Any]) -> dict[str, Any] | None:
+        """
+        The answer of a moment ago, if nothing was there behind `start`; None where that is asked
+        anew. Several streams are listed with all others of the account, and their offsets are long,
+        so they are not looked at as often as Spark asks.
+        """
+        if self._stayed is None or not self._layout.is_several:
+            return None
+        is_known = not self._watched.is_older(_LOOK_EVERY_S) and self._stayed[0] == start
+        return self._stayed[1] if is_known else None
+
+    # ── planning ─────────────────────────────────────────────────────────────────────────────
+
+    def _fresh_s(self, start: Mapping[str, Any]) -> float:
+        """How old the last look may be by which the batch after `start` is planned."""
+        if self._is_deep:
+            return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
+        if self._layout.is_several and not self._turn.holds:
+            return _LOOK_EVERY_S  # who waits lists no streams for it
+        where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
+        return _LOOK_EVERY_S if self._durables.arrivals.is_quiet(where) else 0.0
+
+    @property
+    def _around(self) -> set[int]:
+        """The partitions that the newest plan reads without their consumers."""
+        plans = self._plans[-1:]
+        return {p.index for plan in plans for p in self._layout if plan.is_around(p.index)}
+
+    def _next(self, start: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
+        """
+        The next batch; None where there is none yet.
+
+        Args:
+            waits: where nothing is there a moment is waited for it.
+            unlimited: the limits of the options do not count (`trigger(once=True)`).
+        """
+        offset = start.offset
+        upto = self._upto(offset)
+        if upto == offset.sequences and waits and self._layout.is_several:
+            time.sleep(_IDLE_WAIT_S)  # a new look may show others, which are no part of this plan
+        elif upto == offset.sequences and waits:
+            self._move_along(offset)
+            came = self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
+            self._watched.look_where_unheard(0.0 if came else _LOOK_EVERY_S, self._around)
+            upto = self._upto(offset)
+        if upto == offset.sequences:
+            self._note(offset, [0] * len(self._layout), None)
+            return None
+        self._survey.check_coverage(self._infos)
+        there = available(self._survey, offset, upto, self._infos)
+        nothing = not any(count != 0 for count in there)
+        if nothing and waits:  # what came is none of the query's
+            self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
+        if nothing or (not unlimited and self._is_held_back(offset, upto, there)):
+            self._note(offset, there, None)
+            return None
+        end = offset.at(upto)
+        if not unlimited:
+            end = self._planner.end(offset, upto, there)
+        self._waiting_since = None
+        plan = self._plan(start, end, there if end.sequences == upto else None)
+        is_far = self._client.connection.round_trip_s >= FAR_S
+        may_skip = is_far and self._turn.may_skip_looks
+        self._is_deep = may_skip and self._planner.is_deep(plan, there)
+        read = [p.index for p in self._layout if p.index not in plan.end.idle]
+        self._durables.arrivals.forget_pulls(read)
+        if self._options.read_mode != "direct" and not self._end.is_frozen:
+            self._durables.pull(plan.end, self._infos, plan.end.idle)
+        self._note(offset, there, plan)
+        return plan
+
+    def _move_along(self, offset: Offset) -> None:
+        """
+        Settles the newest batch, where its consumers stand before it, for a query that waits: Spark
+        asks for what comes after a batch when that is in its commit log, and calls `commit` only
+        when something has come. A consumer that stands before it would say that all the time.
+        """
+        keeps = any(info.retention != "limits" for info in self._infos.values())
+        if self._around and not keeps and self._plans[-1].end.sequences == offset.sequences:
+            self.commit(self._plans[-1].end.to_json())
+            self._plans.pop()
+
+    def _plan(self, start: BatchStart, end: Offset, counts: Sequence[int | None] | None) -> Plan:
+        """The batch from `start` to `end`, whose end notes all that a replay has to know."""
+        plan = self._planner.plan(start.offset, end, counts)
+        noted = replace(
+            plan.end,
+            resumed=start.resumed,
+            marks=self._survey.marks(self._infos),
+            consumers=dict(self._durables.made),
+            change=self._changeover.change,
+        )
+        plan = replace(plan, end=replace(noted, split=self._planner.splits(plan)))
+        self._plans = [*self._plans[-1:], plan]
+        return plan
+
+    def _replanned(self, offset: Offset, upto: Offset, is_past: bool) -> Plan:
+        """A batch of the run before, from the write-ahead log."""
+        if not is_past:
+            self._watched.checked(offset)
+            for index, change in self._watched.changes(upto).items():
+                if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
+                    self._lost(self._layout.partitions[index].stream, index, change.text)
+        plan = replace(self._planner.plan(offset, upto), end=upto)
+        self._plans = [*self._plans[-1:], plan]
+        return plan
+
+    def _prepare(self, offset: Offset, resumed: bool = True) -> None:
+        """Makes the consumers; only ever once their names are in the write-ahead log."""
+        if self._options.read_mode != "direct":
+            if self._durables.prepare(offset, resumed, self._infos, self._lost):
+                self._watched.forget_consumers()
+
+    # ── a change of the layout ───────────────────────────────────────────────────────────────
+
+    def _take(self, offset: Offset) -> None:
+        """
+        Goes on with the layout of an offset, which may not be the one that the options say.
+
+        Raises:
+            OptionError, OffsetError: There is no way from one to the other.
+        """
+        layout = offset.layout
+        if layout is None or layout == self._layout or layout.is_several or self._layout.is_several:
+            return  # or `check_fits` says what does not fit
+        self._durables.close()
+        self._end_reports()  # they go by what follows
+        self._changeover.meet(offset)
+        self._survey.take(layout)
+        self._begin_layout()
+        if self._end.is_frozen:
+            self.freeze()
+
+    def _leave(self, start: Mapping[str, Any]) -> None:
+        """Deletes the consumers of the layout that a batch leaves behind."""
+        if is_initial(start) or self._options.read_mode == "direct":
+            return
+        offset = Offset.from_json(start)
+        if offset.layout is not None and offset.layout != self._layout:
+            Durables(self._survey.js, self._options, offset.layout).remove(offset)
+
+    def _is_left(self, offset: Offset) -> bool:
+        """Whether the layout that the query leaves has a message before the cut."""
+        upto = self._changeover.upto(offset)
+        left = available(self._survey, offset, upto, self._infos)
+        return any(count != 0 for count in left)
+
+    # ── offsets ──────────────────────────────────────────────────────────────────────────────
+
+    def _read_by(self, value: Mapping[str, Any]) -> Offset:
+        """An offset with its layout: the options', where it is of version 1."""
+        offset = Offset.from_json(value)
+        return offset if offset.layout is not None else replace(offset, layout=self._layout)
+
+    def _offset(self, start: Mapping[str, Any]) -> Offset:
+        """The offset that `start` stands for."""
+        if not is_initial(start):
+            offset = self._read_by(start).bare()
+            self._check_fits(offset)
+            return offset
+        if self._origin is None:
+            base = self._survey.positions(self._options.starting, self._infos, "startingOffsets")
+            self._origin = Offset(
+                sequences=base,
+                base=base,
+                streams={name: info.created for name, info in self._infos.items()},
+                consumer=self._options.consumer or f"spark-{os.urandom(5).hex()}",
+                query=os.urandom(5).hex(),
+                layout=self._layout,
+            )
+            self._check_fits(self._origin)
+        return self._origin
+
+    def _check_fits(self, offset: Offset) -> None:
+        """
+        Raises:
+            OptionError, OffsetError: The checkpoint is not one of this query.
+        """
+        self._watched.check_fits(offset, self._end.fixed(offset.layout or self._layout))
+
+    def _laid_out(self, offset: Offset, own: Offset) -> tuple[Offset, Offset]:
+        """
+        An offset of several streams with those that are there now: the ones that came begin at
+        their first message, or where `startingOffsets` names them. A run that ends at what was
+        there takes none that came later. And the checkpoint's own with the same ones.
+        """
+        if not self._layout.is_several:
+            return offset, own
+        offset = self._watched.still_there(offset)
+        known = self._layout.streams
+        came = [n for n in self._infos if n not in known and self._end.has(n)]
+        new = [n for n in came if self._survey.has_begun(self._infos[n])]
+        joining = Layout.of_streams(new)
+        named = Starting(streams=self._options.starting.streams)
+        positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
+        if new:
+            self._watched.check_read_mode()
+            self._survey.take(Layout.of_streams([*known, *new]))
+        at = dict(zip(joining.places, positions, strict=True))
+        created = {name: self._infos[name].created for name in new}
+        offset = offset.laid_out(self._layout, at, created)
+        return offset, own.laid_out(self._layout, offset.by_place, offset.streams)
+
+    def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
+        """Where the batch between two offsets begins, by these alone."""
+        offset = begins(start, upto)
+        if offset.streams != upto.streams:
+            # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
+            offset = upto.at(
+                tuple(
+                    offset.sequences[p.index]
+                    if offset.streams.get(p.stream) == upto.streams[p.stream]
+                    else upto.base[p.index]
+                    for p in upto.layout or self._layout
+                )
+            )
+        return upto.at(upto.resumed) if upto.resumed and start != end else offset
+
+    def _upto(self, offset: Offset) -> tuple[int, ...]:
+        """How far this run may read now: nothing is read around a pause."""
+        return _without(self._durables.paused, offset, self._ends(offset, self._infos))
+
+    def _ends(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
+        """How far this run will read, pauses over, where the streams are as these say."""
+        lasts = {
+            p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
+            for p in offset.layout or self._layout
+        }
+        if self._changeover.change is not None:
+            cut = self._changeover.upto(offset)
+            lasts = {
+                i: min(cut[i], infos[self._layout.partitions[i].stream].last_seq) for i in lasts
+            }
+        return tuple(max(at, lasts.get(index, 0)) for index, at in enumerate(offset.sequences))
+
+    def _await_resumed(self, offset: Offset) -> None:
+        """Returns when this run can read something, or all that is left is not paused any more."""
+        while self._durables.paused and self._upto(offset) == offset.sequences:
+            ends = self._ends(offset, self._infos)
+            if all(ends[index] == offset.sequences[index] for index in self._durables.paused):
+                return
+            self._wait_paused(offset)
+
+    def _await_parts(self, plan: Plan) -> None:
+        """
+        Returns when no partition is paused of which the batch has messages that no consumer would
+        bring: what was planned before the pause, and what a restart runs again.
+        """
+        around = {p.index for p in self._layout if plan.is_around(p.index)}
+        while around & self._durables.paused:
+            self._wait_paused(plan.start)
+
+    def _wait_paused(self, offset: Offset) -> None:
+        """Waits a moment, and looks again which consumers are paused, if it is time."""
+        time.sleep(_IDLE_WAIT_S)
+        if self._watched.is_older(_LOOK_EVERY_S):
+            self._watched.look()
+            self._watched.check_consumers(offset)
+
+    def _is_held_back(
+        self, offset: Offset, upto: Sequence[int], there: Sequence[int | None]
+    ) -> bool:
+        """Whether `minRecordsPerTrigger` holds the batch back; waits a moment if it does."""
+        minimum = self._options.min_records
+        if minimum is None or self._end.is_frozen or self._changeover.change is not None:
+            return False
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        pending = sum(_counts(there, offset, upto))
+        if pending >= minimum or now - self._waiting_since >= self._options.max_trigger_delay_s:
+            return False
+        time.sleep(_IDLE_WAIT_S)
+        return True
+
+    # ── progress and metrics ─────────────────────────────────────────────────────────────────
+
+    def _note(self, offset: Offset, there: Sequence[int | None], plan: Plan | None) -> None:
+        """Notes for progress and metrics what the batch was planned by."""
+        end = plan.end if plan is not None else offset
+        counts = plan.counts if plan is not None else (0,) * len(there)
+        left = [
+            None if held is None or count is None else max(0, held - count)
+            for held, count in zip(there, counts, strict=True)
+        ]
+        if self._durables.paused:  # `there` leaves out what waits for the end of a pause
+            left = available(self._survey, end, self._ends(end, self._infos), self._infos)
+        latest = {name: info.last_seq for name, info in self._infos.items()}
+        self.report = {
+            str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
+            | ({"read": plan.modes[p.index]} if plan is not None else {})
+            for p in self._layout
+            if p.stream in latest  # one that waits tells of no loss
+        }
+        self._count(lambda counts: self._count_lag(counts, end, left))
+
+    def _count_lag(self, counts: ReadCounts, end: Offset, left: Sequence[int | None]) -> None:
+        """What is left behind the batch that was planned; nothing of a query that waits."""
+        self._lagging = end if self._turn.holds else None
+        if self._lagging is not None:
+            counts.take(self._layout)
+            counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
+
+    def _count_batch(self, plan: Plan) -> None:
+        def count(counts: ReadCounts) -> None:
+            self._lagging = plan.end
+            counts.take(self._layout)
+            messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
+            counts.set_under_way(messages)
+
+        self._count(count, soon=True)
+
+    def _look_again(self, client: Client) -> None:
+        planned = self._lagging
+        if planned is None:
+            return
+        if not self._watched.is_older(self._options.metrics_interval_s):
+            self._pauses.partitions = frozenset()  # the driver has just looked, and knows of them
+            return
+        survey, end = Survey(client, self._options), planned
+        layout = end.layout
+        assert layout is not None  # the driver's may be another one by now
+        survey.take(layout)
+        quiet, seen = set[int](), self._infos
+        if layout == self._layout and not layout.is_several:
+            quiet = self._durables.arrivals.quiet - self._durables.paused
+        moved = {p.stream for p in layout if p.index not in quiet}
+        infos = survey.streams() if not quiet else {**seen, **_by_name(survey.js, moved)}
+        if layout.is_several:  # what is gone is told by the next batch
+            there = Layout.of_streams(name for name in layout.streams if name in infos)
+            survey.take(there)
+            end = end.laid_out(there, {}, {})
+        upto = _without(quiet, end, self._ends(end, infos))
+        left = available(survey, end, upto, infos)
+
+        def count(counts: ReadCounts) -> None:
+            if self._lagging is planned:
+                counts.take(survey.layout)
+                counts.set_lag(_named(survey.layout, left, end, upto))
+
+        self._count(count)
+        reads = [
+            self._durables.read_of(p, end, infos[p.stream])
+            for p in layout
+            if p.index not in planned.idle
+            and self.report.get(str(p.index), {}).get("read") == "consumer"
+        ]
+        self._pauses.look(survey.js, reads)
+
+    def _observe(self, counts: ReadCounts) -> None:
+        counts.set_active(self._turn.holds)
+        for partition in () if self._options.read_mode == "direct" else self._layout:
+            report = self._durables.report(partition.index)
+            is_paused = "pausedUntil" in report or partition.index in self._pauses.partitions
+            counts.set_paused(str(partition.index), is_paused)
+            if "pinned" in report:
+                counts.set_pins(str(partition.index), report)
+
+
+def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> list[int]:
+    """Of each partition; where the server cannot count, sequences."""
+    return [
+        max(0, end[index] - start.sequences[index]) if count is None else count
+        for index, count in enumerate(counts)
+    ]
+
+
+def _without(partitions: Collection[int], at: Offset, ends: Sequence[int]) -> tuple[int, ...]:
+    """Ends of a range that begins at an offset, without messages of these partitions."""
+    pairs = enumerate(zip(at.sequences, ends, strict=True))
+    return tuple(begin if index in partitions else end for index, (begin, end) in pairs)
+
+
+def _by_name(js: JetStream, streams: Collection[str]) -> dict[str, StreamInfo]:
+    return {info.name: info for info in js.stream_infos(list(streams))}
+
+
+def _named(
+    layout: Layout, counts: Sequence[int | None], start: Offset, end: Sequence[int]
+) -> dict[str, int]:
+    return dict(zip(layout.names, _counts(counts, start, end), strict=True))

@@ -1,0 +1,1 @@
+"""The tasks of reads: what Spark sends to an executor."""

@@ -1,0 +1,194 @@
+"""Ranges of streams as tasks: how many there are, and the way each reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Final
+
+from ..errors import DataLossError, StreamNotFoundError
+from ..fetch import planning
+from ..fetch.consumer import ConsumerRead
+from ..fetch.dataloss import report_loss
+from ..fetch.layout import DirectRead, Layout, Slice
+from ..fetch.own import GROUP, Own
+from ..sanitize import get_logger
+from .rows import ReadTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..client.connection import Client
+    from ..client.info import StreamInfo
+    from ..client.options import ConnectionOptions
+    from ..fetch.survey import Survey
+
+logger = get_logger(__name__)
+
+_TASK_SEQUENCES: Final = 10_000
+"""Ranges of several streams that have more in sum are no one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead(DirectRead):
+    """The work of a direct read: a range, and which partitions its subjects belong to."""
+
+    layout: Layout = field(repr=False)
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        from ..fetch.decoding.rows import RowBuilder  # what plans reads nothing
+        from ..fetch.directget import read_direct
+
+        return read_direct(client, self, RowBuilder.of(self, self.layout))
+
+
+@dataclass(frozen=True, slots=True)
+class ManyReads:
+    """The work of a task that reads ranges of several streams, one after the other."""
+
+    reads: tuple[RangeRead, ...]
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """
+        The rows.
+
+        Raises:
+            DataLossError: One of the streams was deleted (`failOnDataLoss`).
+        """
+        for read in self.reads:
+            try:
+                yield from read.batches(client)
+            except StreamNotFoundError:
+                what = f"the stream was deleted before it was read up to sequence {read.end}"
+                error = DataLossError(read.stream, read.partition or 0, what)
+                report_loss(error, read.fail_on_data_loss)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRead(Own):
+    """The work of a read by a consumer of the attempt's own, and of what reads where none is."""
+
+    layout: Layout = field(repr=False, kw_only=True)
+    instead: RangeRead | ConsumerRead = field(kw_only=True)
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        from ..fetch.decoding.rows import RowBuilder  # as above
+        from ..fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
+
+        is_filtered = self.filter is not None and self.partition is not None
+        builder = RowBuilder.of(self, None if is_filtered else self.layout)
+        attempt = OwnAttempt(client, self, builder)
+        try:
+            yield from attempt.batches()
+            return
+        except ConsumerRefusedError as error:
+            logger.warning(
+                "stream=%s: from sequence %d on the task reads in another way, because it can make"
+                " no consumer of its own. The rows are the same: %s",
+                self.stream, attempt.last + 1, error,
+            )  # fmt: skip
+        left = None if self.expected is None else max(0, self.expected - attempt.rows)
+        yield from replace(self.instead, start=attempt.last, expected=left).batches(client)
+
+
+def by_own_consumer(
+    instead: RangeRead | ConsumerRead, layout: Layout, filter_: str | None
+) -> OwnRead:
+    """The same rows by a consumer of the attempt's own, with this filter for the server."""
+    group, owner = GROUP, None
+    if isinstance(instead, ConsumerRead):
+        group, owner = instead.group, instead.owner
+    same = {field.name: getattr(instead, field.name) for field in fields(Slice)}
+    same["filter"] = filter_
+    return OwnRead(**same, group=group, owner=owner, layout=layout, instead=instead)
+
+
+def direct_tasks(
+    connection: ConnectionOptions,
+    survey: Survey,
+    infos: Mapping[str, StreamInfo],
+    reads: Sequence[RangeRead],
+    wanted: int,
+    most: int | None,
+    may_own: bool = True,
+) -> list[ReadTask]:
+    """
+    The reads as tasks over contiguous ranges of sequences, each with what it must find.
+
+    Args:
+        infos: the streams; of several those that are gone are none of them.
+        wanted: into how many tasks all reads are cut, by their sequences.
+        most: of sequences a task.
+        may_own: whether consumers of the tasks' own take their place where these cost less.
+    """
+    sequences = max(1, sum(read.end - read.start for read in reads))
+    tasks: list[ReadTask] = []
+    for read in reads:
+        parts = -(-wanted * (read.end - read.start) // sequences)
+        ranges = planning.split_range(read.start, read.end, parts, most)
+        filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
+        counts = [read.expected]
+        if read.stream not in infos:
+            counts = [None] * len(ranges)
+        elif len(ranges) > 1:
+            counts = survey.sums(read.stream, filters, ranges, infos)
+        for piece in pieces(read, ranges, counts):
+            is_own = may_own and _own_is_cheaper(survey, infos[read.stream], piece)
+            work = by_own_consumer(piece, piece.layout, None) if is_own else piece
+            tasks.append(ReadTask(connection, work))
+    return tasks
+
+
+def pieces(
+    read: RangeRead, ranges: Sequence[tuple[int, int]], counts: Sequence[int | None]
+) -> list[RangeRead]:
+    """
+    `read` in ranges, with what each must find.
+
+    What was there when `read` was counted and is not any more the first one misses: a stream loses
+    its oldest messages.
+    """
+    expected = list(counts)
+    if read.expected is not None and None not in counts:
+        expected[0] = max(counts[0] or 0, read.expected - sum(count or 0 for count in counts[1:]))
+    return [
+        replace(read, start=low, end=high, expected=count)
+        for (low, high), count in zip(ranges, expected, strict=True)
+    ]
+
+
+def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
+    return (
+        read.filter is None
+        and planning.own_is_cheaper(read.end - read.start, survey.site(info))
+        and info.retention == "limits"
+        and survey.may_own(info.name, {info.name: info})
+    )
+
+
+def of_many(
+    tasks: Sequence[ReadTask], most: int, there: Collection[str], longest: int | None = None
+) -> list[ReadTask]:
+    """
+    Direct reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
+    their order, and no more sequences than make one worth its start, nor than `longest` where that
+    is given. Of the streams nothing is read that are not `there`.
+    """
+    enough = min(longest or _TASK_SEQUENCES, _TASK_SEQUENCES)
+    groups: list[list[RangeRead]] = []
+    length = 0
+    connection: ConnectionOptions | None = None
+    for task in tasks:
+        read, connection = task.work, task.connection
+        assert isinstance(read, RangeRead)
+        length += read.end - read.start
+        if not groups or len(groups[-1]) >= most or length > enough:
+            groups.append([])
+            length = read.end - read.start
+        groups[-1].append(read)
+    if connection is None:
+        return []
+    found = [tuple(read for read in group if read.stream in there) for group in groups]
+    return [ReadTask(connection, ManyReads(reads)) for reads in found]

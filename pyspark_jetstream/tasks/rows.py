@@ -1,0 +1,136 @@
+"""The task of a read: Spark sends it to an executor, where it becomes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pyspark.sql.datasource import InputPartition
+
+from ..errors import JetStreamError
+from ..logs import log_for
+from ..sanitize import get_logger
+from ..worker import settle
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..client.connection import Client
+    from ..client.options import ConnectionOptions
+    from ..fetch.options import RowExtent, StreamOptions
+
+logger = get_logger(__name__)
+
+
+class Work(Protocol):
+    """The range and the way of one task's read; a small dataclass, for it travels pickled."""
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows, as record batches bounded in rows and bytes."""
+        ...
+
+
+class ReadTask(InputPartition):
+    """One Spark task: where to connect, and what to read there."""
+
+    def __init__(self, connection: ConnectionOptions, work: Work) -> None:
+        super().__init__(None)
+        self.connection = connection
+        self.work = work
+
+    def __repr__(self) -> str:
+        return f"<ReadTask {self.work}>"
+
+
+def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """The rows of one task; Spark makes a task of None where there are no partitions."""
+    from ..client.connection import borrow  # what plans comes without
+    from ..fetch.decoding.rows import kept
+
+    if isinstance(task, ReadTask):
+        log_for(task.connection.log_level)
+        with borrow(task.connection) as client:
+            yield from kept(task.work.batches(client))
+        settle()
+
+
+class Numbers(NamedTuple):
+    """The column `partition` of several streams: the stream's number, or the subject's."""
+
+    streams: Mapping[str, int]
+    """By name; 0 for any other."""
+    template: str | None
+    """With it the subject has the number: 0 for one of another form, null where none stands."""
+    partitions: int
+
+    @classmethod
+    def of(cls, options: StreamOptions) -> Numbers | None:
+        """None where no options say a number."""
+        several, template = options.several, options.partition_subject
+        if several is None or not (several.numbers or template):
+            return None
+        return cls(several.numbers, template, options.partitions or 1)
+
+
+class TaskRows(NamedTuple):
+    """The part of a reader that its tasks need: how messages become the rows of the read."""
+
+    extent: RowExtent
+    include_headers: bool
+    numbers: Numbers | None = None
+    is_keyed: bool = False
+    """Whether rows are those of a Key-Value bucket."""
+    drop_markers: bool = False
+    ends: bool = False
+    """Whether the history of a range is looked at when it is read: no later batch looks."""
+    stream: str | None = None
+    """Name in the column `stream` where a mirror of that stream is read; else None."""
+
+    @classmethod
+    def of(cls, options: StreamOptions, drop_markers: bool = False, ends: bool = False) -> TaskRows:
+        """The rows of a read with these options."""
+        is_keyed = options.bucket is not None
+        numbers = Numbers.of(options)
+        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers, ends)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        from .shape import check_history, shaped  # what plans has no rows to shape
+
+        yield from shaped(read_task(partition), self)
+        if self.ends and isinstance(partition, ReadTask):
+            check_history(partition.connection, partition.work)
+
+
+class SentAsRows:
+    """
+    Mixed into a reader. Spark pickles a reader for its tasks alone, and it becomes its `rows`
+    there: a task need not import what plans.
+    """
+
+    rows: TaskRows
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self.rows.read(partition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy, (self.rows,)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """
+    No rows: what counts is that a Python worker is there, with this package and a connection, for
+    the task that comes next.
+    """
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """None; that the server cannot be reached is for a task with rows to say."""
+        try:
+            _ = client.connection  # dials
+        except JetStreamError as error:
+            logger.info("a worker has no connection yet: %s", error)
+        return iter(())

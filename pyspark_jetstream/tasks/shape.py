@@ -1,0 +1,131 @@
+"""The shape of a read's rows: their columns, and the messages that are no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..client.connection import borrow
+from ..client.jetstream import JetStream
+from ..errors import ReadError
+from ..fetch.dataloss import History
+from ..fetch.decoding.keys import keyed
+from ..fetch.decoding.markers import without_markers
+from ..fetch.layout import Layout, Slice
+from ..subjects import matcher, partition_wildcard
+
+if TYPE_CHECKING:
+    from ..client.options import ConnectionOptions
+    from .rows import Numbers, TaskRows, Work
+
+_KNOWN_SUBJECTS: Final = 200_000
+"""Subjects whose numbers a task remembers."""
+
+COUNT: Final = pa.field("count", pa.decimal128(38, 0))
+_INCREMENT: Final = "Nats-Incr"
+"""Header of a counter's messages alone: other streams take none with it."""
+
+_SUM: Final = r'^\{"val":"(?P<count>-?[0-9]+)"\}$'
+"""The payload of a message of a counter (ADR-49)."""
+
+
+def shaped(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.RecordBatch]:
+    """Messages as the rows of a read."""
+    if of.is_keyed:
+        return keyed(batches, of.include_headers, of.drop_markers)
+    rows = _trimmed(batches, of)
+    return rows if of.numbers is None else _told(rows, of.numbers)
+
+
+def check_history(connection: ConnectionOptions, work: Work) -> None:
+    """
+    Looks once more at a range that was read.
+
+    Raises:
+        DataLossError: The stream is another one now, or was taken back (`failOnDataLoss`).
+    """
+    if isinstance(work, Slice):
+        with borrow(connection) as client:
+            History(JetStream(client), work).end()
+
+
+def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.RecordBatch]:
+    """
+    Batches with the rows (`dropMarkers`, `headerFilter`) and columns that the read has: `count`
+    behind the others (`includeCount`), and `data` not with `includeData=false`. Headers, which all
+    of them go by, stay if `includeHeaders` wants them.
+
+    Raises:
+        ReadError: A counter has more digits than a DECIMAL.
+    """
+    extent = of.extent
+    for batch in batches:
+        if of.stream is not None:
+            at = batch.schema.get_field_index("stream")
+            name = pa.scalar(of.stream, batch.schema.field(at).type)
+            names = pa.repeat(name, batch.num_rows)
+            batch = batch.set_column(at, batch.schema.field(at), names)
+        if of.drop_markers:
+            batch = without_markers(batch)
+        if extent.header_filter is not None:
+            batch = batch.filter(_have(batch, *extent.header_filter))
+        counts = _count(batch) if extent.include_count else None
+        if not of.include_headers and "headers" in batch.schema.names:
+            batch = batch.drop_columns(["headers"])
+        if not extent.include_data:
+            batch = batch.drop_columns(["data"])
+        if batch.num_rows:
+            yield batch if counts is None else batch.append_column(COUNT, counts)
+
+
+def _told(batches: Iterator[pa.RecordBatch], by: Numbers) -> Iterator[pa.RecordBatch]:
+    """The batches with the column `partition` of several streams."""
+    if by.template is None:
+        return numbered(batches, "stream", lambda name: by.streams.get(name, 0))
+    classify = Layout.of_filters("", by.template, by.partitions).classifier()
+    assert classify is not None
+    inside = matcher(partition_wildcard(by.template))
+    known = lru_cache(_KNOWN_SUBJECTS)(lambda each: classify(each) if inside(each) else 0)
+    return numbered(batches, "subject", known)
+
+
+def numbered(
+    batches: Iterator[pa.RecordBatch], by: str, number: Callable[[str], int | None]
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the column `partition` made of another one of text."""
+    for batch in batches:
+        of = batch.column(by).dictionary_encode()
+        numbers = pa.array(map(number, of.dictionary.to_pylist()), pa.int32())
+        at = batch.schema.names.index("partition")
+        yield batch.set_column(at, batch.schema.field(at), numbers.take(of.indices))
+
+
+def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:
+    """Which rows have a header with this value, or one of several values."""
+    values = pc.map_lookup(batch.column("headers"), name, "first")
+    matching = pc.equal(pc.list_flatten(values), value)
+    rows = pc.list_parent_indices(values).filter(matching)
+    return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)
+
+
+def _count(batch: pa.RecordBatch) -> pa.Array:
+    found = pc.struct_field(pc.extract_regex(batch.column("data"), _SUM), "count")
+    counts = pc.is_valid(pc.map_lookup(batch.column("headers"), _INCREMENT, "first"))
+    counts = pc.and_not(counts, pc.equal(found, b""))
+    texts = pc.if_else(counts, found, pa.scalar(None, pa.binary())).cast(pa.string())
+    digits = pc.utf8_length(pc.utf8_ltrim(texts, "-"))
+    if (pc.max(digits).as_py() or 0) > COUNT.type.precision:
+        at = pc.index(pc.greater(digits, COUNT.type.precision), True).as_py()
+        row = batch.slice(at, 1).to_pylist()[0]
+        raise ReadError(
+            row["stream"],
+            row["partition"],
+            f"the counter on '{row['subject']}' has {digits[at]} digits at sequence"
+            f" {row['sequence']}, and a DECIMAL has {COUNT.type.precision}; leave includeCount out,"
+            " it stands in data as text",
+        )
+    return texts.cast(COUNT.type)
