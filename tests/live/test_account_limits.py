@@ -104,7 +104,7 @@ def shed_soon(monkeypatch):
     What finds no room is shed after less of its time: so much is left for a server that stands
     still amid it.
     """
-    monkeypatch.setattr(admission, "_PATIENCE", 0.3)
+    monkeypatch.setattr(admission, "_PATIENCE", 0.1)
 
 
 CRITICAL = [f"T.{'critical' if i < 50 else 'low'}.{i % 7}" for i in range(ROWS)]
@@ -170,7 +170,7 @@ def test_a_write_that_finds_no_room_says_what_to_do(js, full, policy):
     subject = "T.low" if dead else "T.critical.0"
 
     with pytest.raises((PublishTimeoutError, ProducerThrottledError)) as caught:
-        written(full, [subject] * 40, dead_letter_subject=dead, publish_timeout_s=6.0)
+        written(full, [subject] * 40, dead_letter_subject=dead, publish_timeout_s=4.0)
 
     assert "has used up its storage: raise its limits" in str(caught.value)
     assert "dead letters need a stream that has room" in str(caught.value)

@@ -78,7 +78,7 @@ def fold(rows) -> dict[str, bytes]:
     ids=["plain", "history", "fast", "atomic"],
 )  # fmt: skip
 def test_a_half_written_bucket_is_completed_beyond_the_window(
-    ledger, options, bucket, read, seed, history, config, mode
+    js, ledger, options, bucket, read, seed, history, config, mode
 ):
     """
     A bucket is the fold of the rows, once each, also where the duplicate window has forgotten their
@@ -89,7 +89,7 @@ def test_a_half_written_bucket_is_completed_beyond_the_window(
     task, rows = TaskName(f"kv-{name}", 3, 1), changes(seed, 600, purges=mode != "atomic")
     with pytest.raises(KilledError):
         write(options, task, batches(rows, fail_at=400))
-    outlive()
+    outlive(js, f"KV_{name}")
     half = read(name, history="true")
     again = write(options, task, batches(rows))
 

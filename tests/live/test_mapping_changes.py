@@ -44,11 +44,11 @@ def shares(first, second, percent):
     }
 
 
-def halves(options, task, before, after, **columns):
+def halves(js, streams, task, before, after, **columns):
     """An attempt that dies half-way, and one with other options when the streams have forgotten."""
     with pytest.raises(KilledError):
         write(before, task, rows("in", 600, fail_at=300, **columns), Ids("ids"))
-    outlive()
+    outlive(js, *streams)
     return write(after, task, rows("in", 600, **columns), Ids("ids"))
 
 
@@ -62,7 +62,7 @@ def test_a_batch_ends_by_the_mapping_it_was_begun_with(js, options, new_stream, 
     columns = {"msg_id": lambda row: f"o{row}"} if own else {}
     before = mapped(options, {"in.*": f"{old}.$1"}, **FAST)
     after = mapped(options, {"in.*": f"{new}.$1"}, **FAST)
-    written = halves(options, TaskName(f"m1-{own}", 0, 0), before, after, **columns)
+    written = halves(js, [old, new], TaskName(f"m1-{own}", 0, 0), before, after, **columns)
     other = write(after, TaskName(f"m1-{own}", 0, 1), rows("in", 10), Ids("other"))
     here, there = data_of(js, old), data_of(js, new)
     Ledger(js).commit(f"m1-{own}", 0, 2, {})
@@ -84,7 +84,7 @@ def test_weights_that_change_move_no_row_of_the_batch(js, options, new_stream):
     canary, stable = new_stream(**BRIEF), new_stream(**BRIEF)
     before = mapped(options, shares(canary, stable, 30), **FAST)
     after = mapped(options, shares(canary, stable, 100), **FAST)
-    halves(options, TaskName("m2", 0, 0), before, after, msg_id=lambda row: f"o{row}")
+    halves(js, [canary, stable], TaskName("m2", 0, 0), before, after, msg_id=lambda row: f"o{row}")
 
     few, many = data_of(js, canary), data_of(js, stable)
     assert sorted(few + many) == list(range(600))
@@ -103,7 +103,9 @@ def test_another_cluster_s_list_waits_for_the_next_batch(js, options, new_stream
     with Proxy(nats_server.port, info_with(cluster="east")) as proxy:
         there = mapped(options, rules, connection=connection_of(proxy.url), **FAST)
         here = mapped(options, rules, **FAST)
-        written = halves(options, TaskName("m3", 0, 0), there, here, msg_id=lambda row: f"o{row}")
+        written = halves(
+            js, [main, east], TaskName("m3", 0, 0), there, here, msg_id=lambda row: f"o{row}"
+        )
 
     assert written.stored > 0
     assert data_of(js, east) == list(range(600))
@@ -153,7 +155,7 @@ def test_a_mapping_that_came_or_went_is_an_error(js, options, new_stream, taken_
     with pytest.raises(LedgerError, match=rf"as they were .*nats kv del SPARK_LEDGER {query}.0.0"):
         write(after, task, rows(name, 600))
     js.publish(f"$KV.SPARK_LEDGER.{query}.0.0", b"", [("KV-Operation", "DEL")])
-    outlive()
+    outlive(js, name)
 
     assert write(after, task, rows(name, 600)).acked == 600
 

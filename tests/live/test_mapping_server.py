@@ -42,7 +42,7 @@ TOGETHER = 20
 
 SUBJECTS_PER_RULE = 8
 ACCOUNT_RULES = 2500
-MESSAGES = 10_000
+MESSAGES = 6_000
 """To each source with weights."""
 
 WORDS = ("a", "b", "ab", "eu-1", "customer7", "--x-", "a--b-c", "0", "12345678")
@@ -437,7 +437,14 @@ negative.*: "drawn.{{random(-4)}}"
 by.cluster.*: [{destination: m.$1, weight: 40}, {destination: e.$1, weight: 70, cluster: east}]
 only.cluster.*: [{destination: e.$1, weight: 70, cluster: east}]
 main.lost: [{destination: m.main, weight: 50}, {destination: main.lost, weight: 10, cluster: west}]
-"""
+list.lost: [{destination: list.lost, weight: 10, cluster: west}]
+some.lost: [{destination: v3, weight: 90%}, {destination: v4, weight: 8%}, {destination: some.lost, weight: 0}]
+itself: [{destination: itself, weight: 100}]
+other.words.*: [{destination: other.words.$1, weight: 30}]
+rest.*.>: [{destination: part.$1.>, weight: 25}]
+mixed: [{destination: "half.{{random(2)}}", weight: 50}, {destination: whole, weight: 50}]
+twice: "two.{{random(2)}}.{{random(2)}}"
+"""  # noqa: E501
 
 TRIED = {
     "myservice.requests": {"myservice.requests.v1": 98, "myservice.requests.v2": 2},
@@ -457,6 +464,13 @@ TRIED = {
     "by.cluster.a": {"m.a": 40, "by.cluster.a": 60},
     "only.cluster.a": {"only.cluster.a": 100},
     "main.lost": {"m.main": 50, None: 50},
+    "list.lost": {None: 100},
+    "some.lost": {"v3": 90, "v4": 8, None: 2},
+    "itself": {"itself": 100},
+    "other.words.x": {"other.words.x": 100},
+    "rest.x.y": {"part.x.y": 25, "rest.x.y": 75},
+    "mixed": {"half.0": 25, "half.1": 25, "whole": 50},
+    "twice": {f"two.{n}.{m}": 25 for n in range(2) for m in range(2)},
 }
 """What each subject becomes, in per cent; None: lost."""
 

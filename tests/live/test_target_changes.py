@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -33,6 +32,7 @@ from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import connection_of, sink_of
 from ..kits.shared import eventually
+from .test_writes import outlive
 
 ROWS = StructType().add("subject", "string").add("data", "string")
 COUNT = 1200
@@ -462,10 +462,6 @@ def test_a_look_that_publishes_wait_for_is_brief(nats_server, caplog, timeout_s,
     assert f"within {brief_s:.1f}s (requestTimeout)" in caplog.text
 
 
-WINDOW_S = 2
-"""For which a stream remembers ids; a PubAck that comes later ends the write."""
-
-
 class Killed(Exception):
     """An attempt ends amid its rows."""
 
@@ -497,14 +493,14 @@ def test_a_limit_of_subjects_that_changes_between_attempts(
     What an attempt stored, and what a stream that kept fewer messages of a subject then, or keeps
     fewer now, has replaced, is not written again.
     """
-    name = new_stream(max_msgs_per_subject=first, duplicate_window=WINDOW_S * 10**9)
+    name = new_stream(max_msgs_per_subject=first)
     js.publish(f"{name}.old", b"", [])  # stays in front
     Ledger(js).ensure()
     with pytest.raises(Killed):
         attempt(js, nats_server, name, dies_after=3)
     config = js.stream_info(name).config
     js.call(f"STREAM.UPDATE.{name}", config | {"max_msgs_per_subject": then})
-    time.sleep(WINDOW_S + 0.5)
+    outlive(js, name)
     written = attempt(js, nats_server, name)
 
     assert js.stream_info(name).last_seq == COUNT + 1
@@ -523,10 +519,10 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     later blocks have rows for it.
     """
     monkeypatch.setattr(ledger, "_CLOCKS", timedelta(seconds=clocks_s))
-    name = new_stream(duplicate_window=WINDOW_S * 10**9)
+    name = new_stream()
     Ledger(js).ensure()
     config = js.stream_info(name).config
-    other = {"name": f"{name}-2", "subjects": [f"{name}-2"], "duplicate_window": WINDOW_S * 10**9}
+    other = {"name": f"{name}-2", "subjects": [f"{name}-2"]}
     js.create_stream(config | other)
     for _ in range(before):
         js.publish(f"{name}-2", b"", [])
@@ -558,7 +554,7 @@ def test_rows_in_a_stream_that_took_a_subject_over(
     try:
         with pytest.raises(Killed):
             write_task(client, options, taken_over(blocks()), task, Ids(name))
-        time.sleep(WINDOW_S + 0.5)
+        outlive(js, name, f"{name}-2")
         at = Ledger._at
         monkeypatch.setattr(
             Ledger, "_at", lambda *those: looked.append(at(*those).end) or at(*those)

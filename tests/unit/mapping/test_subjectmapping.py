@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections import Counter
-from functools import cache
 
 import pyarrow as pa
 import pytest
@@ -20,8 +18,6 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.subjectmapping import Share, Shares, SubjectMapping, explain_mapping
 
 from ...kits.mappings import map_all, map_one
-
-ROWS = 1_000_000
 
 
 def mapping(rules):
@@ -118,170 +114,7 @@ def test_mapping_is_a_value():
     assert repr(a) == f"<SubjectMapping {a.text}>"
 
 
-# ── the documentation's examples ─────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("rules", "expected"),
-    [
-        pytest.param({"foo": "bar"}, {"foo": "bar", "foo.x": "foo.x"}, id="simple"),
-        pytest.param(
-            {"bar.*.*": "baz.{{wildcard(2)}}.{{wildcard(1)}}"},
-            {"bar.a.b": "baz.b.a", "bar.one.two": "baz.two.one"},
-            id="reordering",
-        ),
-        pytest.param(
-            {"neworders.*": "neworders.{{wildcard(1)}}.{{partition(3,1)}}"},
-            {
-                f"neworders.customerid{customer}": f"neworders.customerid{customer}.{partition}"
-                for customer, partition in enumerate((0, 2, 1, 2, 1, 0), 1)
-            },
-            id="neworders",
-        ),
-        pytest.param(
-            {"foo.*.*": "foo.$1.$2.{{partition(10,1,2)}}"},
-            {
-                "foo.1.a": "foo.1.a.1",
-                "foo.1.b": "foo.1.b.0",
-                "foo.2.b": "foo.2.b.9",
-                "foo.2.a": "foo.2.a.2",
-            },
-            id="two-tokens",
-        ),
-    ],
-)
-def test_documented_tables(rules, expected):
-    """
-    Every line of the documented tables comes out as the server computes it.
-    """
-    for copies in (1, 50):
-        assert map_all(mapping(rules), [*expected] * copies) == [*expected.values()] * copies
-
-
-DOCUMENTED_SHARES = [
-    pytest.param(
-        "myservice.requests: [ { destination: myservice.requests.v1, weight: 100% } ]",
-        "myservice.requests",
-        {"myservice.requests.v1": 100},
-        id="version-1",
-    ),
-    pytest.param(
-        "myservice.requests: [ { destination: myservice.requests.v1, weight: 98% },\n"
-        " { destination: myservice.requests.v2, weight: 2% } ]",
-        "myservice.requests",
-        {"myservice.requests.v1": 98, "myservice.requests.v2": 2},
-        id="canary",
-    ),
-    pytest.param(
-        "myservice.requests.*: [{ destination: myservice.requests.$1, weight: 80% },"
-        " { destination: myservice.requests.fail.$1, weight: 20% }]",
-        "myservice.requests.q",
-        {"myservice.requests.q": 80, "myservice.requests.fail.q": 20},
-        id="traffic-shaping",
-    ),
-    pytest.param(
-        "foo.loss.>: [ { destination: foo.loss.>, weight: 50% } ]",
-        "foo.loss.a",
-        {"foo.loss.a": 50, None: 50},
-        id="loss",
-    ),
-    # The documentation says that 2 % are lost. On the server they stay on the source.
-    pytest.param(
-        "myservice.requests: [{ destination: myservice.requests.v3, weight: 90% },"
-        " { destination: myservice.requests.v3.fail, weight: 8% }]",
-        "myservice.requests",
-        {"myservice.requests.v3": 90, "myservice.requests.v3.fail": 8, "myservice.requests": 2},
-        id="no-loss",
-    ),
-    # So that they are: the source is listed, as itself.
-    pytest.param(
-        "myservice.requests: [{ destination: myservice.requests.v3, weight: 90% },"
-        " { destination: myservice.requests.v3.fail, weight: 8% },"
-        " { destination: myservice.requests, weight: 0% }]",
-        "myservice.requests",
-        {"myservice.requests.v3": 90, "myservice.requests.v3.fail": 8, None: 2},
-        id="that-loss",
-    ),
-]
-
-
-@pytest.mark.parametrize(("rule", "subject", "shares"), DOCUMENTED_SHARES)
-def test_documented_shares(rule, subject, shares):
-    """
-    Of a million rows each destination gets its share, to within what chance allows, and every
-    attempt sends each row where the one before did.
-    """
-    rules = SubjectMapping.parse(f"mappings {{ {rule} }}")
-    subjects = pa.repeat(subject, ROWS).cast(pa.string())
-    ids = million_identities()
-    mapped = rules.map_array(subjects, lambda: ids)
-    counts = Counter(dict(zip(*each(mapped.subjects.value_counts()), strict=True)))
-
-    assert counts.keys() == shares.keys()
-    assert mapped.lost == counts[None]
-    # Pearson's statistic, for up to two degrees of freedom: above 28 once in a million times.
-    expected = {on: ROWS * percent / 100 for on, percent in shares.items()}
-    assert sum((counts[on] - n) ** 2 / n for on, n in expected.items()) < 28
-    again = rules.map_array(subjects.slice(777_777), lambda: ids.slice(777_777))
-    assert again.subjects == mapped.subjects.slice(777_777)
-
-
-@cache
-def million_identities():
-    return identities(ROWS)()
-
-
-def each(counts):
-    """The values and their numbers."""
-    return [column.to_pylist() for column in counts.flatten()]
-
-
 # ── weights ──────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("source", "value", "subject", "shares"),
-    [
-        pytest.param("a.*", to("b.$1", 30), "a.x", {"b.x": 30, "a.x": 70}, id="one-entry"),
-        pytest.param("a.*", [], "a.x", {"a.x": 100}, id="no-entry"),
-        pytest.param("a.*", [to("b", 0)], "a.x", {"a.x": 100}, id="weight-zero"),
-        pytest.param("a", [to("a", 0)], "a", {None: 100}, id="all-lost"),
-        pytest.param("a", [to("a", 100)], "a", {"a": 100}, id="source-alone"),
-        pytest.param("a.>", [to("a.>", 30), to("b.>", 30)], "a.x",
-                     {"a.x": 30, "b.x": 30, None: 40}, id="loss-behind-rest"),
-        pytest.param("a.*", [to("a.$1", 30)], "a.x", {"a.x": 100}, id="itself-in-other-words"),
-        pytest.param("a.*.>", [to("b.$1.>", 25)], "a.x.y", {"b.x.y": 25, "a.x.y": 75},
-                     id="remainder-of-wildcards"),
-        # The server numbers the wildcards and takes the literal token for one of them.
-        pytest.param("a.$1.*", [to("b", 50)], "a.$1.z", {"b": 50, "a.z.z": 50},
-                     id="remainder-of-a-dollar"),
-        pytest.param("a.*", [to("b", 50), to("c", 50, cluster="x")], "a.x",
-                     {"b": 50, "a.x": 50}, id="cluster-list-not-ours"),
-        pytest.param("a", [to("b", 50), to("a", 10, cluster="x")], "a",
-                     {"b": 50, None: 50}, id="source-in-another-list"),
-        pytest.param("a", [to("a", 10, cluster="x")], "a", {None: 100}, id="main-list-empty"),
-        pytest.param("a.*", [to("b.{{random(2)}}", 100)], "a.x", {"b.0": 50, "b.1": 50},
-                     id="random"),
-        pytest.param("a", [to("b.{{random(2)}}", 50), to("c", 50)], "a",
-                     {"b.0": 25, "b.1": 25, "c": 50}, id="random-and-weights"),
-        pytest.param("a", "{{random(2)}}.{{random(2)}}", "a",
-                     {"0.0": 25, "0.1": 25, "1.0": 25, "1.1": 25}, id="two-draws"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("rows", [pytest.param(80, id="few"), pytest.param(20_000, id="many")])
-def test_shares(source, value, subject, shares, rows):
-    """
-    Rows go where the server sends them, with the same shares, in columns of any size.
-    """
-    rules = mapping({source: value})
-    mapped = rules.map_array(pa.repeat(subject, rows).cast(pa.string()), identities(rows))
-    counts = Counter(mapped.subjects.to_pylist())
-
-    assert counts.keys() == shares.keys()
-    assert mapped.lost == counts[None]
-    for on, percent in shares.items():
-        share = percent / 100
-        assert abs(counts[on] - rows * share) <= 5 * (rows * share * (1 - share)) ** 0.5, on
 
 
 def test_clusters_have_their_own_list():
