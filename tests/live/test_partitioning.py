@@ -285,8 +285,8 @@ def test_the_job_partitions_a_stream(
     ]  # fmt: skip
     assert first.returncode == 0
     assert first.stdout.splitlines() == ["240 messages of 24 subjects, 0 left out", *said[-3:]]
-    assert f"copied: {origin}-all 240/240" in first.stderr
-    assert f"verified: {origin}-all 240/240" in first.stderr
+    assert f"copied: {origin}-all, sequence 240 of 240" in first.stderr
+    assert f"verified: {origin}-all, sequence 240 of 240" in first.stderr
     assert other.returncode == 1
     assert "exists with another configuration" in other.stderr
     assert (wrong.returncode, wrong.stderr) == (2, "partition_stream: --force: goes with --undo\n")

@@ -50,7 +50,7 @@ def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
         def show(streams: Sequence[Copied]) -> None:
             for each in streams:
                 name = f"{each.doing}: {each.stream}"
-                bar(name, each.done, each.end, f"{name} {each.done:,}/{each.end:,}")
+                bar(name, each.done, each.end, f"{name}, sequence {each.done:,} of {each.end:,}")
 
         yield show
 
