@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ..client.connection import Client
@@ -63,9 +64,20 @@ class Lease:
     """
 
     def __init__(
-        self, options: ConnectionOptions, stream: str, owner: Owner, consumer: str, lease_s: float
+        self,
+        options: ConnectionOptions,
+        stream: str,
+        owner: Owner,
+        consumer: str,
+        lease_s: float,
+        check_first: Callable[[], None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            check_first: raises `OptionError` if this query may not take a lease that never was.
+        """
         self._client = Client(options)
+        self._check_first = check_first
         self._bucket = Bucket(JetStream(self._client), BUCKET, "which of several queries reads")
         self._key = f"{stream.replace('{partition}', '=')}.{consumer}"
         self._consumer = consumer
@@ -218,6 +230,8 @@ class Lease:
             self._notify(now)
         if wanted is None:
             return
+        if not sequence:
+            self._check_first()
         stored = self._store(wanted, sequence)
         if stored is None:
             return  # another one was faster
@@ -311,9 +325,15 @@ class Standby:
 
     may_skip_looks = False
 
-    def __init__(self, options: SourceOptions, owner_of: Callable[[str], Owner]) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        owner_of: Callable[[str], Owner],
+        check_first: Callable[[Offset], None],
+    ) -> None:
         self._options = options
         self._owner_of = owner_of
+        self._check_first = check_first
         self._lease: Lease | None = None
         self._warmed = False
         """Whether this run had its batch without rows."""
@@ -328,6 +348,7 @@ class Standby:
                 self._owner_of(offset.query or os.urandom(5).hex()),
                 offset.consumer,
                 options.priority_timeout_s or LEASE_S,
+                partial(self._check_first, offset),
             )
         return self._lease
 

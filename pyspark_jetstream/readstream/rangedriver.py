@@ -144,7 +144,9 @@ class RangeDriver(Driver):
         if options.standby:
             from .lease import Standby
 
-            self._turn = Standby(options, self._durables.owner)
+            self._turn = Standby(
+                options, self._durables.owner, lambda own: self._durables.check_unread(own)
+            )
         self._end = _RunEnd(options, len(self._layout))
         self._origin: Offset | None = None
         """What the symbolic start stands for."""

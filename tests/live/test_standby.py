@@ -680,6 +680,35 @@ def test_many_that_wait(nats_server):
     assert len(first) == len(second) == 1
 
 
+def test_one_that_is_new_is_not_the_first_to_read(js, new_stream, publish, query):
+    """
+    A query gets a standby, which starts before it: the new query ends with an error, as it would
+    read from the first message once more. The query that has read goes on, and the new one waits.
+    When the consumers are removed, a new query is the first to read.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.x", b"x") for _ in range(10)])
+    alone = query(stream=stream, standby="false")
+    until_it_reads(alone)
+    at = alone.at
+    alone.stop()
+    early = query(stream=stream)
+    with pytest.raises(OptionError, match=r"'hot-0' is that of query .* Start that query first"):
+        early.batch()
+    early.stop()
+    again, second = query(start=at, stream=stream), query(stream=stream)
+    publish([(f"{stream}.x", b"x") for _ in range(5)])
+    assert until_it_reads(again) == [11, 12, 13, 14, 15]
+    assert second.batch() == []
+    again.stop()
+    second.stop()
+    js.purge(f"KV_{BUCKET}", f"$KV.{BUCKET}.{stream}.>", 1 << 60)  # there never was a lease
+    with pytest.raises(OptionError, match="nats consumer rm"):
+        query(stream=stream).batch()
+    api(js, f"CONSUMER.DELETE.{stream}.hot-0")
+    assert until_it_reads(query(stream=stream)) == list(range(1, 16))
+
+
 def test_what_is_refused(js, new_stream, publish, query):
     """
     A standby without a consumer's name, beside a query of another layout, or
