@@ -9,14 +9,12 @@ given, and fills the dataclasses by the fields that rows name; these have no def
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from .errors import OptionError, further
-from .othernames import said_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -155,15 +153,18 @@ def all_of(mistakes: Sequence[OptionError]) -> OptionError:
 
 
 def _meant(key: str, known: Mapping[str, Option], kind: Kind) -> Option:
-    option, said = known.get(key.lower()), said_of(key, kind)
+    option = known.get(key.lower())
+    if option is not None and kind in option.kinds:
+        return option
+    from .othernames import said_of  # for mistakes alone
+
+    said = said_of(key, kind)
     if option is None:
         near = said or _near(key.lower(), known, kind)
         raise OptionError(_capitals(key, near), f"unknown option; {near}")
-    if kind not in option.kinds:
-        places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
-        hint = f"; {said}" if said else ""
-        raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}{hint}")
-    return option
+    places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
+    hint = f"; {said}" if said else ""
+    raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}{hint}")
 
 
 def _capitals(key: str, text: str) -> str:
@@ -171,6 +172,8 @@ def _capitals(key: str, text: str) -> str:
     The name with the capitals that its user wrote, most likely: those of the option that the text
     quotes, as far as they are spelled alike. Spark makes all letters of names small.
     """
+    import difflib  # as above
+
     quoted = text.partition("'")[2].partition("'")[0]
     matched = difflib.SequenceMatcher(None, key, quoted.lower()).get_matching_blocks()
     letters = list(key)
@@ -187,6 +190,8 @@ def _read(option: Option, text: str | None) -> Any:
 
 def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
     """The option that is spelled most alike; of both reads, for `load()` does not know which."""
+    import difflib  # as above
+
     kinds = {kind} if kind == "sink" else {"stream", "range"}
     candidates = {each: option.name for each, option in known.items() if option.kinds & kinds}
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=_ALIKE)

@@ -24,14 +24,13 @@ _MASK: Final = "***"
 
 _SHAPES: Final = (
     # A member of a CONNECT, also in text that is quoted once more, or cut off within the value.
-    re.compile(
-        r"""(?ix) (?P<before> \\* (["']) (?:pass|password|auth_token|token|jwt|sig|nkey|seed) \\* \2
-        \s* : \s* \\* \2) (?: (?! \2) [^\\] | \\. )+"""
-    ),
-    re.compile(r"(?P<before>)\beyJ[\w-]{8,}(?:\.[\w-]*)*"),
-    re.compile(r"(?P<before>)\bS[ACNOPUX][A-Z2-7]{54,}"),
-    re.compile(r"(?P<before>://)[^@/\s]+(?=@)"),
+    r"""(?ix) (?P<before> \\* (["']) (?:pass|password|auth_token|token|jwt|sig|nkey|seed) \\* \2
+    \s* : \s* \\* \2) (?: (?! \2) [^\\] | \\. )+""",
+    r"(?P<before>)\beyJ[\w-]{8,}(?:\.[\w-]*)*",
+    r"(?P<before>)\bS[ACNOPUX][A-Z2-7]{54,}",
+    r"(?P<before>://)[^@/\s]+(?=@)",
 )
+"""Compiled where something is said first: most processes say nothing."""
 
 _LEAST: Final = 4
 """A shorter value is no secret, and would be found in every other sentence."""
@@ -83,7 +82,7 @@ def sanitized(text: str) -> str:
     if _values is not None:
         text = _values.sub(_MASK, text)
     for shape in _SHAPES:
-        text = shape.sub(rf"\g<before>{_MASK}", text)
+        text = re.sub(shape, rf"\g<before>{_MASK}", text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -200,7 +200,8 @@ class Peer:
 
     def _dial(self, host: str | None, port: int) -> socket.socket:
         """A socket to one of the host's addresses; all of them share the time of one server."""
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        name = host.encode() if host is not None and host.isascii() else host  # spares the codec
+        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         failures: list[OSError] = []
         for place, (family, kind, protocol, _, address) in enumerate(addresses):
             try:
