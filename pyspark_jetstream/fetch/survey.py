@@ -26,8 +26,8 @@ from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
 from .decoding.rows import StoredBuilder
-from .directget import DirectRead, read_direct
-from .layout import Layout, resolve_layout, stream_names
+from .directget import read_direct
+from .layout import DirectRead, Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
 from .pace import FAR_S
