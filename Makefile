@@ -47,8 +47,8 @@ lint: $(INSTALLED)  ## Check style and formatting
 types: $(INSTALLED)  ## Check types
 	$(BIN)/mypy $(ARGS)
 
-# Several processes: most tests wait for a server or a trigger more than they compute; two of the
-# eight run Spark, which computes (tests/kits/scheduling.py). The soak computes more, and Spark gives a
+# Several processes: most tests wait for a server or a trigger more than they compute; three of
+# the eight run Spark, which computes (tests/kits/scheduling.py). The soak computes more, and Spark gives a
 # Python worker ten seconds to connect.
 XDIST = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
 
@@ -10,19 +10,26 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 
+_LONGEST: Final = [
+    f"tests/spark/test_{name}.py"
+    for name in ("source_starts", "source", "snippets", "backfill_steps", "secrets")
+]
+"""Files of Spark that go first: at the end a process more would start a JVM for them."""
+
+
 class Scheduling(LoadFileScheduling):
     """
-    A file's tests run in one process, which starts its servers and clusters once. A quarter of the
-    processes, rounded up, take the files of Spark first, the others those of servers.
+    A file's tests run in one process, which starts its servers and clusters once. Three of eight
+    processes take the files of Spark first, the others those of servers.
 
     Tests with Spark compute, and tests with servers wait: together they use a machine that each
     would overload or leave idle. A process that takes no file of Spark starts no JVM.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        with_spark = self.nodes.index(node) < -(-self.numnodes // 4)
-        for scope in self.workqueue:
-            if scope.startswith("tests/spark/") == with_spark:
-                self.workqueue.move_to_end(scope, last=False)
-                break
+        with_spark = self.nodes.index(node) < max(1, round(self.numnodes * 3 / 8))
+        own = [each for each in self.workqueue if each.startswith("tests/spark/") == with_spark]
+        first = [each for each in _LONGEST if each in own] or own
+        if first:
+            self.workqueue.move_to_end(first[0], last=False)
         super()._assign_work_unit(node)

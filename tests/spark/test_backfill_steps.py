@@ -150,7 +150,7 @@ def die() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stride", [1, 3], ids=["each", "each third"])
+@pytest.mark.parametrize("stride", [1, 5], ids=["each", "each fifth"])
 def test_a_backfill_may_die_at_every_step(
     runs: Backfill, new_stream: NewStream, publish: Publish, tmp_path: Path, stride: int
 ) -> None:

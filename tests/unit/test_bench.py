@@ -10,7 +10,6 @@ import re
 import socket
 import subprocess
 import sys
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -191,30 +190,6 @@ def nodes():
         module = path.relative_to(ROOT).with_suffix("").parts
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             yield module, node
-
-
-def test_no_import_goes_round_in_a_circle():
-    """
-    Modules of bench/ have an order in which each imports only earlier ones, also inside functions.
-    """
-    known = {module for module, _ in nodes()}
-    imports: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-    for module, node in nodes():
-        found = imports.setdefault(module, set())
-        if isinstance(node, ast.ImportFrom) and node.level:
-            where = (*module[: -node.level], *(node.module or "").split("."))
-            where = tuple(part for part in where if part)
-            found.update({where, *((*where, alias.name) for alias in node.names)} & known)
-        elif isinstance(node, ast.ImportFrom):
-            assert str(node.module).partition(".")[0] != "bench", f"{module}: import it from ."
-        elif isinstance(node, ast.Import):
-            assert not any(alias.name.partition(".")[0] == "bench" for alias in node.names)
-
-    order = list(TopologicalSorter(imports).static_order())  # a CycleError names the circle
-
-    assert set(order) == imports.keys()
-    child, sharing = ("bench", "others", "child"), ("bench", "measures", "sharing")
-    assert order.index(child) < order.index(sharing)
 
 
 def test_what_children_do_is_there():

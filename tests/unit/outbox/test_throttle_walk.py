@@ -142,7 +142,7 @@ class Walk:
         ends = [word.until for word in model.filters.values() if word.until > now]
         assert one.next_deadline(now) == min(ends, default=math.inf)
         assert one.active(now) == bool(ends)
-        assert one.informed == bool(model.informed)
+        assert (one.informed, one.invalid) == (bool(model.informed), 0)
         error = one.error("x.y", now, now)
         assert (error and (error.reason, error.request_id)) == next(
             ((reason.name, number) for reason, number in model.informed.items()), None
