@@ -17,6 +17,7 @@ from typing import Final
 from ...client.info import StoredMessage, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
+from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
 from ...readstream.standby import SEVERAL, LeaseRecord
 
@@ -194,7 +195,10 @@ def _lease(
         left_s=left_s,
         streams=streams,
         waiting=waiting,
-        problems=("nobody reads: the lease ran out, and nobody waits",)
+        problems=(
+            "nobody reads: the lease ran out, and nobody waits. If no query has standby=true any"
+            f" more, `nats kv del {BUCKET} {token}.{consumer}` removes the lease",
+        )
         if left_s < 0 and not waiting
         else (),
         notes=notes,

@@ -128,7 +128,9 @@ def test_a_lease_that_nobody_holds():
     assert back.notes[0].startswith("given back")
     assert (deleted.holder, deleted.waiting, deleted.problems) == ("", (), ())
     assert [each.query for each in early.waiting] == ["b"]
-    assert out.problems == ("nobody reads: the lease ran out, and nobody waits",)
+    (problem,) = out.problems
+    assert problem.startswith("nobody reads: the lease ran out, and nobody waits. If no query has")
+    assert "`nats kv del SPARK_STANDBY S.out` removes" in problem
     assert not any(lease.problems for lease in (back, deleted, early))
 
 
