@@ -68,10 +68,7 @@ def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
 
 
 class Streams:
-    """
-    Looks up which stream takes a subject, where the write depends on it. PubAcks have the task's
-    connection alone: while rows are published, lookups go by another, and short ones by a third.
-    """
+    """Looks up which stream takes a subject, over connections that carry no PubAcks."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self.publishing = False

@@ -144,11 +144,8 @@ class GroupMember:
         self, claimed: dict[str, list[Claim]], of: Collection[SharedConsumer]
     ) -> dict[str, list[Claim]]:
         """
-        Drops claims of streams that are gone, with their heartbeats; the others. Heartbeats follow
-        the shortest ack wait from then on.
-
-        Args:
-            of: the consumers of the claims.
+        Drops claims `of` consumers whose streams are gone, and their heartbeats; the other claims.
+        From then on heartbeats keep to the shortest ack wait.
         """
         there = set(self._claimant.consumers)
         gone = {consumer.partition for consumer in of if consumer not in there}
