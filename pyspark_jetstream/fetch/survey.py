@@ -201,10 +201,10 @@ class Survey:
                 names = []
             raise error.near(names) from None
 
-    def take(self, layout: Layout) -> None:
+    def set_layout(self, layout: Layout) -> None:
         """
-        Goes on with these partitions: of several streams some come, and some go; and a query may
-        come from other partitions than its options say.
+        Goes on with these partitions. Of several streams some come and some go, and a checkpoint
+        may have other partitions than the options say.
         """
         self._layout = layout
 
