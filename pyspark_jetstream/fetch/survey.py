@@ -25,8 +25,6 @@ from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
-from .decoding.rows import StoredBuilder
-from .directget import read_direct
 from .layout import DirectRead, Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
@@ -515,6 +513,9 @@ class Survey:
         size, most = messages * info.bytes / max(1, info.messages), _READ_BYTES * len(open_)
         if not info.allow_direct or messages > _READ_EACH * len(open_) or size > most:
             return
+        from .decoding.rows import StoredBuilder  # a look alone reads no message
+        from .directget import read_direct
+
         lasts: dict[Span, int] = {}
         found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
         shapes = {subjects.Shape.of(each) for each in found if each is not None}
