@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
-from pyspark_jetstream.fetch import survey as survey_of
+from pyspark_jetstream.fetch import directget
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
@@ -123,7 +123,7 @@ def test_messages_larger_than_those_before_are_not_all_read(js, new_stream, publ
             read.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(survey_of, "read_direct", reading)
+    monkeypatch.setattr(directget, "read_direct", reading)
     spans = [Span(stream, p.filter, 5_000, 5_020) for p in asked.layout]
     counts = asked.counts(spans, asked.streams())
 
