@@ -25,8 +25,6 @@ from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
-from .decoding.rows import StoredBuilder
-from .directget import read_direct
 from .layout import DirectRead, Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
@@ -201,10 +199,10 @@ class Survey:
                 names = []
             raise error.near(names) from None
 
-    def take(self, layout: Layout) -> None:
+    def set_layout(self, layout: Layout) -> None:
         """
-        Goes on with these partitions: of several streams some come, and some go; and a query may
-        come from other partitions than its options say.
+        Goes on with these partitions. Of several streams some come and some go, and a checkpoint
+        may have other partitions than the options say.
         """
         self._layout = layout
 
@@ -515,6 +513,9 @@ class Survey:
         size, most = messages * info.bytes / max(1, info.messages), _READ_BYTES * len(open_)
         if not info.allow_direct or messages > _READ_EACH * len(open_) or size > most:
             return
+        from .decoding.rows import StoredBuilder  # only who reads imports what makes rows
+        from .directget import read_direct
+
         lasts: dict[Span, int] = {}
         found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
         shapes = {subjects.Shape.of(each) for each in found if each is not None}

@@ -227,8 +227,8 @@ class Admission:
         self.offered += len(messages)
         if len(messages):
             self._offers.append((messages.rows[-1].as_py(), now))
-        self._sort(now)
-        self._part(Block.of(messages, pa.repeat(now, len(messages))), now)
+        self._queue_anew(now)
+        self._queue_or_hold(Block.of(messages, pa.repeat(now, len(messages))), now)
         if self._rules.sheddable and self._is_overloaded(now, load):
             return self._make_room(now, load)
         return []
@@ -240,19 +240,19 @@ class Admission:
         """
         messages = messages.take(pc.sort_indices(messages.rows))
         self.refund(messages, now)
-        self._sort(now)
-        self._part(Block.of(messages, self._since(messages)), now)
+        self._queue_anew(now)
+        self._queue_or_hold(Block.of(messages, self._since(messages)), now)
         if len(self._queue):
             self._queue.merged()
         if self._held.is_limited:  # rows behind these may be in the queue already
             self._sorted = -1, -math.inf
 
     def look_again(self) -> None:
-        """Rows that are paused may step aside now."""
+        """Has all rows queued anew, as paused ones may step aside now."""
         self._sorted = -1, -math.inf
 
     def refund(self, messages: Messages, now: float) -> None:
-        """These rows, which were taken, are not sent: their rates have room for others."""
+        """Gives back to rates what rows took that were taken and are not sent."""
         for paces, part in self._limited(Block.of(messages, messages.rows), now):
             for pace in paces:
                 pace.back(len(part.messages), part.nbytes, now)
@@ -267,13 +267,13 @@ class Admission:
         times = pa.array(known, pa.float64())
         return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
-    def _part(self, block: Block, now: float) -> None:
+    def _queue_or_hold(self, block: Block, now: float) -> None:
         """Rows of paused and of limited subjects are held, the others wait for room."""
         held = self._throttle.paused(pa.array(block.messages.distinct, pa.string()), now)
         if held is not None:
             own = held.take(block.messages.indices)
             if self._aside is not None:
-                aside = self._aside.of(block.messages, self._throttle, now)
+                aside = self._aside.mask(block.messages, self._throttle, now)
                 own = own if aside is None else pc.and_not(own, aside)
             self._held.pause(block.where(own))
             block = block.where(pc.invert(own))
@@ -297,8 +297,8 @@ class Admission:
         parts = [(kind, block.where(pc.equal(codes, code))) for kind, code in kinds.items() if kind]
         return [(kind, part) for kind, part in parts if len(part.messages)]
 
-    def _sort(self, now: float) -> None:
-        """Looks at every row again if what is paused has changed, and at none if not."""
+    def _queue_anew(self, now: float) -> None:
+        """Queues or holds every row anew if what is paused has changed, and none if not."""
         turn, until = self._sorted
         if turn == self._throttle.turn and now < until and not self._held.has_lapsed(now):
             return
@@ -308,14 +308,14 @@ class Admission:
             if len(self._queue):
                 self._queue.merged()
             for block in self._queue.clear():
-                self._part(block, now)
+                self._queue_or_hold(block, now)
         self._sorted = self._throttle.turn, self._throttle.next_deadline(now)
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
     def take(self, maximum: int, now: float) -> Messages | None:
         """The rows to send next, in order, `maximum` at most; None when there are none."""
-        self._sort(now)
+        self._queue_anew(now)
         for block in self._held.release(maximum, now):
             self._queue.append(block)
         taken = self._queue.take(maximum)
@@ -373,7 +373,7 @@ class Admission:
 
     def expire(self, now: float, load: Load | None = None) -> list[Leaving]:
         """
-        Time passes.
+        Sheds rows that have waited too long, or fails the task.
 
         Args:
             load: if there is an overload, rows above the capacity make room now.
@@ -407,7 +407,7 @@ class Admission:
             )
         if (messages := self._shed(places)) is not None:
             shed.append(Leaving(messages, "QueueTimeout"))
-        self._sort(now)
+        self._queue_anew(now)
         return shed
 
     def give_up(self, now: float, publish_timeout_s: float) -> list[Leaving]:
@@ -424,7 +424,7 @@ class Admission:
         sent_by = now - _PATIENCE * publish_timeout_s
         may = self.overload.to_give_up(block.messages, sent_by, places, now)
         messages = self._shed(may)
-        self._sort(now)
+        self._queue_anew(now)
         return [] if messages is None else [Leaving(messages, "PublishTimeout")]
 
     def next_deadline(self, now: float, may_go: bool = True) -> float:
@@ -462,7 +462,7 @@ class Admission:
     def _check_pauses(self, now: float) -> None:
         """Fails the task if a paused row has waited for as long as it may (B14, B15)."""
         turn = self._sorted
-        self._sort(now)
+        self._queue_anew(now)
         if turn == self._sorted and now - self._checked_at < _CHECK_S:
             return
         self._checked_at = now

@@ -54,10 +54,10 @@ def parking_prefix(stream: str, query: str | None = None) -> str:
 class Aside(Protocol):
     """Rows that do not go where they should now."""
 
-    def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
+    def mask(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
         """BOOL: which of these rows step aside; None for none."""
 
-    def take(self, messages: Messages) -> Messages | None:
+    def put_aside(self, messages: Messages) -> Messages | None:
         """The stored form of rows that step aside; None if none is stored."""
 
     def note_wire(self, is_empty: bool) -> bool:
@@ -106,7 +106,7 @@ class Parking:
     def __repr__(self) -> str:
         return f"<Parking of {len(self.known)} subjects{'' if self.has_room else ', full'}>"
 
-    def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
+    def mask(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
         """
         BOOL: which of these rows are parked; None for none.
 
@@ -145,7 +145,7 @@ class Parking:
         ).take(messages.indices)
         return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
 
-    def take(self, messages: Messages) -> Messages:
+    def put_aside(self, messages: Messages) -> Messages:
         """Messages for the parking stream, one for each of these rows."""
         if not len(messages):
             return messages
@@ -226,7 +226,7 @@ class Staying:
     def __repr__(self) -> str:
         return f"<Staying {len(self.subjects)} subjects>"
 
-    def of(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
+    def mask(self, messages: Messages, throttle: Throttle, now: float) -> pa.Array | None:
         """BOOL: which of these rows stay; None for none."""
         if not self.subjects and not throttle.active(now):
             return None
@@ -239,7 +239,7 @@ class Staying:
         mask = pa.array(stays, pa.bool_()).take(messages.indices)
         return mask if messages.sent is None else pc.and_(mask, pc.is_null(messages.sent))
 
-    def take(self, messages: Messages) -> None:
+    def put_aside(self, messages: Messages) -> None:
         """Nothing: they are stored. Their numbers are noted."""
         self.rows.append(messages.rows)
 

@@ -192,8 +192,8 @@ class Targets:
         Gives the message id of the first message of a subject that a stream has behind a sequence;
         None where it has none, or nobody can say it.
         """
-        self.unseen = ""
-        """The one of which nobody could say how it is, when they were looked at again."""
+        self.silent = ""
+        """Name of a stream that did not answer the last `look_again`; "" where all did."""
         self.is_blind = find is None
         """Whether streams may not be looked up: that none is known says nothing then."""
         self._find = find or (lambda subjects: [None] * len(subjects))
@@ -213,10 +213,10 @@ class Targets:
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
         renewed = self.as_they_are(self.streams)
-        unseen = [
+        silent = [
             known.name for known, now in zip(self.streams, renewed, strict=True) if now is None
         ]
-        self.unseen = unseen[0] if unseen else ""
+        self.silent = silent[0] if silent else ""
         shorter = {
             place: target
             for place, target in enumerate(renewed)

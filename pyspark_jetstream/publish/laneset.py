@@ -272,14 +272,14 @@ class LaneSet:
         if not checks.is_due and not any(lane.is_frozen for lane in self.main):
             return False
         shorter = self._targets.look_again()
-        checks.is_due = bool(self._targets.unseen)
+        checks.is_due = bool(self._targets.silent)
         if not checks.is_due:
             checks.next_at, checks.unanswered_since = now + window.ack_timeout_s, math.inf
         else:
             checks.next_at = now + _AGAIN_S
             checks.unanswered_since = min(checks.unanswered_since, now)
             if now - checks.unanswered_since >= window.publish_timeout_s:
-                raise self._unseen(self._targets.unseen)
+                raise self._silence_error(self._targets.silent)
         for place, target in shorter.items():
             logger.warning(
                 "stream=%s: its duplicate_window is %gs now. A row that may be stored and has no"
@@ -292,7 +292,7 @@ class LaneSet:
                 self._apply_window(lane, target)
         return True
 
-    def _unseen(self, stream: str) -> PublishTimeoutError:
+    def _silence_error(self, stream: str) -> PublishTimeoutError:
         waited_s = self._options.window.publish_timeout_s
         return PublishTimeoutError(
             stream,

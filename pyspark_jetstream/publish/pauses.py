@@ -106,7 +106,7 @@ class WriterPauses:
         """Whether the first row waits for the operators' answer."""
         return connection.may_ask(self.operators.active) and self.operators.holds(now)
 
-    def command(
+    def on_frame(
         self, name: bytes, frame: wire.Frame, lately: Iterable[Iterable[str]], now: float
     ) -> tuple[bytes | None, bool]:
         """

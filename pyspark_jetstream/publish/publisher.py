@@ -223,17 +223,17 @@ class Publisher:
         Takes the next block, or asks for it, and then rows out of the queue: those that are shed,
         and behind them those that are sent next. The caller releases each before the next turn.
         """
-        self._pull()
+        self._take_block()
         self.lanes.outlook.more = not self._supply.ended or self.admission.waiting > 0
         leaving, self._unreleased = self._unreleased, []
-        if (rows := self._next()) is not None:
+        if (rows := self._take_next()) is not None:
             leaving.append(Leaving(rows))
         self._goes_on = bool(leaving)
         return leaving
 
     def release(self, leaving: Leaving, fresh: pa.Array | None = None) -> None:
         """
-        These rows go: to their lanes, or wherever shed rows go.
+        Hands rows on: to their lanes, or to where shed rows go.
 
         Args:
             fresh: BOOL, which of them no earlier attempt has stored: the others go nowhere. None
@@ -268,11 +268,11 @@ class Publisher:
         aside, throttle = self._context.aside, self.pauses.throttle
         if aside is None:
             return rows
-        mask = aside.of(rows, throttle, now)
+        mask = aside.mask(rows, throttle, now)
         if mask is not None:
             parted, rows = rows.where(mask), rows.where(pc.invert(mask))
             self.admission.refund(parted, now)
-            letters = aside.take(parted)
+            letters = aside.put_aside(parted)
             if letters is None:
                 self._stored_before += len(parted)
             else:
@@ -284,7 +284,7 @@ class Publisher:
             rows = rows.where(pc.invert(waits))
         return rows
 
-    def _pull(self) -> None:
+    def _take_block(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
         supply, now = self._supply, self._now()
         if not supply.asked and not supply.ended and self._has_room(now):
@@ -309,7 +309,7 @@ class Publisher:
             return "throttle"
         return "frozen" if any(lane.is_frozen for lane in self.lanes.main) else "queue"
 
-    def _next(self) -> Messages | None:
+    def _take_next(self) -> Messages | None:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
         now = self._now()
         if self.pauses.throttle.active(now):
@@ -375,7 +375,7 @@ class Publisher:
             self._send_or_wait()
             while self.sender.connection.poll():
                 self._read()
-            return self._settle(self.lanes.acked > acked)
+            return self._apply_answers(self.lanes.acked > acked)
         except NotConnectedError as error:
             self._reconnect(error)
             return None
@@ -395,9 +395,8 @@ class Publisher:
     def _send_or_wait(self) -> None:
         connection, pauses = self.sender.connection, self.pauses
         pauses.tell(connection)
-        checked = self.lanes.check_windows(
-            self._now()
-        )  # replies that came meanwhile are read first
+        # Replies that came meanwhile are read first.
+        checked = self.lanes.check_windows(self._now())
         held = pauses.awaits_operators(connection, self._now())
         if not (held or checked or self.lanes.awaits_windows) and self.sender.send():
             return
@@ -417,9 +416,9 @@ class Publisher:
         deadlines += [self.admission.next_deadline(now, may_go), self._reporter.due]
         return min(*deadlines, now + _LONGEST_WAIT_S)
 
-    def _settle(self, is_news: bool) -> Messages | None:
+    def _apply_answers(self, is_news: bool) -> Messages | None:
         """
-        All that has arrived is read: what is late, what was refused, and what is to be told.
+        Acts on what has arrived: on late, refused and repeated rows, and on what is to be told.
 
         Args:
             is_news: whether PubAcks have come in this turn.
@@ -509,7 +508,7 @@ class Publisher:
         """Hands replies to their lanes, and answers operators."""
         for name, frame in self.sender.read():
             now = self._now()
-            answer, recalls = self.pauses.command(name, frame, self.admission.lately, now)
+            answer, recalls = self.pauses.on_frame(name, frame, self.admission.lately, now)
             if recalls:
                 self._recall(now, _Unsent.BACK)
             if answer is not None and frame.reply:

@@ -210,11 +210,11 @@ def _plain(
     if not duplicate:
         firsts = dict(zip(reversed(names), reversed(payloads), strict=True))
         for name, payload in firsts.items():
-            _stores(lane, name, payload)
+            _note_stored(lane, name, payload)
     return list(map(int, ordinals))
 
 
-def _stores(lane: AsyncLane, name: bytes, payload: bytes) -> None:
+def _note_stored(lane: AsyncLane, name: bytes, payload: bytes) -> None:
     """A plain PubAck of a stream of this name came, the first of its buffer."""
     if (stream := name.decode()) not in lane.tally.stored_in:
         lane.tally.stored_in[stream] = classify(0, "", payload).sequence
@@ -230,6 +230,6 @@ def _alike(lane: AsyncLane, sid: int, buffer: bytes, start: int, end: int) -> _A
             head, digits = before + key, len(rest) - len(after)
             parts = lane.prefix, sid, first[2], head, digits, after
             if not duplicate:
-                _stores(lane, first[4], first[3])
+                _note_stored(lane, first[4], first[3])
             return _Alike(head, parts, len(first[0]) - len(first[1]), duplicate)
     return None

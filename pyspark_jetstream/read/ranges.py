@@ -71,7 +71,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
                 mirror = self._mirror(survey.js, origin, options.read_from, *bounds)
                 layout = survey.layout.in_stream(mirror.name)
                 survey, infos = Survey(client, options), {mirror.name: mirror}
-                survey.take(layout)
+                survey.set_layout(layout)
             return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
 
     def _mirror(

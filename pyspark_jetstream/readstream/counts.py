@@ -123,9 +123,9 @@ class ReadCounts(_Counts):
         self._partitions: dict[str, Labels] = {}
         """By name (`Layout.names`)."""
         self._doubted: dict[tuple[str, Labels], int] = {}
-        self.take(layout)
+        self.set_layout(layout)
 
-    def take(self, layout: Layout) -> None:
+    def set_layout(self, layout: Layout) -> None:
         """
         Goes on with these partitions: of several streams some come, and some go, and with them what
         stands for the moment.

@@ -82,6 +82,7 @@ class Driver(ABC):
     """The state of one run of the query in the source process."""
 
     remedy: ClassVar[str] = GO_ON
+    """Advice to a user whose messages are gone."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.report: dict[str, Any] = {}
@@ -157,8 +158,8 @@ class Driver(ABC):
 
     def _begin_reports(self, consumer: str, query: str = "") -> None:
         """
-        Spark has come for a batch: none is under way any more. With the first one it is known by
-        which names metrics go.
+        Ends the reports of the batch before; with the first batch it begins the query's reports,
+        because the names of its metrics are known by then.
         """
         options = self._options
         label = query_label(options.query_name, consumer, query)

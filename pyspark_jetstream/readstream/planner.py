@@ -96,11 +96,11 @@ class BatchPlanner:
     def _infos(self) -> Mapping[str, StreamInfo]:
         return self._watched.infos
 
-    def end(self, start: Offset, upto: Sequence[int], available: Sequence[int | None]) -> Offset:
+    def cut_end(self, start: Offset, upto: Sequence[int], there: Sequence[int | None]) -> Offset:
         """The end of the next batch within the limits of the options."""
         known = [
             count if count is not None else upto[p] - start.sequences[p]
-            for p, count in enumerate(available)
+            for p, count in enumerate(there)
         ]
         maximum = self._maximum()
         if maximum is None or sum(known) <= maximum:
@@ -276,7 +276,7 @@ class BatchPlanner:
             if not (may_skip and self._survey.is_counted_by_look(plan.span(p), self._infos))
         }
 
-    def usual(self, end: Offset) -> int:
+    def usual_tasks(self, end: Offset) -> int:
         """How many tasks a batch that ends there has, with few messages of each partition."""
         partitions = len(end.sequences)
         return -(-partitions // _STREAMS) if self._layout.is_several else partitions

@@ -138,7 +138,7 @@ class RangeDriver(Driver):
     def _enter(self) -> None:
         options = self._options
         self._changeover = Changeover(self._survey.js, options, self._layout)
-        self._survey.take(self._changeover.begin())
+        self._survey.set_layout(self._changeover.begin())
         self._begin_layout()
         self._turn: Alone | Standby = Alone()
         if options.standby:
@@ -242,7 +242,7 @@ class RangeDriver(Driver):
         if followed is not None:
             return followed.to_json()
         if not initial:
-            self._take(checkpoint)
+            self._adopt_layout(checkpoint)
             self._durables.expect(checkpoint)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._offset(start)
@@ -271,7 +271,7 @@ class RangeDriver(Driver):
             self._await_resumed(batch_start.offset)
         # The first batch of a query is one also without rows: nothing is waited for.
         waits = not self._end.is_frozen and not initial
-        plan = self._next(batch_start, waits, unlimited)
+        plan = self._plan_next(batch_start, waits, unlimited)
         if plan is not None:
             self._stayed = None
             return plan.end.to_json()
@@ -282,18 +282,19 @@ class RangeDriver(Driver):
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
-        self._take(upto)
+        self._adopt_layout(upto)
         self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
         logged = self._begins(start, end, upto), upto
         if self._layout.is_several:
             self._watched.look()
-            upto = self._watched.still_there(upto)
+            upto = self._watched.drop_deleted(upto)
         offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
         is_empty = offset.sequences == upto.sequences
         # Of a batch without rows; all runs of it have the same ones.
-        without_rows = self._turn.warm_ups(self._planner.usual(logged[1])) if start != end else []
+        tasks = self._planner.usual_tasks(logged[1]) if start != end else 0
+        without_rows = self._turn.warm_ups(tasks)
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
@@ -304,13 +305,13 @@ class RangeDriver(Driver):
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             self._watched.checked(offset)  # no task misses what left before it was counted
-        self._leave(start)
+        self._delete_left(start)
         resumed = not is_initial(start) or bool(upto.resumed and start != end)
         self._prepare(offset, resumed)
         if is_empty:
             return without_rows
         if self._options.read_mode != "direct":
-            self._durables.look(offset, self._watched.seen, self._around)
+            self._durables.check(offset, self._watched.seen, self._around)
         if plan is None:
             plan = self._replanned(offset, upto, is_past)
         if is_past:
@@ -375,7 +376,7 @@ class RangeDriver(Driver):
         plans = self._plans[-1:]
         return {p.index for plan in plans for p in self._layout if plan.is_around(p.index)}
 
-    def _next(self, start: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
+    def _plan_next(self, start: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
         """
         The next batch; None where there is none yet.
 
@@ -405,7 +406,7 @@ class RangeDriver(Driver):
             return None
         end = offset.at(upto)
         if not unlimited:
-            end = self._planner.end(offset, upto, there)
+            end = self._planner.cut_end(offset, upto, there)
         self._waiting_since = None
         plan = self._plan(start, end, there if end.sequences == upto else None)
         is_far = self._client.connection.round_trip_s >= FAR_S
@@ -462,7 +463,7 @@ class RangeDriver(Driver):
 
     # ── a change of the layout ───────────────────────────────────────────────────────────────
 
-    def _take(self, offset: Offset) -> None:
+    def _adopt_layout(self, offset: Offset) -> None:
         """
         Goes on with the layout of an offset, which may not be the one that the options say.
 
@@ -475,12 +476,12 @@ class RangeDriver(Driver):
         self._durables.close()
         self._end_reports()  # they go by what follows
         self._changeover.meet(offset)
-        self._survey.take(layout)
+        self._survey.set_layout(layout)
         self._begin_layout()
         if self._end.is_frozen:
             self.freeze()
 
-    def _leave(self, start: Mapping[str, Any]) -> None:
+    def _delete_left(self, start: Mapping[str, Any]) -> None:
         """Deletes the consumers of the layout that a batch leaves behind."""
         if is_initial(start) or self._options.read_mode == "direct":
             return
@@ -535,7 +536,7 @@ class RangeDriver(Driver):
         """
         if not self._layout.is_several:
             return offset, own
-        offset = self._watched.still_there(offset)
+        offset = self._watched.drop_deleted(offset)
         known = self._layout.streams
         came = [n for n in self._infos if n not in known and self._end.has(n)]
         new = [n for n in came if self._survey.has_begun(self._infos[n])]
@@ -544,7 +545,7 @@ class RangeDriver(Driver):
         positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
         if new:
             self._watched.check_read_mode()
-            self._survey.take(Layout.of_streams([*known, *new]))
+            self._survey.set_layout(Layout.of_streams([*known, *new]))
         at = dict(zip(joining.places, positions, strict=True))
         created = {name: self._infos[name].created for name in new}
         offset = offset.laid_out(self._layout, at, created)
@@ -646,13 +647,13 @@ class RangeDriver(Driver):
         """What is left behind the batch that was planned; nothing of a query that waits."""
         self._lagging = end if self._turn.holds else None
         if self._lagging is not None:
-            counts.take(self._layout)
+            counts.set_layout(self._layout)
             counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
             self._lagging = plan.end
-            counts.take(self._layout)
+            counts.set_layout(self._layout)
             messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
             counts.set_under_way(messages)
 
@@ -668,7 +669,7 @@ class RangeDriver(Driver):
         survey, end = Survey(client, self._options), planned
         layout = end.layout
         assert layout is not None  # the driver's may be another one by now
-        survey.take(layout)
+        survey.set_layout(layout)
         quiet, seen = set[int](), self._infos
         if layout == self._layout and not layout.is_several:
             quiet = self._durables.arrivals.quiet - self._durables.paused
@@ -676,14 +677,14 @@ class RangeDriver(Driver):
         infos = survey.streams() if not quiet else {**seen, **_by_name(survey.js, moved)}
         if layout.is_several:  # what is gone is told by the next batch
             there = Layout.of_streams(name for name in layout.streams if name in infos)
-            survey.take(there)
+            survey.set_layout(there)
             end = end.laid_out(there, {}, {})
         upto = _without(quiet, end, self._ends(end, infos))
         left = available(survey, end, upto, infos)
 
         def count(counts: ReadCounts) -> None:
             if self._lagging is planned:
-                counts.take(survey.layout)
+                counts.set_layout(survey.layout)
                 counts.set_lag(_named(survey.layout, left, end, upto))
 
         self._count(count)

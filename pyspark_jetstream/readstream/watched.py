@@ -206,16 +206,17 @@ class WatchedStreams:
                 " several does not go over to them, one that reads these partitions alone does"
             )
 
-    def still_there(self, offset: Offset) -> Offset:
+    def drop_deleted(self, offset: Offset) -> Offset:
         """
-        An offset of several streams without those that were deleted; the query has these now.
+        Takes deleted streams off the query's layout, and reports them as lost; the offset of
+        several streams without them.
 
         Raises:
             DataLossError: One was (`failOnDataLoss`).
         """
         assert offset.layout is not None
         known = offset.layout.streams
-        self._survey.take(offset.layout)
+        self._survey.set_layout(offset.layout)
         if any(stream not in self.infos and stream not in self._gone for stream in known):
             self.look()  # now each of them is asked for that a listing leaves out
         self._gone.difference_update(self.infos)  # made anew, and a loss if deleted once more
@@ -223,7 +224,7 @@ class WatchedStreams:
             if stream not in self.infos and stream not in self._gone:
                 self._lost(stream, index, "the stream was deleted, with what was not read of it")
                 self._gone.add(stream)
-        self._survey.take(Layout.of_streams(name for name in known if name in self.infos))
+        self._survey.set_layout(Layout.of_streams(name for name in known if name in self.infos))
         return offset.laid_out(self._layout, {}, {})
 
     def checked(self, offset: Offset) -> Offset:

@@ -38,7 +38,7 @@ def shaped(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.Recor
     if of.is_keyed:
         return keyed(batches, of.include_headers, of.drop_markers)
     rows = _trimmed(batches, of)
-    return rows if of.numbers is None else _told(rows, of.numbers)
+    return rows if of.numbers is None else _renumbered(rows, of.numbers)
 
 
 def check_history(connection: ConnectionOptions, work: Work) -> None:
@@ -82,7 +82,7 @@ def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.Rec
             yield batch if counts is None else batch.append_column(COUNT, counts)
 
 
-def _told(batches: Iterator[pa.RecordBatch], by: Numbers) -> Iterator[pa.RecordBatch]:
+def _renumbered(batches: Iterator[pa.RecordBatch], by: Numbers) -> Iterator[pa.RecordBatch]:
     """The batches with the column `partition` of several streams."""
     if by.template is None:
         return numbered(batches, "stream", lambda name: by.streams.get(name, 0))

@@ -71,7 +71,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The attempt of a task, as the ledger and operators know it."""
+    """One task's write, with a ledger or without: whose it is, and where it goes."""
 
     client: Client
     options: SinkOptions
@@ -89,16 +89,16 @@ class Task:
         query = (self.options.metrics.query_name or query_name())[:MAX_NAME]
         return Origin(producer_id, self.name.write, self.name.batch, query)
 
-    def counts_duplicates(self, builder: MessageBuilder, is_first: bool) -> bool:
+    def counts_duplicates(self, builder: MessageBuilder, are_ids_new: bool) -> bool:
         """
         Whether rows that a stream had already count as duplicates. In a fast batch they do not.
 
         Args:
-            is_first: whether no other attempt has stored rows under ids that are made for them.
+            are_ids_new: whether no other attempt has stored rows under ids that are made for them.
         """
         if self.options.publish_mode in ("async", "atomic"):
             return True
-        return not builder.has_own_ids and (is_first or self.id_prefix is None)
+        return not builder.has_own_ids and (are_ids_new or self.id_prefix is None)
 
 
 @contextmanager
@@ -169,7 +169,7 @@ class TaskAttempt:
         blocks = (built(self._builder, self._signals, batch) for batch in batches)
         first = next(filter(len, blocks), None)
         if first is None:  # the mapping loses all of its rows
-            return written(self._builder, 0, Counts(0, 0, 0, 0))
+            return written_of(self._builder, 0, Counts(0, 0, 0, 0))
         new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
@@ -205,10 +205,10 @@ class TaskAttempt:
             Publisher(task.client, context, supply) as publisher,
         ):
             while publisher.busy:
-                self._look()
+                self._check_latest()
                 for leaving in publisher.leaving():
                     with asking(f"whether {len(leaving.rows)} rows are stored already"):
-                        fresh = self._unseen(recovery, leaving.rows) if recovery else None
+                        fresh = self._fresh(recovery, leaving.rows) if recovery else None
                     publisher.release(leaving, fresh)
                 repeated = publisher.turn()
                 if repeated is not None:
@@ -230,7 +230,7 @@ class TaskAttempt:
             self._recovery.check_end(self._builder.rows)
             stored = self._recovery.stored
             stored_in = earliest((stored_in, self._recovery.stored_in))
-        total = written(self._builder, stored, counts)
+        total = written_of(self._builder, stored, counts)
         self._check_reached(counts.stored_in)
         Ledger(JetStream(task.client)).check(record)
         report.seen = [
@@ -239,7 +239,7 @@ class TaskAttempt:
             if seen.name in self._reached
         ]
         report.seen += [seen.since(noted[seen.name]) for seen in self._elsewhere(stored_in)]
-        if task.counts_duplicates(self._builder, is_first=not record.forgotten):
+        if task.counts_duplicates(self._builder, are_ids_new=not record.forgotten):
             report.sequenced = sequenced_rows(total, counts, {seen.name for seen in report.seen})
         report.seen += self._streams.holding_dead(counts.dead_in)
         return total
@@ -283,11 +283,11 @@ class TaskAttempt:
             with self._requests:
                 messages = built(self._builder, self._signals, batch)
                 if len(messages):
-                    self._admit(messages)
+                    self._note_targets(messages)
             yield messages
 
-    def _look(self) -> None:
-        """Stops this attempt when another one has taken the task over."""
+    def _check_latest(self) -> None:
+        """Stops this attempt when another one has taken the task over; looks only now and then."""
         if time.monotonic() - self._looked_at < _FENCE * self._window_s():
             return
         if not self._requests.acquire(blocking=False):
@@ -348,7 +348,7 @@ class TaskAttempt:
     def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
         return [self._streams.seen[name] for name in targets]
 
-    def _admit(self, messages: Messages) -> None:
+    def _note_targets(self, messages: Messages) -> None:
         """Tells the ledger where messages of a later batch go."""
         new = self._new_targets(messages)
         if new and self._record is not None:
@@ -380,7 +380,7 @@ class TaskAttempt:
         name, prefix = str(self._task.name), self._task.id_prefix
         self._recovery = Recovery(self._streams.client, name, record.streams, prefix, moves)
 
-    def _unseen(self, recovery: Recovery, messages: Messages) -> pa.Array:
+    def _fresh(self, recovery: Recovery, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, no earlier attempt has stored."""
         fresh, row_targets = pa.array([True] * len(messages)), messages.row_targets
         with self._requests:
@@ -434,7 +434,7 @@ def sequenced_rows(total: Written, counts: Counts, seen: Container[str]) -> int:
     return total.acked - total.duplicates + total.stored
 
 
-def written(builder: MessageBuilder, stored: int, counts: Counts) -> Written:
+def written_of(builder: MessageBuilder, stored: int, counts: Counts) -> Written:
     """
     The task's counts.
 

@@ -314,7 +314,7 @@ class _Drain:
                 publisher.turn()
             sent_at, turn = time.monotonic(), -1
             while publisher.busy and (now := time.monotonic()) < over:
-                self._look(now)
+                self._check_latest(now)
                 if turn != pauses.throttle.turn:  # others are paused than before
                     turn = pauses.throttle.turn
                     self._staying.subjects.update(
@@ -324,7 +324,7 @@ class _Drain:
                     )
                 leaving = publisher.leaving()
                 for each in leaving:
-                    publisher.release(each, self._unseen(each.rows))
+                    publisher.release(each, self._fresh(each.rows))
                 if leaving or supply.asked or any(lane.busy for lane in publisher.lanes.all):
                     sent_at = now
                 elif now - sent_at > _IDLE_S:
@@ -340,7 +340,7 @@ class _Drain:
         left = pa.chunked_array([*waiting, *self._staying.rows], pa.int64()).to_pylist()
         return self._remove(taken, left, counts)
 
-    def _look(self, now: float) -> None:
+    def _check_latest(self, now: float) -> None:
         """
         Raises:
             WriterFencedError: Another drain has begun.
@@ -435,7 +435,7 @@ class _Drain:
 
     # ── what is stored already ───────────────────────────────────────────────────────────────
 
-    def _unseen(self, messages: Messages) -> pa.Array:
+    def _fresh(self, messages: Messages) -> pa.Array:
         """BOOL: which of these, about to be sent, their streams do not have."""
         self._scan(messages)
         return pc.invert(self._are_stored(messages))

@@ -147,7 +147,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         logger.warning(
             "write=%s was aborted by Spark, whose error says why. %d rows of it stay in their"
             " streams. If the write is run again, they are stored twice",
-            self.write_id, _left(messages),
+            self.write_id, _stored_rows(messages),
         )  # fmt: skip
         self._forget()
 
@@ -273,7 +273,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         logger.warning(
             "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
             " their streams. It runs again, with the same ids, when the query is started again",
-            batchId, _left(messages),
+            batchId, _stored_rows(messages),
         )  # fmt: skip
 
     def _log_for(self, query: str | None, batch: int) -> None:
@@ -444,6 +444,6 @@ def _query_of(messages: list[WriterCommitMessage | None]) -> str | None:
     return next((each.write_id for each in messages if isinstance(each, Published)), None)
 
 
-def _left(messages: list[WriterCommitMessage | None]) -> int:
+def _stored_rows(messages: list[WriterCommitMessage | None]) -> int:
     written = [message.written for message in messages if isinstance(message, Published)]
     return sum(task.acked for task in written if task is not None)

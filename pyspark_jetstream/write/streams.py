@@ -68,7 +68,7 @@ def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
 
 
 class Streams:
-    """Looks up which stream takes a subject, where the write depends on it."""
+    """Looks up which stream takes a subject, over connections that carry no PubAcks."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         self.publishing = False

@@ -37,7 +37,7 @@ from ..publish.options import SinkOptions
 from ..publish.publisher import publish
 from ..publish.telemetry import Counts
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, TaskReport, built, sequenced_rows, written
+from .attempt import Task, TaskAttempt, TaskReport, built, sequenced_rows, written_of
 from .batchmapping import BatchMapping, digest
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
@@ -118,22 +118,22 @@ def write_task(
             counts = _publish_all(task, batches, builder, streams, signals, report)
             report.seen += streams.holding(counts.stored_in)
             report.seen += streams.holding_dead(counts.dead_in)
-            found: Written | None = written(builder, 0, counts)
-            if found is not None and task.counts_duplicates(builder, is_first=False):
-                report.sequenced = sequenced_rows(found, counts, streams.seen)
+            outcome: Written | None = written_of(builder, 0, counts)
+            if outcome is not None and task.counts_duplicates(builder, are_ids_new=False):
+                report.sequenced = sequenced_rows(outcome, counts, streams.seen)
         else:
             attempt = TaskAttempt(task, builder, streams, report, digest(note), signals)
             try:
-                found = attempt.run(iter(batches), reroutes is not None)
+                outcome = attempt.run(iter(batches), reroutes is not None)
             except (OptionError, RowError) as error:
                 if agreed == wished:
                     raise
                 raise _begun_otherwise(error, name) from error
-        if found is not None:
+        if outcome is not None:
             report.left_out.update(builder.left_out)
     if reroutes is not None and reroutes.rows:
         logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
-    return found
+    return outcome
 
 
 def _publish_all(

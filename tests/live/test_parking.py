@@ -428,7 +428,8 @@ class Fate(threading.local):
 def fate(monkeypatch):
     """Attempts and drains that ask at each turn, and ahead of each removal, whether they go on."""
     one = Fate()
-    for owner, name in ((TaskAttempt, "_look"), (parked._Drain, "_look"), (JetStream, "purge")):
+    looks = (TaskAttempt, "_check_latest"), (parked._Drain, "_check_latest"), (JetStream, "purge")
+    for owner, name in looks:
         real = getattr(owner, name)
 
         def asked(*arguments, real=real):

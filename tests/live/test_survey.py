@@ -10,8 +10,7 @@ import pytest
 
 from pyspark_jetstream import subjects
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError, UnsupportedServerError
-from pyspark_jetstream.fetch import survey as survey_of
-from pyspark_jetstream.fetch.directget import read_direct
+from pyspark_jetstream.fetch import directget
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
@@ -113,7 +112,7 @@ def test_messages_larger_than_those_before_are_not_all_read(js, new_stream, publ
     What the stream holds on average says nothing of the newest: where they turn out to be large
     they are counted.
     """
-    stream, read = new_stream(), []
+    stream, read, read_direct = new_stream(), [], directget.read_direct
     asked = survey(js, stream, partitions="4", partitionSubject=f"{stream}.{{partition}}.>")
     publish([(f"{stream}.0.x", b"")] * 5_000)
     publish([(f"{stream}.{n % 2}.x", bytes(300_000)) for n in range(20)])
@@ -123,7 +122,7 @@ def test_messages_larger_than_those_before_are_not_all_read(js, new_stream, publ
             read.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(survey_of, "read_direct", reading)
+    monkeypatch.setattr(directget, "read_direct", reading)
     spans = [Span(stream, p.filter, 5_000, 5_020) for p in asked.layout]
     counts = asked.counts(spans, asked.streams())
 

@@ -555,9 +555,9 @@ def test_rows_in_a_stream_that_took_a_subject_over(
         with pytest.raises(Killed):
             write_task(client, options, taken_over(blocks()), task, Ids(name))
         outlive(js, name, f"{name}-2")
-        at = Ledger._at
+        at = Ledger._as_of
         monkeypatch.setattr(
-            Ledger, "_at", lambda *those: looked.append(at(*those).end) or at(*those)
+            Ledger, "_as_of", lambda *those: looked.append(at(*those).end) or at(*those)
         )
         written = write_task(client, options, blocks(), task, Ids(name))
     finally:

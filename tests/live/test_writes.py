@@ -7,6 +7,8 @@ import random
 import threading
 import time
 from dataclasses import replace
+from functools import partial
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -98,9 +100,17 @@ def outlive(js, *streams):
     for stream in streams:
         config, last = js.stream_info(stream).config, js.message_get(stream, last_by_subj=">")
         if last is not None:
-            js.update_stream(config | {"duplicate_window": 10**8})  # the shortest that it takes
-            eventually(lambda last=last: not is_remembered(js, last))
+            eventually(partial(is_forgotten, js, config, last, count(10**8)))
             js.update_stream(config)
+
+
+def is_forgotten(js, config, message, windows):
+    """
+    Whether it is so with windows as short as the server takes. It looks at its ids when a window
+    changes, now and then by the one before: so each time it is another one.
+    """
+    js.update_stream(config | {"duplicate_window": next(windows)})
+    return not is_remembered(js, message)
 
 
 def is_remembered(js, message):

@@ -234,7 +234,7 @@ class AsyncLane:
 
     def withdraw(self, ordinals: list[int]) -> None:
         """Forgets publishes that wait to be sent again, which ascend."""
-        self._again.leave(ordinals)
+        self._again.drop(ordinals)
         self._flight.withdraw(ordinals)
         if not len(self._again):
             self._again.resume()
@@ -277,7 +277,7 @@ class AsyncLane:
                 return None
             end += 1
         end = min(end, start + room)
-        flight.send(end, offsets[end - first] - at, now)
+        flight.note_sent(end, offsets[end - first] - at, now)
         if self._earlier:
             few = self._earlier if len(self._earlier) < end - start else range(start, end)
             own = [i for i in few if start <= i < end and i in self._earlier]
@@ -335,7 +335,7 @@ class AsyncLane:
             self._again.succeed()
 
     def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
-        """The limit hears of the PubAcks of these ordinals, unless they were sent again."""
+        """Tells the limit of the PubAcks of these ordinals, unless they were sent again."""
         if start in self._again or not self._flight.is_outstanding(start):
             return
         in_flight = self.in_flight
@@ -343,9 +343,9 @@ class AsyncLane:
             self.terms.limit.acked(weight or count, now - at, in_flight, now)
 
     def _finish(self, ordinals: Iterable[int]) -> int:
-        """These are done with, in any order; how many of them were not before."""
+        """Finishes ordinals, in any order; the number of those that were not finished before."""
         places = self._flight.undone(ordinals)
-        self._again.leave(places)
+        self._again.drop(places)
         self._flight.finish(places)
         return len(places)
 
@@ -374,7 +374,7 @@ class AsyncLane:
         absent_since = trouble.absent_since
         if outcome.kind is Kind.IN_PROCESS:  # by another sending
             trouble.unsure = min(trouble.unsure, trouble.last_sent)
-        again.wait(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
+        again.queue(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
         self.tally.ignored += outcome.is_ignored
         if outcome.kind is Kind.ABSENT:
             trouble.absent_since = now if absent_since is None else absent_since
@@ -424,7 +424,7 @@ class AsyncLane:
         self.tally.ignored += self._again.lose_all(why)
 
     def _begin_again(self, ordinal: int, sent_at: float) -> Trouble:
-        """This publish was sent then, and is not acked; it may have been sent before, too."""
+        """Takes in a publish that was sent then, and maybe before, and is not acked."""
         first_sent, unsure = self._earlier.pop(ordinal, (sent_at, math.inf))
         return self._again.begin(ordinal, first_sent, sent_at, unsure)
 

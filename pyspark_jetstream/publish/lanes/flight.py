@@ -109,8 +109,8 @@ class Flight:
 
     # ── sendings ─────────────────────────────────────────────────────────────────────────────
 
-    def send(self, end: int, nbytes: int, now: float) -> None:
-        """The ordinals before this one go out for the first time."""
+    def note_sent(self, end: int, nbytes: int, now: float) -> None:
+        """Notes that the ordinals before this one go out for the first time."""
         self._sendings.append(_Sending(self.next, end, now))
         self.next = end
         self.nbytes += nbytes
@@ -126,8 +126,8 @@ class Flight:
 
     def drop_sendings(self, now: float, after_s: float) -> list[tuple[int, float]]:
         """
-        Forgets sendings of so long ago, or longer; which of their publishes are not done with, and
-        when they were sent.
+        Forgets sendings of so long ago, or longer; those of their publishes that are not done with,
+        and when they were sent.
         """
         found: list[tuple[int, float]] = []
         while self._sendings and self._sendings[0].at + after_s <= now:
@@ -144,7 +144,7 @@ class Flight:
         return not self._done and end <= self.next and ordinals == list(range(self.low, end))
 
     def advance(self, count: int) -> None:
-        """The fast path: the lowest of those that are out are done with."""
+        """Finishes the lowest ordinals that are out: the fast path."""
         end = self.low + count
         while self.low < end:
             block = self._blocks[0]
@@ -162,8 +162,8 @@ class Flight:
 
     def finish(self, places: Sequence[int]) -> None:
         """
-        These, which are not done with and ascend, are: in any order, as they are where acks are
-        those of several streams.
+        Finishes ordinals that ascend and are not done with: any of them, as acks of several streams
+        come in any order.
         """
         self.nbytes -= size_of(self._blocks, places)
         self._done.update(places)

@@ -105,15 +105,15 @@ class Retries:
         return ((ordinal, self._troubled[ordinal]) for ordinal in ordinals)
 
     def begin(self, ordinal: int, first_sent: float, last_sent: float, unsure: float) -> Trouble:
-        """The first sending of this publish here was not acked."""
+        """Takes in a publish whose first sending here was not acked; its history."""
         trouble = Trouble(first_sent, "", last_sent=last_sent, unsure=unsure)
         self._troubled[ordinal] = trouble
         return trouble
 
     def lose(self, ordinal: int, trouble: Trouble, cause: str) -> None:
-        """A publish was sent and no answer came: it may be stored or not, and goes again."""
+        """Queues a publish that got no answer, so that it may be stored."""
         trouble.unsure = min(trouble.unsure, trouble.last_sent)
-        self.wait(ordinal, trouble, cause)
+        self.queue(ordinal, trouble, cause)
 
     def lose_all(self, cause: str) -> int:
         """Marks all that do not wait as lost; returns their number."""
@@ -122,8 +122,8 @@ class Retries:
             self.lose(ordinal, trouble, cause)
         return len(lost)
 
-    def wait(self, ordinal: int, trouble: Trouble, cause: str, err_code: int = 0) -> None:
-        """This publish is to be sent again."""
+    def queue(self, ordinal: int, trouble: Trouble, cause: str, err_code: int = 0) -> None:
+        """Queues a publish to be sent again."""
         trouble.waiting = True
         trouble.cause = cause
         trouble.err_code = err_code
@@ -133,8 +133,8 @@ class Retries:
 
     def resend(self, ordinals: list[int], now: float) -> int:
         """
-        The first of those that wait, these, go again; how many of them may be stored though their
-        stream has forgotten their ids.
+        Notes that these, the first of those that wait, go again; the number of those that may be
+        stored though their stream has forgotten their ids.
         """
         late = 0
         for _, trouble in self.of(ordinals):
@@ -146,14 +146,14 @@ class Retries:
         self.check_at = min(self.check_at, now + self._deadlines.ack_timeout_s)
         return late
 
-    def leave(self, ordinals: list[int]) -> None:
-        """These are done with; there may be others among them."""
+    def drop(self, ordinals: list[int]) -> None:
+        """Forgets these, which are done with; there may be others among them."""
         for ordinal in self._troubled.keys() & ordinals if self._troubled else ():
             if self._troubled.pop(ordinal).waiting:
                 del self.waiting[bisect.bisect_left(self.waiting, ordinal)]
 
     def pause(self, kind: Kind, now: float) -> bool:
-        """The server refused one: whether a pause begins, as in none that goes on."""
+        """Begins a pause, as the server refused one; False while a pause goes on."""
         if now < self.resume_at:
             return False
         self.resume_at = now + pause_s(kind, self._rounds)
@@ -161,7 +161,7 @@ class Retries:
         return True
 
     def resume(self) -> None:
-        """Nothing is waited for any more."""
+        """Ends the pause."""
         self.resume_at = -math.inf
 
     def succeed(self) -> None:
@@ -170,7 +170,7 @@ class Retries:
 
     def expire(self, now: float, silence: str) -> tuple[list[int], tuple[int, Trouble] | None]:
         """
-        Those without an answer for `ackTimeout` wait to go again.
+        Queues those that got no answer for `ackTimeout`.
 
         Returns:
             Their ordinals, and the publish whose time is up, if there is one.

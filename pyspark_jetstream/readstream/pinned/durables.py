@@ -358,11 +358,11 @@ class Durables:
         """The partitions whose consumers were paused when they were looked at last."""
         return frozenset(self._pauses)
 
-    def look(self, start: Offset, view: ServerView[int], around: Collection[int]) -> None:
+    def check(self, start: Offset, view: ServerView[int], around: Collection[int]) -> None:
         """
-        Before a batch, while no attempt of this query runs: are the consumers that were seen when
-        it was planned, or are `due`, as they were made, and is anybody else at them? Those that the
-        batch goes around are looked at again: nothing else would tell that they were paused since.
+        Checks, while no attempt of this query runs, that the consumers which were seen when a batch
+        was planned, or are `due`, are as they were made, and that nobody else is at them. It looks
+        again at those that the batch goes around: nothing else tells that they were paused since.
 
         Raises:
             ForeignClientError: Another query has taken one over, or another client pulls from it.

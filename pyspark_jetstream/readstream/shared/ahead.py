@@ -44,7 +44,7 @@ class Ahead:
         """
         self._client = Client(options)
         self._of = claimant
-        self._claimant = claimant.another(self._client)
+        self._claimant = claimant.on_client(self._client)
         self._heartbeats = heartbeats
         self.keep_s = keep_s
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Ahead:
     def begin(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
         self._wanted.clear()
-        self._claimant.take(self._of.consumers)
+        self._claimant.set_consumers(self._of.consumers)
         # Before the batch that is acknowledged meanwhile is: of it, too, nothing is claimed again.
         self._ours = self._heartbeats.held()
         self._thread = threading.Thread(

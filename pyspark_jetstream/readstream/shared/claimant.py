@@ -95,7 +95,7 @@ class LastClaim:
     """The run of the server that it was made through."""
     oldest_ns: float = math.inf
     """Time when the oldest of its messages was stored, by the server's clock."""
-    doubted: set[SharedConsumer] = field(default_factory=set)
+    unanswered: set[SharedConsumer] = field(default_factory=set)
     """Consumers for which nobody answered: they may not be there any more."""
 
     @property
@@ -165,7 +165,7 @@ class Claimant:
         """Time after which claims that are given back are dealt out again."""
         return self._sharing.nak_delay_s
 
-    def take(self, consumers: Iterable[SharedConsumer]) -> None:
+    def set_consumers(self, consumers: Iterable[SharedConsumer]) -> None:
         """Goes on with these: some streams come, some go, and some are made anew."""
         self.consumers = tuple(consumers)
         for consumer in self.consumers:
@@ -197,7 +197,7 @@ class Claimant:
         waits = [c.get("backoff") or [c.get("ack_wait") or own] for c in configs]
         self.ack_wait_s = min(chain.from_iterable(waits), default=own) / 1e9
 
-    def another(self, client: Client) -> Claimant:
+    def on_client(self, client: Client) -> Claimant:
         """One of the same consumers, which are joined, with a connection of its own."""
         other = Claimant(client, self.consumers, self._sharing, self._group)
         other.ack_wait_s = self.ack_wait_s
@@ -243,7 +243,7 @@ class Claimant:
                 if claim.count:
                     break
                 patience.pause()
-        for consumer in claim.doubted:
+        for consumer in claim.unanswered:
             # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
             try:
                 self._js.consumer_info(consumer.stream, consumer.name)
@@ -497,5 +497,5 @@ class Claimant:
         for partition, claims in pulls.claims.items():
             claim.claims[partition] += claims
         claim.oldest_ns = min(claim.oldest_ns, pulls.oldest_ns)
-        claim.doubted.update(pulls.doubted)
+        claim.unanswered.update(pulls.unanswered)
         self.delivered.update(pulls.delivered)

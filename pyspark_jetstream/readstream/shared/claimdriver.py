@@ -93,7 +93,7 @@ class ClaimDriver(Driver):
         options, sharing = self._options, self._sharing
         infos = self._survey.streams()
         if options.several is not None:
-            self._survey.take(Layout.of_streams(infos))
+            self._survey.set_layout(Layout.of_streams(infos))
         self._poison: Poison | None = None
         if sharing.max_deliver is not None and sharing.dead_letter_subject is not None:
             self._poison = Poison(self._client, sharing.max_deliver, sharing.dead_letter_subject)
@@ -147,13 +147,13 @@ class ClaimDriver(Driver):
         while True:
             claimed, of = member.claim(before), self.claimant.consumers
             look = self._streams.look()
-            claimed = member.still(claimed, of)
+            claimed = member.drop_gone(claimed, of)
             dealt = member.fence(before, claimed, look)
             self._count(partial(_count_dealt, dealt=dealt, of=self._layout))
             if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
             time.sleep(0 if count(claimed) else WAIT_S)
-        mine = member.without_poison(dealt.mine)
+        mine = member.divert_poison(dealt.mine)
         claims = {index: gathered(taken) for index, taken in mine.items() if taken}
         self._survey.check_coverage(self._streams.infos)
         if not claims:
@@ -224,7 +224,7 @@ class ClaimDriver(Driver):
         before = self._offset(start)
         if before is not None:
             member.settle(before)
-        is_lost = member.batches is not None and member.batches.has_lost(upto)
+        is_lost = member.batches is not None and member.batches.resume(upto)
         if not is_lost:
             member.hold(upto)
         return is_lost
@@ -339,7 +339,7 @@ class ClaimDriver(Driver):
         """
         self.report = {}
         paused: dict[str, str] = {}
-        awaiting = self.member.awaiting(look) if self.member is not None else {}
+        awaiting = self.member.awaiting_redelivery(look) if self.member is not None else {}
         of = self._layout
         for name, partition in self._streams.partitions.items():
             index, info = str(partition.index), look.consumers.get(name)
@@ -368,7 +368,7 @@ class ClaimDriver(Driver):
                 report["deadLetters"] = self._poison.stored.total()
         self._paused, self._noted_at = paused, look.at
         infos = {name: info for name, info in look.consumers.items() if info is not None}
-        self._count(lambda counts: _stand(counts, of, infos, awaiting))
+        self._count(lambda counts: _count_consumers(counts, of, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
         if time.monotonic() - self._noted_at < self._options.metrics_interval_s:
@@ -378,13 +378,13 @@ class ClaimDriver(Driver):
             [(consumer.stream, consumer.name) for consumer in consumers]
         )
         infos = {c.partition: info for c, info in zip(consumers, answers, strict=True) if info}
-        self._count(lambda counts: _stand(counts, of, infos))
+        self._count(lambda counts: _count_consumers(counts, of, infos))
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
             stored, of = self._poison.stored, self._layout
-            counts.take(of)
+            counts.set_layout(of)
             counts.set_dead_letters({name: stored[name] for name in of.names if name in stored})
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
@@ -467,7 +467,7 @@ def _are_acked(layout: Layout, look: ServerView[str]) -> bool:
 
 def _count_dealt(counts: ReadCounts, dealt: Dealt, of: Layout) -> None:
     """Whose the messages are that the query was dealt, of these partitions."""
-    counts.take(of)
+    counts.set_layout(of)
     for name in of.names:
         counts.add_claims(name, [claim.deliveries for claim in dealt.mine.get(name, ())])
         counts.add_left(name, "open", len(dealt.theirs.get(name, ())))
@@ -478,13 +478,13 @@ def _count_batch(
     counts: ReadCounts, of: Layout, messages: Mapping[str, int], is_lost: bool
 ) -> None:
     """A batch of so many messages, by partition, begins, or was given up."""
-    counts.take(of)
+    counts.set_layout(of)
     there = {name: messages[name] for name in of.names if name in messages}
     counts.set_under_way({} if is_lost else there)
     counts.add_lost(there if is_lost else {})
 
 
-def _stand(
+def _count_consumers(
     counts: ReadCounts,
     of: Layout,
     infos: Mapping[str, ConsumerInfo],
@@ -494,7 +494,7 @@ def _stand(
     Counts at the shared consumers of these partitions: messages that nobody was dealt, those not
     acknowledged, and, if that is known now, those that wait for redelivery.
     """
-    counts.take(of)
+    counts.set_layout(of)
     there = {name: infos[name] for name in of.names if name in infos}
     awaiting = awaiting or {}
     counts.set_awaiting({name: awaiting[name] for name in there if name in awaiting})

@@ -70,7 +70,7 @@ class ClaimPulls:
         """The number of the last delivery, by place."""
         self.oldest_ns = math.inf
         """Time when the oldest message was stored, by the server's clock."""
-        self.doubted: list[SharedConsumer] = []
+        self.unanswered: list[SharedConsumer] = []
         """Consumers for which nobody answered: they may not be there any more."""
         self.open: dict[int, str] = {}
         """Pulls that may bring more: their places, by subscription."""
@@ -195,7 +195,7 @@ class ClaimPulls:
         if status in (Status.ENDED, Status.MOVED):
             return
         if status is Status.AWAY:
-            self.doubted.append(consumer)
+            self.unanswered.append(consumer)
             return
         raise ReadError(
             consumer.stream,

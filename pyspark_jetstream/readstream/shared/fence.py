@@ -173,7 +173,7 @@ class Fence:
             settled[partition] = replace(each, floors=floors)
         return replace(self, settled=settled, clock=clock, time=now)
 
-    def sorted(self, query: str, claims: Mapping[str, Iterable[Claim]]) -> Dealt:
+    def dealt_to(self, query: str, claims: Mapping[str, Iterable[Claim]]) -> Dealt:
         """The owners of the messages that the server dealt to a query."""
         dealt = Dealt({}, {}, {})
         for partition, taken in claims.items():

@@ -121,7 +121,7 @@ class GroupMember:
         claimed, of = dict(self.ahead.take()), self.ahead.consumers
         if claimed:
             self._streams.look_at_streams()  # before one that was made anew is claimed of
-            claimed = self.still(claimed, of)
+            claimed = self.drop_gone(claimed, of)
         maximum = self._budget.limit(self._maximum())
         is_full = 0 < maximum <= count(claimed)
         if is_full:
@@ -129,21 +129,24 @@ class GroupMember:
             self._go_ahead()
         if before is not None:
             self.settle(before)
-            claimed = self.still(claimed, of)
+            claimed = self.drop_gone(claimed, of)
         if is_full:
             return claimed
         waits = self._budget.left is None and not count(claimed)
-        more = self._kept(max(0, maximum - count(claimed)), WAIT_S if waits else 0)
-        claimed = {index: claimed.get(index, []) + taken for index, taken in more.items()}
+        more = self._claim_and_keep(max(0, maximum - count(claimed)), WAIT_S if waits else 0)
+        claimed = {p: claimed.get(p, []) + taken for p, taken in more.items()}
         self._budget.spend(count(claimed))
         if 0 < maximum <= count(claimed):
             self._go_ahead()
         return claimed
 
-    def still(
+    def drop_gone(
         self, claimed: dict[str, list[Claim]], of: Collection[SharedConsumer]
     ) -> dict[str, list[Claim]]:
-        """The claims of these consumers without those whose streams are no more."""
+        """
+        Drops claims `of` consumers whose streams are gone, and their heartbeats; the other claims.
+        From then on heartbeats keep to the shortest ack wait.
+        """
         there = set(self._claimant.consumers)
         gone = {consumer.partition for consumer in of if consumer not in there}
         if gone:
@@ -158,13 +161,13 @@ class GroupMember:
             for info in look.consumers.values()
         )
 
-    def _kept(self, limit: int, wait_s: float) -> dict[str, list[Claim]]:
-        """Claims now; goes on as long as all that is claimed is let go again."""
+    def _claim_and_keep(self, limit: int, wait_s: float) -> dict[str, list[Claim]]:
+        """Claims, and keeps what is claimed alive; again as long as all of it is let go."""
         while True:
             claimed = self._claimant.claim(limit, wait_s)
             kept = keep(self._client, self._claimant, claimed, self.heartbeats)
             if self._poison is not None:
-                self._poison.let_go(claimed, kept)
+                self._poison.discount(claimed, kept)
             if count(kept) or not count(claimed):
                 return kept
 
@@ -185,7 +188,7 @@ class GroupMember:
             maximum = min(maximum, messages_in(self._options.max_bytes, self._streams.infos))
         return maximum
 
-    def awaiting(self, look: ServerView[str]) -> dict[str, int]:
+    def awaiting_redelivery(self, look: ServerView[str]) -> dict[str, int]:
         """
         By partition, messages that wait for redelivery: those that somebody was dealt, and that are
         neither acknowledged nor held. Claims that others make ahead of their batches are among
@@ -195,14 +198,14 @@ class GroupMember:
         if batches is None:
             return {}
         held, unheld = self.heartbeats.held(), {}
-        for index, info in look.consumers.items():
-            consumer = self._claimant.by_partition[index]
+        for partition, info in look.consumers.items():
+            consumer = self._claimant.by_partition[partition]
             if info is not None:
                 created = look.streams[consumer.stream].created
                 open_ = info.num_ack_pending - len(held.get(consumer, ()))
-                if open_ != batches.of_others(index, created):
+                if open_ != batches.of_others(partition, created):
                     batches.look()
-                unheld[index] = max(0, open_ - batches.of_others(index, created))
+                unheld[partition] = max(0, open_ - batches.of_others(partition, created))
         return unheld
 
     # ── whose the messages are ───────────────────────────────────────────────────────────────
@@ -220,7 +223,7 @@ class GroupMember:
         Args:
             look: at streams and consumers, behind the claim.
         """
-        mine = {index: list(taken) for index, taken in claimed.items()}
+        mine = {partition: list(taken) for partition, taken in claimed.items()}
         if self.batches is None:
             return Dealt(mine, {}, {})
         self.batches.forget(self._streams.forgotten)
@@ -229,17 +232,17 @@ class GroupMember:
             before = replace(before, claims=claims)
         dealt = self.batches.plan(before, next_serial(before), claimed, look)
         dealt = dealt._replace(mine=mine | dealt.mine)
-        for index, sequences in dealt.settled.items():
-            ack(self._client, self._claimant.by_partition[index], sequences)
-        self._leave("open", dealt.theirs)
-        self._leave("committed", dealt.settled)
+        for partition, sequences in dealt.settled.items():
+            ack(self._client, self._claimant.by_partition[partition], sequences)
+        self._leave_to_others("open", dealt.theirs)
+        self._leave_to_others("committed", dealt.settled)
         if self._poison is not None:
-            self._poison.let_go(claimed, dealt.mine)
+            self._poison.discount(claimed, dealt.mine)
         return dealt
 
-    def _leave(self, reason: str, left: Mapping[str, Sequence[int]]) -> None:
-        for index, sequences in left.items():
-            consumer = self._claimant.by_partition[index]
+    def _leave_to_others(self, reason: str, left: Mapping[str, Sequence[int]]) -> None:
+        for partition, sequences in left.items():
+            consumer = self._claimant.by_partition[partition]
             self.heartbeats.release(consumer, sequences)
             logger.info(
                 "stream=%s consumer=%s: %d messages were dealt to this query and are in a batch of"
@@ -247,14 +250,14 @@ class GroupMember:
                 consumer.stream, consumer.name, len(sequences), reason,
             )  # fmt: skip
 
-    def without_poison(self, claimed: dict[str, list[Claim]]) -> dict[str, list[Claim]]:
-        """The claims without those that were delivered too often, which are dead letters now."""
+    def divert_poison(self, claimed: dict[str, list[Claim]]) -> dict[str, list[Claim]]:
+        """Makes dead letters of claims that were delivered too often; the other claims."""
         if self._poison is None:
             return claimed
-        kept = self._poison.removed(claimed, self._claimant.by_partition)
-        for index, taken in claimed.items():
-            gone = {claim.sequence for claim in taken} - {c.sequence for c in kept[index]}
-            self.heartbeats.release(self._claimant.by_partition[index], gone)
+        kept = self._poison.divert(claimed, self._claimant.by_partition)
+        for partition, taken in claimed.items():
+            gone = {claim.sequence for claim in taken} - {c.sequence for c in kept[partition]}
+            self.heartbeats.release(self._claimant.by_partition[partition], gone)
         return kept
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────
@@ -262,11 +265,11 @@ class GroupMember:
     def hold(self, upto: ClaimedOffset) -> None:
         """Keeps the claims of a batch that is run again."""
         consumers = self._claimant.by_partition
-        there = [index for index in upto.claims if self._holds(upto, index)]
-        for index in there:
-            ack(self._client, consumers[index], upto.sequences(index), IN_PROGRESS)
-        for index in there:
-            self.heartbeats.hold(consumers[index], upto.sequences(index))
+        there = [partition for partition in upto.claims if self._holds(upto, partition)]
+        for partition in there:
+            ack(self._client, consumers[partition], upto.sequences(partition), IN_PROGRESS)
+        for partition in there:
+            self.heartbeats.hold(consumers[partition], upto.sequences(partition))
 
     def settle(self, offset: ClaimedOffset) -> None:
         """
@@ -289,9 +292,10 @@ class GroupMember:
         self._streams.look_at_streams()  # an ack in another stream of that name is of another claim
         self.heartbeats.keep_only(self._claimant.consumers)
         settles = self.batches is None or self.batches.settles(offset)
-        for index in offset.claims:
-            consumer, sequences = self._claimant.by_partition[index], offset.sequences(index)
-            if settles and self._holds(offset, index):
+        for partition in offset.claims:
+            consumer = self._claimant.by_partition[partition]
+            sequences = offset.sequences(partition)
+            if settles and self._holds(offset, partition):
                 ack(self._client, consumer, sequences)
             if consumer.created == offset.streams.get(consumer.stream):
                 self.heartbeats.release(consumer, sequences)

@@ -148,13 +148,13 @@ class OpenBatches:
         """Whether a batch that Spark has committed is to be acknowledged."""
         return self._fence.settles(self.query, offset.serial)
 
-    def has_lost(self, offset: ClaimedOffset) -> bool:
+    def resume(self, offset: ClaimedOffset) -> bool:
         """
-        Whether a batch that is to run again was given up while the query was away. It is empty in
-        the record then, and runs without rows.
+        Takes up a batch that is to run again; whether it was given up while the query was away. It
+        is made empty in the record then, and runs without rows.
 
-        A batch that is not in the record was taken out of it by somebody else, and others may have
-        its messages, too: that is said, and it is noted again.
+        Where somebody else took the batch out of the record, it is noted again, with a warning:
+        others may have its messages, too.
         """
         self._read()
         if offset.claims and not self._fence.has(self.query, offset.serial):
@@ -203,7 +203,7 @@ class OpenBatches:
                 fence = fence.committed(self.query, before.serial, held)
             owners = fence.owners(self.query, sequences)
             fence = fence.voided(self._away(owners, now)) if owners else fence
-            dealt = fence.sorted(self.query, claimed)
+            dealt = fence.dealt_to(self.query, claimed)
             if any(dealt.mine.values()):
                 fence = fence.opened(self.query, serial, dealt.mine)
             return fence

@@ -48,10 +48,10 @@ class Poison:
         self._let_go: dict[str, Counter[int]] = {}
         """By partition and message: how often it was let go again before it was in any batch."""
 
-    def let_go(
+    def discount(
         self, claims: Mapping[str, Sequence[Claim]], kept: Mapping[str, Sequence[Claim]]
     ) -> None:
-        """Takes note that those of these claims that were not kept do not count as deliveries."""
+        """Notes deliveries that do not count: those of claims that were not kept."""
         for partition, claimed in claims.items():
             sequences = {claim.sequence for claim in kept[partition]}
             counts = self._let_go.setdefault(partition, Counter())
@@ -59,9 +59,8 @@ class Poison:
 
     def check(self, layout: Layout, infos: Mapping[str, StreamInfo]) -> None:
         """
-        Whether dead letters have a stream, and that it is none that the query reads.
-
-        Asked for one subject of each filter, or of each that a stream takes.
+        Checks that dead letters have a stream which the query does not read: for one subject of
+        each filter, or of each that a stream takes.
 
         Raises:
             OptionError: They do not.
@@ -87,11 +86,11 @@ class Poison:
                         " would come back",
                     )
 
-    def removed(
+    def divert(
         self, claims: Mapping[str, list[Claim]], consumers: Mapping[str, SharedConsumer]
     ) -> dict[str, list[Claim]]:
         """
-        The claims without those delivered too often, which are dead letters now.
+        Makes dead letters of claims that were delivered too often; the other claims.
 
         Raises:
             ApiError: The stream of dead letters refuses one; the message stays claimed.

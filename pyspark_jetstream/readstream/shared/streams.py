@@ -72,7 +72,7 @@ class SharedStreams:
         self._claimant = claimant
         self._fits = fits
         self._lost = lost
-        claimant.take(self._consumers())
+        claimant.set_consumers(self._consumers())
 
     def __repr__(self) -> str:
         return f"<SharedStreams {', '.join(self.infos)}>"
@@ -140,6 +140,7 @@ class SharedStreams:
         return self._amid_deletions(self._look)
 
     def look_at_streams(self) -> None:
+        """Looks at the streams alone; the consumers of those that came are joined."""
         self._amid_deletions(lambda: self._take_in(self._survey.look({}).streams))
 
     def _look(self) -> ServerView[str]:
@@ -173,7 +174,7 @@ class SharedStreams:
         anew = ", while the query ran; what was not read of the one of {} is gone"
         self.check_there(streams, known, anew)
         self.check_taken_back()
-        self._claimant.take(self._consumers())
+        self._claimant.set_consumers(self._consumers())
         if self._has_joined and self._known != self.created:
             self._join()
 
@@ -182,8 +183,8 @@ class SharedStreams:
         left = set(names)
         if self._survey.layout.is_several:
             self.infos = {name: info for name, info in self.infos.items() if name not in left}
-            self._survey.take(Layout.of_streams(self.infos))
-            self._claimant.take(self._consumers())
+            self._survey.set_layout(Layout.of_streams(self.infos))
+            self._claimant.set_consumers(self._consumers())
 
     def _may_join(self, name: str) -> bool:
         return self._survey.has_begun(self.infos[name])

@@ -235,7 +235,7 @@ class Ledger:
         """
         targets = list(targets)
         for _ in range(_MAX_TAKEOVERS):
-            look = self._whole(name, targets, look if look is None or look.is_fresh else None)
+            look = self._checked(name, targets, look if look is None or look.is_fresh else None)
             committed, last = look.committed, look.last
             done = committed.batch
             if done == name.batch:
@@ -265,13 +265,14 @@ class Ledger:
                 )
             before = streams_of(begun) if begun is not None else {}
             if committed.rewound:
-                before = {name: noted.before for name, noted in committed.streams.items()} | before
+                noted = committed.streams.items()
+                before = {stream: each.before for stream, each in noted} | before
             since = str(begun.get("begun", "")) if begun is not None else ""
             record = TaskRecord(
                 name,
                 os.urandom(6).hex(),
                 last.sequence if last is not None else 0,
-                self._with(before, targets, since),
+                self._with_targets(before, targets, since),
                 again=begun is not None or committed.rewound,
                 mapping=mapping,
                 committed=committed,
@@ -303,12 +304,12 @@ class Ledger:
         """
         targets = list(targets)
         if record.committed.loss(record.name.write, record.name.batch, targets) is not None:
-            self._whole(record.name, targets, None)
+            self._checked(record.name, targets, None)
         since = record.begun if record.again or late else ""
-        record.streams = self._with(record.streams, targets, since)
+        record.streams = self._with_targets(record.streams, targets, since)
         self._put(record)
 
-    def _with(
+    def _with_targets(
         self, noted: Mapping[str, Before], targets: Iterable[FoundStream], since: str
     ) -> dict[str, Before]:
         """
@@ -322,13 +323,13 @@ class Ledger:
         for target in targets:
             known = streams.get(target.name)
             if known is None:
-                streams[target.name] = self._at(target, since) if since else target.before
+                streams[target.name] = self._as_of(target, since) if since else target.before
             else:
                 kept = fewest(known.per_subject, target.per_subject)
                 streams[target.name] = known._replace(per_subject=kept)
         return streams
 
-    def _at(self, target: FoundStream, since: str) -> Before:
+    def _as_of(self, target: FoundStream, since: str) -> Before:
         """A stream as it was at a time; clocks of servers may differ a little."""
         at = parse_time(since) - _CLOCKS
         if parse_time(target.created) >= at:
@@ -340,7 +341,7 @@ class Ledger:
             return target.before
         return target.before._replace(end=min(first.sequence - 1, target.end))
 
-    def _whole(
+    def _checked(
         self, name: TaskName, targets: Iterable[FoundStream], look: LedgerLook | None
     ) -> LedgerLook:
         """
@@ -424,7 +425,7 @@ class Ledger:
             rewound = committed.loss(write, batch, ()) if committed.rewound else None
             if rewound is not None:
                 raise rewound
-            self._same(write, committed, targets)
+            self._check_ends(write, committed, targets)
             content = self._fitting(committed.followed_by(batch, targets, parking), counts)
             if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
                 raise _overtaken(write, batch)
@@ -466,7 +467,7 @@ class Ledger:
         if last is None or last.sequence != sequence:
             raise WriterFencedError("*", f"another drain sends the parked rows of query {write}")
 
-    def _same(self, write: str, committed: Committed, targets: Iterable[FoundStream]) -> None:
+    def _check_ends(self, write: str, committed: Committed, targets: Iterable[FoundStream]) -> None:
         """
         Raises:
             TakenBackError: Where a stream ended at the commit before another message stands now.

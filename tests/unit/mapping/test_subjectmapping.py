@@ -1,8 +1,8 @@
 """
-Mappings: which rule takes a subject, with which shares it goes where, and how that is explained.
+Mappings: which rule takes a subject, who decides where it goes, and how that is explained.
 
-What is expected was measured on nats-server 2.15.1; `live/test_mapping_server.py` compares with a
-running one.
+What is expected was measured on nats-server 2.15.1. That rows go where they go there, and with the
+same shares, is held against a running one (`live/test_mapping_server.py`).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def ids_of(count):
 def parked(one, throttle, *subjects, **fields):
     """The subjects of the rows that are parked."""
     batch = rows(*subjects, **fields)
-    mask = one.of(batch, throttle, NOW)
+    mask = one.mask(batch, throttle, NOW)
     return [] if mask is None else [s for s, m in zip(subjects, mask.to_pylist(), strict=True) if m]
 
 
@@ -78,7 +78,7 @@ def test_b27_what_is_parked_once_stays_so():
     may be stored, and does not.
     """
     one, throttle = parking(), throttled(("a", 5))
-    one.take(rows("a"))
+    one.put_aside(rows("a"))
     throttle.command(ThrottleProducer(9, Reason.TopicProduceQuotaExceeded, 0, "a"), NOW)
 
     assert parked(one, throttle, "a", "b") == ["a"]
@@ -153,10 +153,10 @@ def test_b27_a_row_that_is_too_large():
     large = rows("a", "b")
     one, throttle = parking(max_payload=4096), throttled(("a", 5))
 
-    assert one.of(large, throttle, NOW).to_pylist() == [False, False]
+    assert one.mask(large, throttle, NOW).to_pylist() == [False, False]
     assert parked(one, throttle, "a") == []
     with pytest.raises(RowError, match="throttle parked --drain"):
-        parking(["a"], max_payload=4096).of(large, throttle, NOW)
+        parking(["a"], max_payload=4096).mask(large, throttle, NOW)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_b27_rows_whose_headers_keep_them(line):
     """
     lines = [line + b"\r\nNats-Msg-Id: i-0\r\n", b"Nats-Msg-Id: i-1\r\n"]
     batch = rows("a", "b", lines=pa.array(lines, pa.binary()))
-    mask = parking().of(batch, throttled(("a", 5), ("b", 5)), NOW)
+    mask = parking().mask(batch, throttled(("a", 5), ("b", 5)), NOW)
 
     assert mask.to_pylist() == [False, True]
 
@@ -180,7 +180,7 @@ def test_b27_what_is_stored_of_a_row():
     or of several queries, may have one id, and are each stored.
     """
     batch = replace(built([ROW]), targets=pa.array([0], pa.int32()))
-    stored = parking().take(batch)
+    stored = parking().put_aside(batch)
     headers = read(stored)
 
     assert stored.subject.to_pylist() == [b"P.q1.a.b"]
@@ -200,5 +200,5 @@ def test_b27_what_a_drain_leaves():
     assert parked(one, throttled(), "a", "b") == []
     assert parked(one, throttled(("a", 5)), "a", "b", "a") == ["a", "a"]
     assert parked(one, throttled(), "a", "b") == ["a"]
-    assert one.take(rows("a", "b")) is None
+    assert one.put_aside(rows("a", "b")) is None
     assert [each.to_pylist() for each in one.rows] == [[0, 1]]

@@ -132,7 +132,7 @@ def test_streams_that_come_and_go():
     """
     counts = ReadCounts("q", "r", Layout.of_streams(["A", "B"]))
     counts.set_lag({"A": 5, "B": 7})
-    counts.take(Layout.of_streams(["B", "C"]))
+    counts.set_layout(Layout.of_streams(["B", "C"]))
     counts.set_lag({"B": 3})
 
     assert said(counts, "lag_messages") == {("q", "B", "0"): (3,)}
@@ -148,7 +148,7 @@ def test_more_streams_than_are_told_apart():
     """
     names = [f"a-tenant-with-a-name-{number}" for number in range(MAX_STREAMS + 3)]
     counts = ReadCounts("q", "r", Layout.of_streams(names[:-1]))
-    counts.take(Layout.of_streams(names))
+    counts.set_layout(Layout.of_streams(names))
     counts.set_lag(dict.fromkeys(names, 4))
     counts.set_under_way(dict.fromkeys(names, 4))
     rest = ("q", UNKNOWN, UNKNOWN)

@@ -152,7 +152,7 @@ class Model:
         for given_up in (set(), owners) if owners and world.voids else (set(),):
             voided = fence.voided(given_up)
             claims = {"0": [Claim(s, 1) for s in sorted(query.dealt)]}
-            dealt = voided.sorted(name, claims)
+            dealt = voided.dealt_to(name, claims)
             mine = frozenset(claim.sequence for claim in dealt.mine["0"])
             after = voided.opened(name, serial, dealt.mine) if mine else voided
             lost = {(each, voided.open[each].serial) for each in given_up}
@@ -348,8 +348,9 @@ def test_sequences_of_a_stream_that_is_no_more_say_nothing():
     anew = fence.after(2.0, {"0": AckFloor("t", "c2", 0)}, KEEP_S)
     claims = {"0": [Claim(5, 1), Claim(6, 1)]}
 
-    assert fence.sorted("b", claims).theirs == {"0": [5]} and fence.owners("b", {"0": {5}}) == {"a"}
-    assert anew.sorted("b", claims).mine == claims and not anew.owners("b", {"0": {5}})
+    assert fence.dealt_to("b", claims).theirs == {"0": [5]}
+    assert fence.owners("b", {"0": {5}}) == {"a"}
+    assert anew.dealt_to("b", claims).mine == claims and not anew.owners("b", {"0": {5}})
     assert 5 not in anew.committed("a", 0, {"0": HeldClaims("s", ((5, 5),))}).settled["0"]
 
 
@@ -400,7 +401,7 @@ def test_a_record_keeps_what_one_of_its_queries_does_not_read():
     read = read.opened("two", 0, {"B": [Claim(7, 1)]})
     back = Fence.from_bytes(read.to_bytes())
     assert back.open["one"] == fence.open["one"] and back.settled == fence.settled
-    assert back.sorted("one", {"B": [Claim(7, 1)]}).theirs == {"B": [7]}
+    assert back.dealt_to("one", {"B": [Claim(7, 1)]}).theirs == {"B": [7]}
 
 
 def test_time_in_which_others_plan_does_not_count():
