@@ -99,7 +99,7 @@ def partitions(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
 
 
 def requests(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Requests to JetStream's API a micro-batch over partitions, of which all have a new row."""
+    """Requests to JetStream's API a batch over partitions, of which all have a new row."""
     with _figure(path, 3.0) as axes:
         for kind in ("streams", "filters", "streams by pattern"):
             points = [
@@ -112,7 +112,7 @@ def requests(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("partitions (logarithmic)")
-        axes.set_ylabel("requests a micro-batch (logarithmic)")
+        axes.set_ylabel("requests a batch (logarithmic)")
         axes.legend()
 
 

@@ -78,15 +78,15 @@ _SECTIONS: Final = {
     "latency": (
         "Latency at the live end",
         "A row's latency counts from the server's time of a message to the end of the"
-        " micro-batch that holds it. Queries have trigger 0, two partitions, rows of 100 B, and"
-        " write into noop. Then follow the parts of a micro-batch by Spark's own progress; the"
+        " batch that holds it. Queries have trigger 0, two partitions, rows of 100 B, and"
+        " write into noop. Then follow the parts of a batch by Spark's own progress; the"
         " tasks run in *addBatch*. A start counts from the query's start, processes included,"
-        " until its first micro-batch is planned. *Spark alone* is the start of a query whose"
+        " until its first batch is planned. *Spark alone* is the start of a query whose"
         " source asks nobody.",
     ),
     "scale": (
         "Partitions and streams",
-        "The same rows of 100 B in one micro-batch over few and many partitions, each a stream."
+        "The same rows of 100 B in one batch over few and many partitions, each a stream."
         " One case reads ten times the `--rows` from two partitions in one go, to show the"
         " memory. `df.write` without ids writes into few and many streams. The last table"
         " counts, at the server, a query's requests to JetStream's API: idle, at the live end"
@@ -145,7 +145,8 @@ _SECTIONS: Final = {
         "Under pressure",
         "The publisher without Spark: rows of 100 B with ids, a PubAck for each. *Window*: the"
         " adaptive window beside fixed ones, on scripted servers with a simulated clock and on"
-        " real servers. A share is the part of the best window's rows/s on the same server."
+        " real servers. A share is the rows/s of a window, divided by those of the best window on"
+        " the same server."
         " *Isolation*: rows of others while some rows are paused or at a limit. *Receipts*: from"
         " an operator's command to the answer of a writer at full rate. *Priorities*: from the"
         " offer of a row until it is stored, on a server with room for 100.",
@@ -173,8 +174,8 @@ _SECTIONS: Final = {
     ),
     "mapping": (
         "Subject mapping",
-        "Nanoseconds a row over columns of 10,000 rows, whose subjects are all different or"
-        " 3,000 in random order.",
+        "Nanoseconds a row over columns of 10,000 rows: with 10,000 different subjects, or with"
+        " 3,000 different ones in random order.",
     ),
 }
 """The heading of each phase, and the facts that a reader needs."""
@@ -290,7 +291,7 @@ def _pictures(phase: str, found: Mapping[str, Any]) -> Iterator[tuple[str, str, 
         )
         yield (
             "requests.svg",
-            "requests to JetStream a micro-batch over partitions",
+            "requests to JetStream a batch over partitions",
             lambda path: pictures.requests(path, entries),
         )
     elif cases:

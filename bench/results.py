@@ -22,10 +22,10 @@ CPU: Final = "CPU-s/1M rows"
 MEMORY: Final = "MB"
 
 MEASURED_BY: Final = (
-    "rows/s of a streaming query is over its micro-batches (Spark's triggerExecution), of"
-    " everything else over the call. The column 'with start' adds the start of the query's"
-    " processes; the figures of raw and nats-py have no such start either. Memory is the peak"
-    " of the largest process of each kind."
+    "The rows/s of a streaming query are its rows divided by the time of its batches (Spark's"
+    " triggerExecution). All other rows/s are divided by the time of the whole call. The column"
+    " 'with start' adds the start of the query's processes; the figures of raw and nats-py have no"
+    " such start either. Memory is the peak of the largest process of each kind."
 )
 
 _MEMORY_ROLES: Final = {"worker": "worker", "jvm": "JVM", "source": "source runner"}

@@ -47,7 +47,7 @@ class Run:
     rows: int
     seconds: float
     """
-    Time of the work: of a streaming query Spark's triggerExecution over all micro-batches, else
+    Time of the work: of a streaming query Spark's triggerExecution over all batches, else
     the wall time of the call.
     """
     whole_s: float | None
@@ -174,7 +174,7 @@ class Spark:
         """
         Several `readStream`s of one consumer to noop, everything there is between them.
 
-        The time is from the beginning of the first micro-batch to the end of the last one.
+        The time is from the beginning of the first batch to the end of the last one.
         """
         running, seconds, usage = self._to_the_end(
             lambda: [self._start(options, {"availableNow": True}) for _ in range(queries)], rows
@@ -239,7 +239,7 @@ class Spark:
 
     @contextmanager
     def following(self, options: Mapping[str, Any]) -> Iterator[StreamingQuery]:
-        """A `readStream` to noop that runs one micro-batch after another; stopped in the end."""
+        """A `readStream` to noop that runs one batch after another; stopped in the end."""
         query = self._start(options, {"processingTime": "0 seconds"})
         try:
             yield query
@@ -332,7 +332,7 @@ def _register_discard(session: SparkSession) -> str:
 
 def wait_for(query: StreamingQuery, ends: list[int]) -> None:
     """
-    Returns when a micro-batch that ends at these sequences is done.
+    Returns when a batch that ends at these sequences is done.
 
     Raises:
         RuntimeError: The query ended.

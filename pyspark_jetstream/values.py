@@ -296,6 +296,19 @@ def filters(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(subject_filter(word) for word in words))
 
 
+def key_filters(value: str) -> tuple[str, ...]:
+    """Filters of a bucket's keys; no key has a `*` or a `>`."""
+    found = filters(value)
+    for filter_ in found:
+        if any(len(token) > 1 and {"*", ">"} & set(token) for token in filter_.split(".")):
+            raise ValueError(
+                f"'{filter_}' matches no key: '*' stands for a whole token ('user.*'), never for a"
+                " part of one. To select keys by how they begin, read all of them, and filter the"
+                " column key"
+            )
+    return found
+
+
 def _is_bracketed(value: str) -> bool:
     """Whether it is a filter such as `[eu].>`, and no list."""
     return value.strip().startswith("[") and "," not in value and '"' not in value

@@ -4,7 +4,7 @@ What a query asks JetStream of how many partitions: idle, at the live end, and i
 Partitions are streams of one number, filters of one stream, or streams that a pattern finds.
 
 Requests are counted at the server. At the live end a round is one message to each partition, or to
-one of four, and the micro-batches that read them; the query has nothing to do in between.
+one of four, and the batches that read them; the query has nothing to do in between.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _Seen(NamedTuple):
     name: str
     asked: Counter[str]
     over: float
-    """In so many seconds of a query that is idle, else micro-batches."""
+    """In so many seconds of a query that is idle, else batches."""
     unit: str
     busy: int
-    """Partitions that had messages, a micro-batch."""
+    """Partitions that had messages, a batch."""
     cpu: str
     connections: int
 
@@ -141,7 +141,7 @@ class _Query:
         wait_for(self._query, ends)
 
     def batches(self) -> int:
-        """How many micro-batches with rows there were."""
+        """How many batches with rows there were."""
         return sum(1 for each in self._query.recentProgress if each.numInputRows)
 
 
@@ -177,7 +177,7 @@ def _follow(
             asked = api.taken()
             clients, over = connections(monitor_url) - others, query.batches() - done
             cpu = str(sampler.usage)
-            yield _Seen(name, asked, over, "micro-batch", len(busy), cpu, clients)
+            yield _Seen(name, asked, over, "batch", len(busy), cpu, clients)
         time.sleep(1.0)
         api.taken()
         began = time.monotonic()
@@ -192,4 +192,4 @@ def _follow(
             query.catch_up()
         asked = api.taken()
         clients, over = connections(monitor_url) - others, query.batches() - done
-        yield _Seen("backlog", asked, over, "micro-batch", len(every), str(sampler.usage), clients)
+        yield _Seen("backlog", asked, over, "batch", len(every), str(sampler.usage), clients)

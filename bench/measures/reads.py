@@ -72,7 +72,7 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
         yield _direct(spark, references, STREAMS, rows)
         yield Case(
             f"read streams layout, auto, {_A_TRIGGER:,} a trigger",
-            "what a micro-batch costs beside its rows",
+            "what a batch costs beside its rows",
             lambda: spark.read_stream(limited, rows),
             {SPARK_ALONE: lambda: spark.read_alone(len(STREAMS.lanes), rows, _SIZE, _A_TRIGGER)},
         )
@@ -141,7 +141,7 @@ def _live(spark: Spark, streams: Streams, references: References, layout: Layout
                 seconds = time.monotonic() - producer.started
                 after = query.lastProgress
         batches = after.batchId - before.batchId if before and after else 0
-        note = f"{produced_note(produced)}, {batches} micro-batches"
+        note = f"{produced_note(produced)}, {batches} batches"
         return Run(rows, seconds, None, sampler.usage, note)
 
     def raw() -> Outcome:

@@ -1,11 +1,11 @@
 """
 How long a row takes at the live end: from the server's clock of its message to the end of the
-micro-batch that holds it, at rates from one a second up.
+batch that holds it, at rates from one a second up.
 
-Both clocks are this machine's. The query writes to noop and begins a micro-batch as soon as the one
-before is done; nothing but its progress is looked at while it runs. Which rows a micro-batch held
+Both clocks are this machine's. The query writes to noop and begins a batch as soon as the one
+before is done; nothing but its progress is looked at while it runs. Which rows a batch held
 and when they were stored is read afterwards. Beside it, what the progress says of the parts of a
-micro-batch at one of the rates, and how long a query takes from its start to its first one.
+batch at one of the rates, and how long a query takes from its start to its first one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WARM_RATE: Final = 2_000
 """At which a query runs before, without a clock."""
 
 _SHOWN: Final = 200
-"""The rate of which the parts of a micro-batch are shown."""
+"""The rate of which the parts of a batch are shown."""
 
 _PARTS: Final = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 """As Spark's progress calls them, in their order."""
@@ -55,7 +55,7 @@ _LAYOUT: Final = Layout(
 
 
 class _Batch(NamedTuple):
-    """A micro-batch: behind which sequences, up to which, and when it ended (seconds)."""
+    """A batch: behind which sequences, up to which, and when it ended (seconds)."""
 
     after: Sequence[int]
     last: Sequence[int]
@@ -66,11 +66,11 @@ class _Seen(NamedTuple):
     """What one query showed; milliseconds."""
 
     rows: list[float]
-    """From stored to the end of its micro-batch, of each row published while the query ran."""
+    """From stored to the end of its batch, of each row published while the query ran."""
     start: float
-    """From the query's start until its first micro-batch was planned."""
+    """From the query's start until its first batch was planned."""
     parts: dict[str, list[float]]
-    """Of each micro-batch with rows, by part."""
+    """Of each batch with rows, by part."""
 
 
 def part(spark: Spark, streams: Streams, seconds: float) -> Part:
@@ -79,14 +79,13 @@ def part(spark: Spark, streams: Streams, seconds: float) -> Part:
     seen = {rate: _follow(spark, streams, rate, seconds) for rate in RATES}
     series = [Times(f"row, {rate:,}/s", each.rows) for rate, each in seen.items()]
     series += [
-        Times(f"a micro-batch at {_SHOWN}/s, {name}", times)
-        for name, times in seen[_SHOWN].parts.items()
+        Times(f"a batch at {_SHOWN}/s, {name}", times) for name, times in seen[_SHOWN].parts.items()
     ]
     starts = [each.start for each in seen.values()]
     series.append(Times("start to first batch planned", starts))
     alone = [_start_alone(spark) for _ in range(len(starts))]
     series.append(Times("start to first batch planned, Spark alone", alone))
-    return of_times("from stored to the end of its micro-batch", series, beside_first=False)
+    return of_times("from stored to the end of its batch", series, beside_first=False)
 
 
 def _follow(spark: Spark, streams: Streams, rate: int, seconds: float) -> _Seen:
@@ -135,12 +134,12 @@ def _start_alone(spark: Spark) -> float:
     """Milliseconds from the start of a query whose source asks nobody until it is planned."""
     began = time.time()
     with spark.following_alone(len(_LAYOUT.lanes), len(_LAYOUT.lanes), _SIZE) as query:
-        until(lambda: query.lastProgress, _WARM_TIMEOUT_S, "a micro-batch")
+        until(lambda: query.lastProgress, _WARM_TIMEOUT_S, "a batch")
         return (_planned(query.recentProgress[0]) - began) * 1e3
 
 
 def _planned(progress: Any) -> float:
-    """When a micro-batch was planned, and had yet to run (seconds)."""
+    """When a batch was planned, and had yet to run (seconds)."""
     took = progress.durationMs
     before_ms = took["triggerExecution"] - took.get("addBatch", 0) - took.get("commitOffsets", 0)
     return datetime.fromisoformat(progress.timestamp).timestamp() + float(before_ms) / 1e3
@@ -159,7 +158,7 @@ def _batches(progress: Sequence[Any]) -> Iterator[_Batch]:
 
 
 def _of(rows: pa.Table, batch: _Batch) -> Iterator[float]:
-    """Milliseconds of the rows of a micro-batch."""
+    """Milliseconds of the rows of a batch."""
     for number, (after, last) in enumerate(zip(batch.after, batch.last, strict=True)):
         mine = rows.filter(
             (pc.field("partition") == number)

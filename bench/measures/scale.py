@@ -24,11 +24,11 @@ _SHARE: Final = 0.4
 """Of the rows that are asked for: a batch of 400,000 with a million."""
 
 _DEEP: Final = 10
-"""So many times the rows that are asked for in one micro-batch, for what memory it takes."""
+"""So many times the rows that are asked for in one batch, for what memory it takes."""
 
 
 def scale_cases(spark: Spark, streams: Streams) -> Iterator[Case]:
-    """One micro-batch from so many partitions; one write into so many streams."""
+    """One batch from so many partitions; one write into so many streams."""
     rows = max(max(PARTITIONS), int(streams.flights.rows * _SHARE))
     spark.read_alone(max(PARTITIONS), rows, _SIZE)  # the first one takes longer
     for count in PARTITIONS:

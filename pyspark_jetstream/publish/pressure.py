@@ -70,8 +70,7 @@ PRESSURE_OPTIONS: Final = table(
         " may publish there can stop the write. With `none` nobody can."),
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
         "Longest time that a paused row waits. With `0` the pause counts against"
-        " `publishTimeout`. If the pause will last longer than the rest of `publishTimeout`, the"
-        " task fails without waiting."),
+        " `publishTimeout`: if the pause ends later than that, the task fails at once."),
     Option("throttleParkStream", "park_stream", value_of.stream_name, "",
         "Stream in which rows of paused subjects wait, so that the batch ends and other rows go"
         " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"

@@ -1,5 +1,5 @@
 """
-The plan of one micro-batch: its end, the messages of each partition, the way each is read, and the
+The plan of one batch: its end, the messages of each partition, the way each is read, and the
 tasks that read them.
 
 Asks the server through `survey`, decides with `planning`. The offsets alone decide which tasks

@@ -77,6 +77,7 @@ TYPES = {
     "partition_subject": "filter",
     "one_filter": "filter",
     "filters": "filters",
+    "key_filters": "filters",
     "disjoint_filters": "filters",
     "stream_subjects": "filters",
     "header_value": "name=value",

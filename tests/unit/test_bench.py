@@ -84,7 +84,7 @@ def test_benchmarks_write_their_results(tmp_path, phase, cases, references):
         assert entry["ratio"] == pytest.approx(expected, rel=1e-3 + rounded, abs=1e-3)
     others = [entry for entry in entries if entry not in rates]
     assert {entry["unit"] for entry in rates} <= {"rows/s"}
-    counts = {"requests a second", "requests a micro-batch", "connections"}
+    counts = {"requests a second", "requests a batch", "connections"}
     assert {entry["unit"] for entry in others} <= {"rows/s", "CPU-s/1M rows", "MB", *counts}
     assert all(entry["reference"] is entry["ratio"] is None for entry in others)
 
@@ -162,7 +162,7 @@ def test_the_latency_of_rows_is_measured_over_rates(tmp_path):
     rates = ("1", "200", "2,000", "20,000")
     parts = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
     series = [f"row, {rate}/s" for rate in rates]
-    series += [f"a micro-batch at 200/s, {part}" for part in parts]
+    series += [f"a batch at 200/s, {part}" for part in parts]
     series += ["start to first batch planned", "start to first batch planned, Spark alone"]
     names = [f"{of}: {each}" for of in series for each in ("p50", "p99", "max")]
     assert [entry["name"] for entry in entries] == names

@@ -11,7 +11,7 @@ import pytest
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_read, parse_stream
 
-from ..kits.options import parse, refused
+from ..kits.options import PARSERS, parse, refused
 
 
 @pytest.mark.parametrize("parser", [parse_stream, parse_read], ids=["stream", "range"])
@@ -63,6 +63,19 @@ def test_subject_takes_several_filters(kind, text, filters):
     Each is a partition, in their order; what another one covers is none.
     """
     assert parse(kind, {"subject": text}).subjects == filters
+
+
+@pytest.mark.parametrize("kind", ["stream", "range"])
+@pytest.mark.parametrize("text", ["J*", "user.*, a.b>"])
+def test_a_wildcard_of_keys_is_a_whole_token(kind, text):
+    """
+    A filter that no key of a bucket can match is an error, and no read without rows.
+    """
+    with pytest.raises(OptionError) as caught:
+        PARSERS[kind]({"bucket": "B", "keys": text})
+
+    assert caught.value.option == "keys"
+    assert "matches no key" in caught.value.reason
 
 
 @pytest.mark.parametrize("kind", ["stream", "range"])

@@ -92,6 +92,7 @@ def test_which_one_of_a_pair_is_missing():
     (lease,) = lease_states(messages, NOW)
     (waited,) = lease_states(messages | {"S.a.waits.b": waiting(B, 99.0)}, NOW)
     (known,) = lease_states({key: messages[key] for key in ("S.a", "S.a.waits.a")}, NOW)
+    both = {"S.a": messages["S.a"], "S.a.waits.b": waiting(B, 99.0)}
 
     assert lease.notes == (
         "nobody waits to take its place; query c3 'flights' (host h3, process 3) did, up to"
@@ -100,6 +101,10 @@ def test_which_one_of_a_pair_is_missing():
     assert waited.notes == lease.notes
     assert known.notes == (
         "nobody waits to take its place; query b (host h2, process 2) read before",
+    )
+    assert lease_states(both, NOW)[0].notes == (
+        "nobody waits to take its place; query b (host h2, process 2) did, up to"
+        " 2026-05-01T11:58:21Z, and it read before the query that reads now",
     )
     assert record.taken(A, 30.0).before == record.before, "a run over the same checkpoint"
 
