@@ -66,6 +66,8 @@ class Slice:
     """What becomes of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
     mark: Mark | None = field(default=None, kw_only=True)
     """The stream as the plan saw it; None where nobody minds whether it is another one since."""
+    copy_of: str | None = field(default=None, kw_only=True)
+    """The stream that `stream` is a mirror of, which is read in its place (`readFrom`)."""
 
 
 @dataclass(frozen=True, slots=True)

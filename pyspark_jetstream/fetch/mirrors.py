@@ -162,17 +162,20 @@ def mirror_to_read(js: JetStream, origin: StreamInfo, name: str) -> StreamInfo:
 def lack_of(
     js: JetStream, mirror: StreamInfo, origin: StreamInfo, start: int, end: int
 ) -> str | None:
-    """What of (start, end] the mirror lacks and its origin has; None if it has all of that."""
+    """What of (start, end] the mirror lacks and its origin has, for an error; None if nothing."""
     begin = max(start + 1, origin.first_seq)
     before = range(begin, min(mirror.first_seq, end + 1))
     if not before and not mirror.num_deleted:
         return None
     if max(mirror.num_deleted, origin.num_deleted) > _DELETED:
-        return f"has more than {_DELETED:,} gaps, or the stream has; nobody can compare them"
+        lack = f"has more than {_DELETED:,} gaps, or the stream has; nobody can compare them"
+        return f"mirror '{mirror.name}' {lack}; read without readFrom"
     deleted = frozenset(js.deleted(origin.name) if origin.num_deleted else ())
     missing = chain(before, js.deleted(mirror.name) if mirror.num_deleted else ())
     first = next((s for s in missing if begin <= s <= end and s not in deleted), None)
-    return None if first is None else f"lacks the message with sequence {first}"
+    if first is None:
+        return None
+    return f"mirror '{mirror.name}' lacks the message with sequence {first}; read without readFrom"
 
 
 def _is_plain(mirror: StreamInfo, origin: StreamInfo) -> bool:

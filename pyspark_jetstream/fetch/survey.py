@@ -529,7 +529,7 @@ class Survey:
             for name, sequence in zip(names.to_pylist(), sequences.to_pylist(), strict=True):
                 parts = subjects.tokens(subjects.raw(name))
                 of = [] if "" in parts else [shape.filter(parts) for shape in shapes]
-                for filter_ in [None, *of]:
+                for filter_ in {None, *of}:
                     if filter_ in found:
                         found[filter_].append(sequence)
         for at in open_:

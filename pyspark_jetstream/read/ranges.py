@@ -66,30 +66,32 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
             starts = tuple(self._first(survey.layout, infos, starts))
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
-            if options.read_from is not None:
-                origin, bounds = infos[options.stream], (min(starts), max(ends))
-                mirror = self._mirror(survey.js, origin, options.read_from, *bounds)
-                layout = survey.layout.in_stream(mirror.name)
-                survey, infos = Survey(client, options), {mirror.name: mirror}
-                survey.set_layout(layout)
-            return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
+            if options.read_from is None:
+                return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
+            mirror = mirror_to_read(survey.js, infos[options.stream], options.read_from)
+            check_direct(mirror, "readFrom")
+            layout = survey.layout.in_stream(mirror.name)
+            survey = Survey(client, options)
+            survey.set_layout(layout)
+            infos = {mirror.name: mirror}
+            tasks = self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
+            self._check_mirror(survey.js, mirror.name, min(starts), max(ends))
+            return tasks
 
-    def _mirror(
-        self, js: JetStream, origin: StreamInfo, name: str, start: int, end: int
-    ) -> StreamInfo:
+    def _check_mirror(self, js: JetStream, name: str, start: int, end: int) -> None:
         """
-        The mirror that has the messages of (start, end] for this read.
+        Accepts a mirror that has the messages of (start, end]. What it loses from now on the tasks
+        miss, because the messages are counted.
 
         Raises:
             DataLossError: It has not all of them.
         """
-        mirror = mirror_to_read(js, origin, name)
-        check_direct(mirror, "readFrom")
+        options = self._options
+        mirror, origin = js.stream_infos_now([name, options.stream])
+        assert mirror is not None and origin is not None
         lack = lack_of(js, mirror, origin, start, end)
         if lack is not None:
-            what = f"mirror '{mirror.name}' {lack}; read without readFrom"
-            report_loss(DataLossError(origin.name, 0, what), self._options.fail_on_data_loss)
-        return mirror
+            report_loss(DataLossError(origin.name, 0, lack), options.fail_on_data_loss)
 
     def _check_order(self, layout: Layout, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options
@@ -189,6 +191,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
                 fail_on_data_loss=options.fail_on_data_loss,
                 mark=infos[span.stream].mark,
                 on_invalid_subject=options.on_invalid_subject,
+                copy_of=options.stream if options.read_from is not None else None,
                 layout=part,
             )
             for (_, span, count, by_server), (part, number) in zip(targets, parts, strict=True)

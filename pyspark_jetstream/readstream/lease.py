@@ -70,11 +70,12 @@ class Lease:
         owner: Owner,
         consumer: str,
         lease_s: float,
-        check_first: Callable[[], None] = lambda: None,
+        check_first: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """
         Args:
-            check_first: raises `OptionError` if this query may not take a lease that never was.
+            check_first: raises `OptionError` if this query may not take the lease of another one,
+                or (False) one that never was.
         """
         self._client = Client(options)
         self._check_first = check_first
@@ -230,8 +231,8 @@ class Lease:
             self._notify(now)
         if wanted is None:
             return
-        if not sequence:
-            self._check_first()
+        if before is None or before.owner.query != view.owner.query:
+            self._check_first(bool(sequence))
         stored = self._store(wanted, sequence)
         if stored is None:
             return  # another one was faster
@@ -329,7 +330,7 @@ class Standby:
         self,
         options: SourceOptions,
         owner_of: Callable[[str], Owner],
-        check_first: Callable[[Offset], None],
+        check_first: Callable[[Offset, bool], None],
     ) -> None:
         self._options = options
         self._owner_of = owner_of

@@ -145,7 +145,9 @@ class RangeDriver(Driver):
             from .lease import Standby
 
             self._turn = Standby(
-                options, self._durables.owner, lambda own: self._durables.check_unread(own)
+                options,
+                self._durables.owner,
+                lambda own, was: self._durables.check_last_reader(own, was),
             )
         self._end = _RunEnd(options, len(self._layout))
         self._origin: Offset | None = None

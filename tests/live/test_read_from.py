@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pyspark_jetstream.errors import DataLossError, OptionError, ReadTimeoutError
@@ -147,3 +149,20 @@ def test_which_mirror(nats_server, js, origin):
         reading(nats_server, origin, readFrom=f"{origin}-c").partitions()
     found = sequences(reading(nats_server, origin, readFrom=f"{origin}-b"))
     assert found == list(range(1, COUNT + 1))
+
+
+@pytest.mark.parametrize("how", ["limit", "deleted"])
+def test_a_mirror_that_forgets_after_the_plan(nats_server, js, origin, how):
+    """What the mirror loses after the plan, and the stream still has, is an error of the task."""
+    copy = mirror(js, origin, f"{origin}-copy")
+    reader = reading(nats_server, origin, readFrom=copy)
+    tasks = reader.partitions()
+    if how == "deleted":
+        js.delete_messages(copy, [7, 8])
+    else:
+        config = js.stream_info(copy).config | {"max_msgs_per_subject": 1}
+        js.client.request(f"{js.prefix}.STREAM.UPDATE.{copy}", json.dumps(config).encode())
+    assert js.stream_info(copy).messages < js.stream_info(origin).messages == COUNT
+    with pytest.raises(DataLossError, match=f"mirror '{copy}' lacks the message with sequence"):
+        for task in tasks:
+            list(reader.read(task))

@@ -709,6 +709,50 @@ def test_one_that_is_new_is_not_the_first_to_read(js, new_stream, publish, query
     assert until_it_reads(query(stream=stream)) == list(range(1, 16))
 
 
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["removed", "left"])
+def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, is_deleted):
+    """
+    A query had a standby, then none, and is to have one again: the new one is not the first to
+    read, whether the lease of then was removed or not.
+    """
+    stream = new_stream()
+    first = query(stream=stream)
+    first.batch()
+    publish([(f"{stream}.x", b"x")] * 5)
+    assert until_it_reads(first) == [1, 2, 3, 4, 5]
+    first.commit()
+    first.stop()
+    if is_deleted:
+        js.publish(f"$KV.{BUCKET}.{stream}.hot", b"", [("KV-Operation", "DEL")])
+    alone = query(start=first.at, stream=stream, standby="false")
+    publish([(f"{stream}.x", b"x")] * 5)
+    assert until_it_reads(alone) == [6, 7, 8, 9, 10]
+    alone.commit()
+    alone.stop()
+    with pytest.raises(OptionError, match="Start that query first"):
+        query(stream=stream).batch()
+
+
+def test_one_that_has_read_less_after_the_bucket_was_lost(js, new_stream, publish, query):
+    """Who has read less than the last reader is not the first to read, either."""
+    stream = new_stream()
+    first = query(stream=stream)
+    first.batch()
+    publish([(f"{stream}.x", b"x")] * 5)
+    assert until_it_reads(first) == [1, 2, 3, 4, 5]
+    first.commit()
+    first.stop()
+    second = query(stream=stream)
+    publish([(f"{stream}.x", b"x")] * 5)
+    while 10 not in second.sequences:
+        until_it_reads(second)
+    second.commit()
+    second.stop()
+    js.purge(f"KV_{BUCKET}", f"$KV.{BUCKET}.{stream}.>", 1 << 60)
+    with pytest.raises(OptionError, match="Start that query first"):
+        query(start=first.at, stream=stream).batch()
+
+
 def test_what_is_refused(js, new_stream, publish, query):
     """
     A standby without a consumer's name, beside a query of another layout, or

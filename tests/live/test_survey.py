@@ -14,7 +14,9 @@ from pyspark_jetstream.fetch import directget
 from pyspark_jetstream.fetch.survey import Span, Survey
 from pyspark_jetstream.options import parse_read
 
+from ..kits.pins import Query
 from ..kits.seeds import fresh
+from .test_strangers import hpub
 
 SEEDS = [1, 2, *fresh(__name__)]
 """The last one is new in every run; a failing test shows it in its name."""
@@ -392,3 +394,28 @@ def test_consumers_of_attempts_own_are_tried_on_all_streams_at_one_time(
     assert trips == 2
     assert list(refused.values()) == [True, True, False]
     assert left == [[], [], ["other"]]
+
+
+@pytest.mark.parametrize(
+    ("subject", "filters"),
+    [("b.*.c", ["b.*.c", "b.z.d"]), ("b.>", ["b.>", "c.d"]), ("b.*.c", ["b.*.*", "b.*", "b.x.c"])],
+)
+def test_a_subject_that_is_also_a_filter(js, new_stream, subject, filters):
+    """A server stores messages on subjects with wildcards; each of them counts once."""
+    stream = new_stream()
+    hpub(js, [(f"{stream}.{subject}".encode(), b"NATS/1.0\r\n\r\n", b"1")])
+    asked = survey(js, stream)
+    spans = [Span(stream, f"{stream}.{each}", 0, 1) for each in filters]
+    assert asked.counts(spans, asked.streams())[0] == 1
+
+
+def test_a_work_queue_with_a_subject_that_is_a_filter(nats_server, js, new_stream):
+    """Such a message is there once, so nothing is lost."""
+    stream = new_stream(retention="workqueue")
+    names = ["b.x.c", "b.z.d", "b.*.c", "b.z.d"]
+    hpub(js, [(f"{stream}.{each}".encode(), b"NATS/1.0\r\n\r\n", b"1") for each in names])
+    js.delete_messages(stream, [2])
+    query = Query(nats_server, stream=stream, subject=f"{stream}.b.*.c,{stream}.b.z.d")
+    found = query.batch()
+    query.stop()
+    assert sorted(found) == [1, 3, 4]

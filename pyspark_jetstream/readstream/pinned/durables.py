@@ -160,29 +160,32 @@ class Durables:
         name = self._options.query_name or self._neighbours.query_name
         return Owner(query, self._host, os.getpid(), self._inbox, self._options.standby, name)
 
-    def check_unread(self, start: Offset) -> None:
+    def check_last_reader(self, start: Offset, was: bool) -> None:
         """
-        Accepts that a query which has read nothing becomes the first of several to read.
+        Accepts that a query takes the lease: nobody else has read by the consumers without one.
+
+        Args:
+            was: whether there was a lease: who read under it noted there how far.
 
         Raises:
-            OptionError: Another query has read by the consumers, which is to go on first.
+            OptionError: Another query has read by them, which is to go on first.
         """
-        if start.sequences != start.base or start.resumed:
-            return
         names = [(p.stream, f"{start.consumer}-{p.index}") for p in start.layout or self._layout]
         infos = self._js.consumer_infos(names)
         for (stream, name), info in zip(names, infos, strict=True):
             other = Owner.of(info.config) if info is not None else None
-            if other is not None and other.query not in ("", start.query):
+            if other is None or (was and other.standby):
+                continue
+            if other.query not in ("", start.query):
                 inspected = self._options.connection.command("pyspark-jetstream inspect")
                 removed = self._options.connection.command(f"nats consumer rm {stream} {name}")
                 raise OptionError(
                     "standby",
-                    f"this query has read nothing, and consumer '{name}' is that of {other}, which"
-                    " has no lease yet. Start that query first, over its checkpoint and with"
-                    f" standby=true; start this one when {inspected} shows who reads. If that"
-                    f" query is not to go on, delete its consumers ({removed}): then this one"
-                    " begins at startingOffsets",
+                    f"consumer '{name}' is that of {other}, and no lease says how far that query"
+                    " has read. Start that query first, over its checkpoint and with standby=true;"
+                    f" start this one when {inspected} shows who reads. If that query is not to go"
+                    f" on, delete its consumers ({removed}): then this one goes on where its own"
+                    " checkpoint is, or begins at startingOffsets",
                 )
 
     def prepare(
