@@ -300,13 +300,28 @@ def key_filters(value: str) -> tuple[str, ...]:
     """Filters of a bucket's keys; no key has a `*` or a `>`."""
     found = filters(value)
     for filter_ in found:
-        if any(len(token) > 1 and {"*", ">"} & set(token) for token in filter_.split(".")):
+        if _is_partial(filter_):
             raise ValueError(
                 f"'{filter_}' matches no key: '*' stands for a whole token ('user.*'), never for a"
                 " part of one. To select keys by how they begin, read all of them, and filter the"
                 " column key"
             )
     return found
+
+
+def whole_filter(value: str) -> str:
+    """A filter that people give for subjects which they have in mind: each wildcard is a token."""
+    found = subject_filter(value)
+    if _is_partial(found):
+        raise ValueError(
+            f"'{found}' has a wildcard inside a token: '*' stands for a whole token ('orders.*'),"
+            " never for a part of one"
+        )
+    return found
+
+
+def _is_partial(filter_: str) -> bool:
+    return any(len(token) > 1 and {"*", ">"} & set(token) for token in filter_.split("."))
 
 
 def _is_bracketed(value: str) -> bool:

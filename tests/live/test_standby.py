@@ -733,6 +733,31 @@ def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, 
         query(stream=stream).batch()
 
 
+def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
+    """
+    A standby has taken over. The first query, started again without `standby`, would read once more
+    what the other one has read: it is refused. The query that read last goes on without.
+    """
+    stream = new_stream()
+    first = query(stream=stream)
+    first.batch()
+    publish([(f"{stream}.x", b"x")] * 5)
+    assert until_it_reads(first) == [1, 2, 3, 4, 5]
+    first.commit()
+    first.stop()
+    second = query(stream=stream)
+    publish([(f"{stream}.x", b"x")] * 5)
+    while 10 not in second.sequences:
+        until_it_reads(second)
+    second.commit()
+    second.stop()
+    with pytest.raises(OptionError, match="which read with standby=true: only the lease says"):
+        query(start=first.at, stream=stream, standby="false").batch()
+    publish([(f"{stream}.x", b"x")] * 5)
+    alone = query(start=second.at, stream=stream, standby="false")
+    assert until_it_reads(alone) == [11, 12, 13, 14, 15]
+
+
 def test_one_that_has_read_less_after_the_bucket_was_lost(js, new_stream, publish, query):
     """Who has read less than the last reader is not the first to read, either."""
     stream = new_stream()

@@ -52,7 +52,7 @@ from pyspark_jetstream.operations.throttled import throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
-from pyspark_jetstream.values import duration, publish_subject, subject_filter
+from pyspark_jetstream.values import duration, publish_subject, whole_filter
 
 from .program import Parser, argument, client_of, connected, connection_of, connection_words
 from .progress import living
@@ -478,7 +478,7 @@ def _wait(parser: Parser, seconds: float) -> None:
 
 
 def _subject(parser: Parser) -> None:
-    parser.add_argument("--subject", type=argument(subject_filter), required=True, metavar="FILTER",
+    parser.add_argument("--subject", type=argument(whole_filter), required=True, metavar="FILTER",
         help="filter of destination subjects: 'orders.*'")  # fmt: skip
 
 

@@ -99,7 +99,8 @@ def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[
     for key, message in messages.items():
         stream, consumer, *waiting = key.split(".")
         if not waiting:
-            held[stream, consumer] = message
+            if message.data:  # else it was removed
+                held[stream, consumer] = message
             continue
         with suppress(OffsetError):  # nobody waits by this
             said = LeaseRecord.from_bytes(message.data)
@@ -160,7 +161,7 @@ def _lease(
 ) -> LeaseState:
     stream = token.replace("=", "{partition}") if token != SEVERAL else "several streams"
     waiting = tuple(sorted(waits, key=lambda each: each.query))
-    if message is None or not message.data:
+    if message is None:
         return LeaseState(stream, consumer, waiting=waiting)
     try:
         record = LeaseRecord.from_bytes(message.data)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...client.connection import Client
 from ...client.inboxes import is_inbox
 from ...client.info import ConsumerInfo
-from ...errors import ForeignClientError, JetStreamError
+from ...errors import ForeignClientError, JetStreamError, OptionError
 from ...fetch.consumer import ConsumerRead
 from ...fetch.owner import Owner
 from ...sanitize import get_logger
@@ -93,6 +93,7 @@ class Neighbours:
 
         Raises:
             ForeignClientError: One belongs to another query, whose driver lives.
+            OptionError: One was read last by another query, under a lease that this one has not.
         """
         asked: dict[str, bool] = {}
         for read, info in zip(reads, consumers, strict=True):
@@ -112,6 +113,15 @@ class Neighbours:
                     " checkpoint: two queries cannot read through one consumer. Give this query"
                     " another name in option consumer, or stop that one (standby=true lets one wait"
                     " for the other)",
+                )
+            if other.standby:
+                raise OptionError(
+                    "standby",
+                    f"consumer '{read.consumer}' is that of {other}, which read with standby=true:"
+                    " only the lease says how far. Start this query with standby=true, and it goes"
+                    " on from there; afterwards it may run without. Or start that query instead,"
+                    " over its own checkpoint. Or delete the consumers: then this query reads once"
+                    " more what that one has read",
                 )
             logger.warning(
                 "stream=%s consumer=%s: this query reads by it from now on. It was that of %s,"
