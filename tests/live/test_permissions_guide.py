@@ -75,7 +75,9 @@ def test_ops_inspects(guarded, admin, ops):
 
 
 def test_ops_is_told_whom_it_cannot_ask(guarded, admin, ops):
-    """A query whose inboxes are elsewhere, or are forbidden: `inspect` says so."""
+    """
+    A query whose inboxes are elsewhere, or are forbidden: `inspect` says so, of the queries shown.
+    """
     words = {"user": "admin", "password": "admin-password"}
     queries = [
         Query(guarded[0], stream="FLIGHTS", consumer=prefix.replace(".", "-"), readMode="consumer",
@@ -85,6 +87,7 @@ def test_ops_is_told_whom_it_cannot_ask(guarded, admin, ops):
     for query in queries:
         query.batch()
     found = ops("inspect", "--stream", "FLIGHTS", "--json"), ops("inspect", "--stream", "FLIGHTS")
+    one = ops("inspect", "--stream", "FLIGHTS", "--consumer", "_INBOX_own", "--json")
     for query in queries:
         query.stop()
 
@@ -94,6 +97,7 @@ def test_ops_is_told_whom_it_cannot_ask(guarded, admin, ops):
         "query _INBOX.hidden was not asked", "query _INBOX_own was not asked",
     ]  # fmt: skip
     assert "publish on _INBOX.hidden.*.whose" in notes[0]
+    assert json.loads(one[1])["notes"] == notes[1:]
     assert "query runs" not in found[1][1]
 
 

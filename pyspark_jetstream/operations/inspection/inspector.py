@@ -189,6 +189,7 @@ class Inspector:
         streams = {name: stream_state(info, self._command) for name, info in infos.items()}
         server = ServerState(infos, answered, self._outgrown(sources, infos))
         absent = missing(consumers, leases, self._expected) if self._expected else []
+        shown = {consumer.owner.query for consumer in consumers}
         if not sources:
             leases = tuple(
                 met_by(lease, record, server)
@@ -220,7 +221,7 @@ class Inspector:
                 *notes,
                 *_changes(sources),
                 *([] if absent else unread(consumers, leases)),
-                *(_unasked(owner) for owner in self._unasked.values()),
+                *(_unasked(each) for each in self._unasked.values() if each.query in shown),
             ),  # fmt: skip
             missing=tuple(absent),
         )
