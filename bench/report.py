@@ -123,8 +123,9 @@ _SECTIONS: Final = {
     "neighbours": (
         "Beside publishers",
         "A stream of 600,000 messages of 91 B. Tasks without Spark read it over and over, by"
-        " consumers of their own or by direct get, on a single server, then with three"
-        " replicas; or they take snapshots of its 50,000 subjects. Publishers send"
+        " consumers of their own or by direct get. The first table is of a single server, the"
+        " second one of three replicas. In the third one the tasks take snapshots of the stream's"
+        " 50,000 subjects. Publishers send"
         " messages of 91 B meanwhile: those of 50 and 500 a second together, then those of"
         " 5,000. Their times count from the publish to its PubAck. Each reader and each"
         " publisher is a process of its own, and all share the cores: the wait of a publish"

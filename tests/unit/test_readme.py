@@ -180,7 +180,7 @@ def test_figures_of_backfills_beside_producers_are_measured():
         (tasks, bool(option)): [float(cell.replace(",", "")) for cell in cells.split("|")]
         for option, tasks, cells in re.findall(
             r"^\| own consumer(, maxPublishDelay=20ms)?, (\d) tasks? \| (.*) \|$",
-            (DOCS / "bench.md").read_text(), re.M,
+            (DOCS / "bench.md").read_text().partition("of R3 beside")[0], re.M,
         )
     }  # fmt: skip
 
