@@ -97,7 +97,8 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
     again = reader(**options).partitions(start, end)
 
     def places(tasks):
-        return [(t.work.partition, t.work.start, t.work.end) for t in tasks]
+        # A task ends at its last message if the plan has seen that one, else with the batch.
+        return [(t.work.partition, t.work.start) for t in tasks]
 
     assert end["idle"] == [2]
     assert places(again) == places(tasks)
