@@ -6,16 +6,30 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import ApiError
 
 _NOT_NOW: Final = {
     "code": 503,  # nobody takes it
     "err_code": 10158,  # it was sent before, and is on its way to the replicas
 }
+
+
+def create(js: JetStream, config: dict[str, Any]) -> None:
+    """A stream. A server that has just come is offline to the others for a moment (10005)."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            js.create_stream(config)
+            return
+        except ApiError as error:
+            if error.err_code != 10005 or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
 
 
 def publish(client: Client, messages: Sequence[tuple[str, bytes]]) -> list[int]:

@@ -20,7 +20,7 @@ from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.layout import DirectRead
 
 from ..kits.clients import options
-from ..kits.replicas import fill
+from ..kits.replicas import create, fill
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +37,7 @@ def leader(js: JetStream, stream: str, consumer: str = "") -> str:
 def replicated(js: JetStream, name: str, count: int) -> None:
     """A stream of three replicas with `count` messages."""
     config = {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            js.create_stream(config)
-            break
-        except ApiError as error:
-            # A server that has come back is offline to the others a little longer (10005).
-            if error.err_code != 10005 or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.1)
+    create(js, config)
     while not leader(js, name):
         time.sleep(0.05)
     fill(js, name, count)

@@ -15,7 +15,7 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.read import snapshotplan
 
 from ..kits.options import connection_of
-from ..kits.replicas import publish
+from ..kits.replicas import create, publish
 from ..kits.snapshots import as_dict, reader, reduced, rows
 
 ROUNDS = 8
@@ -43,9 +43,7 @@ def test_a_follower_that_lags_is_not_believed(cluster, monkeypatch, way):
     admin, probe = Client(options), Client(options)
     js = JetStream(admin)
     name = f"LAG-{way}"
-    js.create_stream(
-        {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
-    )
+    create(js, {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True})
     history: dict[int, dict] = {}
     lagged: list[int] = []
 

@@ -16,7 +16,7 @@ from pyspark_jetstream.tasks.ranges import RangeRead
 
 from ..kits.clients import options
 from ..kits.pins import Puller, Query
-from ..kits.replicas import fill
+from ..kits.replicas import create, fill
 from ..kits.shared import api
 
 
@@ -32,7 +32,7 @@ def test_auto_in_a_cluster(cluster):
     batch of a query nor in a range.
     """
     js = JetStream(Client(options(*cluster.urls.split(","), request_timeout_s=60.0)))
-    js.create_stream({"name": "FEW", "subjects": ["FEW.>"], "allow_direct": True})
+    create(js, {"name": "FEW", "subjects": ["FEW.>"], "allow_direct": True})
     fill(js, "FEW", 5_000)
 
     class All:
@@ -67,9 +67,7 @@ def test_a_new_leader_in_the_middle_of_a_batch(cluster, how):
     admin = Client(options(*cluster.urls.split(","), request_timeout_s=60.0))
     js = JetStream(admin)
     name = f"PIN-{how.replace(' ', '-')}"
-    js.create_stream(
-        {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True}
-    )
+    create(js, {"name": name, "subjects": [f"{name}.>"], "num_replicas": 3, "allow_direct": True})
     total = 60_000
     fill(js, name, total)
 
@@ -118,7 +116,7 @@ def test_a_pin_is_forgotten_by_the_next_leader(cluster):
     """
     admin = Client(options(*cluster.urls.split(","), request_timeout_s=60.0))
     js = JetStream(admin)
-    js.create_stream({"name": "FORGET", "subjects": ["FORGET.>"], "num_replicas": 3})
+    create(js, {"name": "FORGET", "subjects": ["FORGET.>"], "num_replicas": 3})
     js.create_consumer(
         "FORGET",
         {"durable_name": "c", "ack_policy": "none", "priority_policy": "pinned_client",

@@ -19,7 +19,7 @@ from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.reading import Query, hang_up
-from ..kits.replicas import publish
+from ..kits.replicas import create, publish
 from ..kits.shared import eventually
 
 logger = logging.getLogger(__name__)
@@ -79,20 +79,21 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
-        js.create_stream(
+        create(
+            js,
             {
                 "name": "S",
                 "subjects": ["s.>"],
                 "allow_direct": True,
                 "num_replicas": 3,
                 "retention": retention,
-            }
+            },
         )
         options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
                    "servers": cluster.urls, "ackWait": f"{_ACK_WAIT_S:.0f}s",
                    "maxRecordsPerTrigger": 300, "requestTimeout": "60s"}  # fmt: skip
         if unrest == "maxDeliver":
-            js.create_stream({"name": "DEAD", "subjects": ["dead"], "num_replicas": 3})
+            create(js, {"name": "DEAD", "subjects": ["dead"], "num_replicas": 3})
             options |= {"maxDeliver": 1, "deadLetterSubject": "dead"}
         queries = [Query(cluster.servers[0], **options) for _ in range(2)]
         done = threading.Event()
