@@ -112,7 +112,9 @@ def check_loss(js: JetStream, read: Slice, rows: int, recounts: bool = False) ->
         DataLossError: Messages are gone, and `failOnDataLoss` is on.
         ConsumerEditedError: They are there, and the consumer did not deliver them.
     """
-    if read.copy_of is None if read.expected is None else rows >= read.expected:
+    if read.expected is None and read.copy_of is None:
+        return
+    if read.expected is not None and rows >= read.expected:
         return
     partition = read.partition or 0
     info = js.stream_info(read.stream)

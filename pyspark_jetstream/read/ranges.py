@@ -87,8 +87,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
             DataLossError: It has not all of them.
         """
         options = self._options
-        mirror, origin = js.stream_infos_now([name, options.stream])
-        assert mirror is not None and origin is not None
+        mirror, origin = js.stream_infos([name, options.stream])
         lack = lack_of(js, mirror, origin, start, end)
         if lack is not None:
             report_loss(DataLossError(origin.name, 0, lack), options.fail_on_data_loss)

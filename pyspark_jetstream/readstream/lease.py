@@ -70,12 +70,12 @@ class Lease:
         owner: Owner,
         consumer: str,
         lease_s: float,
-        check_first: Callable[[bool], None] = lambda _: None,
+        check_first: Callable[[JetStream, bool], None] = lambda *_: None,
     ) -> None:
         """
         Args:
             check_first: raises `OptionError` if this query may not take the lease of another one,
-                or (False) one that never was.
+                or (False) one that never was. It asks by this connection: the thread may call it.
         """
         self._client = Client(options)
         self._check_first = check_first
@@ -232,7 +232,7 @@ class Lease:
         if wanted is None:
             return
         if before is None or before.owner.query != view.owner.query:
-            self._check_first(bool(sequence))
+            self._check_first(self._bucket.js, bool(sequence))
         stored = self._store(wanted, sequence)
         if stored is None:
             return  # another one was faster
@@ -330,7 +330,7 @@ class Standby:
         self,
         options: SourceOptions,
         owner_of: Callable[[str], Owner],
-        check_first: Callable[[Offset, bool], None],
+        check_first: Callable[[Offset, JetStream, bool], None],
     ) -> None:
         self._options = options
         self._owner_of = owner_of

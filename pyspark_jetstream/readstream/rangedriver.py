@@ -144,11 +144,8 @@ class RangeDriver(Driver):
         if options.standby:
             from .lease import Standby
 
-            self._turn = Standby(
-                options,
-                self._durables.owner,
-                lambda own, was: self._durables.check_last_reader(own, was),
-            )
+            durables = self._durables
+            self._turn = Standby(options, durables.owner, durables.check_last_reader)
         self._end = _RunEnd(options, len(self._layout))
         self._origin: Offset | None = None
         """What the symbolic start stands for."""

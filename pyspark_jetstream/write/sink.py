@@ -22,6 +22,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,7 @@ from .results import Published, Written
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from ..client.options import ConnectionOptions
     from .exactlyonce.ids import Ids
     from .exactlyonce.ledger import Ledger
 
@@ -321,7 +323,7 @@ def _write(
     first = next(iterator, None)
     if first is None:  # as after a shuffle, where most partitions may be empty
         if is_query:
-            _get_ready(options)
+            _get_ready(options.connection)
         return Published(partition, write_id, Written(0, 0, 0, 0, 0, 0))
     from ..publish.telemetry import Telemetry
     from ..worker import settle
@@ -353,15 +355,16 @@ def _write(
     )
 
 
-def _get_ready(options: SinkOptions) -> None:
+@cache
+def _get_ready(connection: ConnectionOptions) -> None:
     """
-    Imports and dials what rows need: this worker has none now, and may have some in a later batch
-    of the query, as when a standby takes over.
+    Imports and dials what rows need, once in a worker: it has none now, and may have some in a
+    later batch of the query, as when a standby takes over.
     """
     from . import task  # noqa: F401
 
     try:
-        with borrow(options.connection) as client:
+        with borrow(connection) as client:
             _ = client.connection  # dials
     except JetStreamError as error:
         logger.info("a worker has no connection yet: %s", error)

@@ -82,6 +82,31 @@ def until_it_reads(query, timeout_s=60.0) -> list[int]:
     return found
 
 
+def ended(query):
+    """The query, which Spark has ended after its last batch."""
+    query.commit()
+    query.stop()
+    return query
+
+
+def begun(stream, publish, query):
+    """A query with standby that has read the stream's first five messages, and has ended."""
+    first = query(stream=stream)
+    first.batch()
+    publish([(f"{stream}.x", b"x")] * 5)
+    assert until_it_reads(first) == [1, 2, 3, 4, 5]
+    return ended(first)
+
+
+def in_turn(stream, publish, query):
+    """Likewise, and one that has taken over, has read the next five, and has ended."""
+    first, second = begun(stream, publish, query), query(stream=stream)
+    publish([(f"{stream}.x", b"x")] * 5)
+    while 10 not in second.sequences:
+        until_it_reads(second)
+    return first, ended(second)
+
+
 @pytest.mark.parametrize("retention", ["limits", "interest", "workqueue", "direct"])
 def test_the_second_goes_on_where_the_first_committed(
     js, new_stream, publish, query, apart, retention
@@ -716,19 +741,13 @@ def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, 
     read, whether the lease of then was removed or not.
     """
     stream = new_stream()
-    first = query(stream=stream)
-    first.batch()
-    publish([(f"{stream}.x", b"x")] * 5)
-    assert until_it_reads(first) == [1, 2, 3, 4, 5]
-    first.commit()
-    first.stop()
+    first = begun(stream, publish, query)
     if is_deleted:
         js.publish(f"$KV.{BUCKET}.{stream}.hot", b"", [("KV-Operation", "DEL")])
     alone = query(start=first.at, stream=stream, standby="false")
     publish([(f"{stream}.x", b"x")] * 5)
     assert until_it_reads(alone) == [6, 7, 8, 9, 10]
-    alone.commit()
-    alone.stop()
+    ended(alone)
     with pytest.raises(OptionError, match="Start that query first"):
         query(stream=stream).batch()
 
@@ -739,18 +758,7 @@ def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
     what the other one has read: it is refused. The query that read last goes on without.
     """
     stream = new_stream()
-    first = query(stream=stream)
-    first.batch()
-    publish([(f"{stream}.x", b"x")] * 5)
-    assert until_it_reads(first) == [1, 2, 3, 4, 5]
-    first.commit()
-    first.stop()
-    second = query(stream=stream)
-    publish([(f"{stream}.x", b"x")] * 5)
-    while 10 not in second.sequences:
-        until_it_reads(second)
-    second.commit()
-    second.stop()
+    first, second = in_turn(stream, publish, query)
     with pytest.raises(OptionError, match="which read with standby=true: only the lease says"):
         query(start=first.at, stream=stream, standby="false").batch()
     publish([(f"{stream}.x", b"x")] * 5)
@@ -761,21 +769,40 @@ def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
 def test_one_that_has_read_less_after_the_bucket_was_lost(js, new_stream, publish, query):
     """Who has read less than the last reader is not the first to read, either."""
     stream = new_stream()
-    first = query(stream=stream)
-    first.batch()
-    publish([(f"{stream}.x", b"x")] * 5)
-    assert until_it_reads(first) == [1, 2, 3, 4, 5]
-    first.commit()
-    first.stop()
-    second = query(stream=stream)
-    publish([(f"{stream}.x", b"x")] * 5)
-    while 10 not in second.sequences:
-        until_it_reads(second)
-    second.commit()
-    second.stop()
+    first, _ = in_turn(stream, publish, query)
     js.purge(f"KV_{BUCKET}", f"$KV.{BUCKET}.{stream}.>", 1 << 60)
     with pytest.raises(OptionError, match="Start that query first"):
         query(start=first.at, stream=stream).batch()
+
+
+@pytest.mark.parametrize("mode", ["consumer", "direct"])
+def test_a_take_over_asks_by_the_leases_own_connection(
+    new_stream, publish, query, monkeypatch, mode
+):
+    """
+    The lease's thread takes over while the driver goes on asking, so it does not ask by the
+    driver's connection; and who reads without consumers asks for none, which it may not be allowed.
+    """
+    asked, infos = [], JetStream.consumer_infos
+
+    def noted(self, consumers):
+        asked.append((threading.current_thread().name, id(self.client)))
+        return infos(self, consumers)
+
+    monkeypatch.setattr(JetStream, "consumer_infos", noted)
+    stream = new_stream()
+    first, second = (query(stream=stream, readMode=mode) for _ in range(2))
+    first.batch()
+    second.batch()
+    publish([(f"{stream}.x", b"x")] * 5)
+    until_it_reads(first)
+    ended(first)
+    publish([(f"{stream}.x", b"x")] * 5)
+    until_it_reads(second)
+
+    by_thread = {client for thread, client in asked if thread == "lease"}
+    assert bool(by_thread) is (mode == "consumer")
+    assert by_thread.isdisjoint(client for thread, client in asked if thread != "lease")
 
 
 def test_what_is_refused(js, new_stream, publish, query):

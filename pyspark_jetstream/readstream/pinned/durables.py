@@ -160,18 +160,22 @@ class Durables:
         name = self._options.query_name or self._neighbours.query_name
         return Owner(query, self._host, os.getpid(), self._inbox, self._options.standby, name)
 
-    def check_last_reader(self, start: Offset, was: bool) -> None:
+    def check_last_reader(self, start: Offset, js: JetStream, was: bool) -> None:
         """
         Accepts that a query takes the lease: nobody else has read by the consumers without one.
+        A query that reads without consumers has none to tell, and may not be allowed to ask.
 
         Args:
+            js: the lease's connection, whose thread may ask.
             was: whether there was a lease: who read under it noted there how far.
 
         Raises:
             OptionError: Another query has read by them, which is to go on first.
         """
+        if self._options.read_mode == "direct":
+            return
         names = [(p.stream, f"{start.consumer}-{p.index}") for p in start.layout or self._layout]
-        infos = self._js.consumer_infos(names)
+        infos = js.consumer_infos(names)
         for (stream, name), info in zip(names, infos, strict=True):
             other = Owner.of(info.config) if info is not None else None
             if other is None or (was and other.standby):
