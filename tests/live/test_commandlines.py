@@ -156,8 +156,14 @@ def test_schedules_that_leave_the_front_of_a_stream_are_no_loss(js, ledger, opti
     for bounds, count in (({}, 20), ({"max_msgs": 1000}, 20)):
         name = new_stream(allow_msg_schedules=True, **bounds)
         task = TaskName(f"front-{name}", 3, 1)
+
+        def dying(name=name):
+            yield from schedules(name, 10, soon)
+            eventually(lambda: js.stream_info(name).last_seq >= 10)
+            raise KilledError
+
         with pytest.raises(KilledError):
-            write(options, task, schedules(name, count, soon, size=10, fail_at=10))
+            write(options, task, dying())
         eventually(lambda name=name: len(due(js, name)) == 10)
         assert js.stream_info(name).first_seq > 1
         if bounds:
