@@ -34,6 +34,8 @@ This page shows how fast reads and writes are, and what limits them. In short:
 - Each section has one kind of work: reads, latency, writes, snapshots, pressure and so on.
 - *rows/s* is the package's own rate. To its right stand references that do the same work.
 - The columns *ratio* compare with the reference to their left: 1.00 is as fast as the reference.
+- *of the turns* are the lowest and the highest ratio of the single turns, in which ours and the
+  reference ran one after the other.
 - The tables *limit* say whether cores, the server or round trips limit a case.
 - *CPU-s/1M* are seconds of a core for a million rows, by process.
 - *MB* is the largest memory of a process of each kind.
@@ -90,9 +92,9 @@ _SECTIONS: Final = {
         " One case reads ten times the `--rows` from two partitions in one go, to show the"
         " memory. `df.write` without ids writes into few and many streams. The last table"
         " counts, at the server, a query's requests to JetStream's API: idle, at the live end"
-        " and in a backlog. At the live end each round is a message to every partition, or to"
-        " one of four. CPU seconds are those of five rounds, of the 20 s for which an idle query"
-        " is watched, and of the whole backlog.",
+        " and in a backlog. At the live end each round has a message for every partition, or"
+        " for every fourth partition (*one of four*). CPU seconds are those of five rounds, of the"
+        " 20 s for which an idle query is watched, and of the whole backlog.",
     ),
     "kafka": (
         "Beside Spark's Kafka source and sink",
@@ -118,16 +120,19 @@ _SECTIONS: Final = {
         " read is no snapshot: nothing tells which messages were overwritten while it read."
         " The last table has one publisher at a time that awaits each PubAck, 500 a second."
         " Its times count from the moment at which a publish was due, so one late publish"
-        " also delays those behind it (*Beside publishers*).",
+        " also delays those behind it. Reads of commits before bd5e9a9d do not yet ask for fewer"
+        " messages when publishers wait. Publishes beside such reads wait much longer than the"
+        " section *Beside publishers* says.",
     ),
     "neighbours": (
         "Beside publishers",
         "A stream of 600,000 messages of 91 B. Tasks without Spark read it over and over, by"
         " consumers of their own or by direct get. The first table is of a single server, the"
         " second one of three replicas. In the third one the tasks take snapshots of the stream's"
-        " 50,000 subjects. Publishers send"
-        " messages of 91 B meanwhile: those of 50 and 500 a second together, then those of"
-        " 5,000. Their times count from the publish to its PubAck. Each reader and each"
+        " 50,000 subjects. Meanwhile"
+        " publishers send messages of 91 B. At first publishers of 50 and of 500 messages a second"
+        " run at the same time; then publishers of 5,000 messages a second run. The times of a"
+        " publisher count from the publish to its PubAck. Each reader and each"
         " publisher is a process of its own, and all share the cores: the wait of a publish"
         " into another stream shows how short cores are.",
     ),

@@ -38,7 +38,7 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "partition, a count that is no power of two": {
         "orders.*.*": "orders.{{partition(10,1)}}.$1.$2"
     },
-    "partition, behind": {"orders.*.*": "orders.$1.$2.{{partition(8,1)}}"},
+    "partition, as the last token": {"orders.*.*": "orders.$1.$2.{{partition(8,1)}}"},
     "partition by two tokens": {"orders.*.*": "orders.{{partition(8,1,2)}}.$1.$2"},
     "partition by the whole subject": {"orders.*.*": "orders.{{partition(8)}}.$1.$2"},
     "left": {"orders.*.*": "orders.{{left(1,10)}}.$2"},

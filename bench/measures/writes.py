@@ -150,7 +150,7 @@ def _modes(
             _BOUNDS[mode],
             ours(mode),
             others | {NATS_PY: nats_py},
-            {SPARK_ALONE: _DROPS, NATS_PY: f"{share:,} rows, once for all modes"},
+            {SPARK_ALONE: _DROPS, NATS_PY: f"{size.name}: {share:,} rows, once for all modes"},
             warm_up=False,
         )
 

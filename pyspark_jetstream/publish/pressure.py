@@ -69,8 +69,8 @@ PRESSURE_OPTIONS: Final = table(
         "Subject on which operators pause subjects (`pyspark-jetstream throttle`). Every user who"
         " may publish there can stop the write. With `none` nobody can."),
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
-        "Longest time that a paused row waits. With `0` the pause counts against"
-        " `publishTimeout`: if the pause ends later than that, the task fails at once."),
+        "Longest time that a paused row waits. With `0` a pause counts for `publishTimeout`. If the"
+        " pause will end after that time, the task fails without waiting for it."),
     Option("throttleParkStream", "park_stream", value_of.stream_name, "",
         "Stream in which rows of paused subjects wait, so that the batch ends and other rows go"
         " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"

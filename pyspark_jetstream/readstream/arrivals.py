@@ -1,5 +1,6 @@
 """
-The wake-up of an idle driver when a message comes: by pulls that can bring none.
+The wake-up of an idle driver when a message comes: by open pulls that a message ends, and that
+cannot bring it.
 
 A pull from a consumer of the query that allows one byte, under the id of the query's last pin, ends
 as soon as there is a message: the server says that it is too large or, if that pin has ended, that
