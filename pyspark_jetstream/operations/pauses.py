@@ -235,8 +235,6 @@ class Pauses:
         """Whether anybody ever got a command."""
         self.ended: dict[Response, Ended] = {}
         """Producers that were told and have ended, by their last response."""
-        self.invalid = 0
-        """Answers that could not be understood."""
         self.nobody = False
         """Whether the server says that nobody listens on the control subject."""
         self.subject = subject
@@ -373,7 +371,6 @@ class Pauses:
         try:
             said = understand(data)
         except ValueError:
-            self.invalid += 1
             return []
         if isinstance(said, Producer):
             return self._found(said, now)
@@ -395,7 +392,6 @@ class Pauses:
         except ValueError:
             said = None
         if not isinstance(said, Producer):
-            self.invalid += 1
             return []
         known = self.members.get(said.producer_id)
         sends = self._found(said, now)
@@ -438,7 +434,6 @@ class Pauses:
         number = receipt.request_id
         member = self._asked[number]
         if receipt.producer_id not in (None, member.producer.producer_id):
-            self.invalid += 1
             return
         member.heard = now
         member.receipts += 1
