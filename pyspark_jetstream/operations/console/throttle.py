@@ -425,21 +425,13 @@ def _writers(limit: QuotaLimit, pauses: Pauses) -> list[dict[str, Any]]:
 
 def _paused(entries: Sequence[Mapping[str, str]]) -> str:
     """Paused subjects in words: until when, why, by whom."""
-    return "; ".join(
-        f"{entry['subject']} {_until(entry)}: {entry['reason']} of {entry['filter']}, {_by(entry)}"
-        for entry in entries
-    )
-
-
-def _until(entry: Mapping[str, str]) -> str:
-    """Programs renew their pauses."""
-    renewed = " or longer" if entry["source"] == PausedBy.OPERATOR.value else ""
-    return f"until {entry['until'][11:19]}Z{renewed}"
-
-
-def _by(entry: Mapping[str, str]) -> str:
-    is_operator = entry["source"] == PausedBy.OPERATOR.value
-    return f"operator's request {entry['request_id']}" if is_operator else entry["source"]
+    words = []
+    for entry in entries:
+        until, who = f"until {entry['until'][11:19]}Z", entry["source"]
+        if who == PausedBy.OPERATOR.value:  # whose program renews it
+            until, who = f"{until} or longer", f"operator's request {entry['request_id']}"
+        words.append(f"{entry['subject']} {until}: {entry['reason']} of {entry['filter']}, {who}")
+    return "; ".join(words)
 
 
 _FOUND: Final = Columns(
