@@ -393,7 +393,7 @@ class Admission:
         if pc.any(kept).as_py():
             place = pc.index(kept, True).as_py()
             raise QueueTimeoutError(
-                _subject(block.messages, place),
+                block.messages.distinct[block.messages.codes[place]],
                 f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
@@ -484,10 +484,3 @@ class Admission:
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )
-
-
-# ── arrays ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _subject(messages: Messages, place: int) -> str:
-    return messages.distinct[messages.codes[place]]

@@ -13,8 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from .messages import STORED_LESS
-from .order import oldest_by_subject
 from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
 from .throttling.throttle import Throttle
@@ -94,10 +95,17 @@ class Held:
 
     def pause(self, block: Block) -> None:
         """Takes rows of paused subjects."""
-        if len(block.messages):
+        messages = block.messages
+        if len(messages):
             self._paused.append(block)
-            oldest = oldest_by_subject(block.messages, block.since)
-            self._late += [Late(*each) for each in oldest]
+            sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
+            table = pa.table({"subject": messages.indices, "since": block.since, "sent": sent})
+            groups = table.group_by("subject", use_threads=False)
+            oldest = groups.aggregate([("since", "min"), ("sent", "min")])
+            self._late += [
+                Late(messages.distinct[each["subject"]], each["since_min"], each["sent_min"])
+                for each in oldest.to_pylist()
+            ]
 
     def limit(self, paces: tuple[KeptRate, ...], block: Block) -> None:
         """Takes rows that keep these rates, behind the others that do."""

@@ -39,19 +39,6 @@ def in_order(messages: Messages, by_subject: bool) -> pa.Array:
     return pc.sort_indices(pc.add(keys, here))
 
 
-def oldest_by_subject(messages: Messages, since: pa.Array) -> list[tuple[str, float, float | None]]:
-    """Each subject of the rows, with arrival and first sending of its oldest row."""
-    sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
-    table = pa.table({"subject": messages.indices, "since": since, "sent": sent})
-    oldest = table.group_by("subject", use_threads=False).aggregate(
-        [("since", "min"), ("sent", "min")]
-    )
-    return [
-        (messages.distinct[each["subject"]], each["since_min"], each["sent_min"])
-        for each in oldest.to_pylist()
-    ]
-
-
 def _classes(subjects: pa.Array, priorities: pa.Array) -> pa.Array:
     """INT8: of each row, the most urgent priority of its subject from it on (§7.1 to §7.3)."""
     here = places(len(subjects))
