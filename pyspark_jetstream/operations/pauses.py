@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -78,6 +78,7 @@ Upper bound of the named producers that missed a command: an operator with a quo
 """
 
 _FALLBACK: Final = Reason.ConnectionPendingMessagesBreach
+_WHOLE: Final[Key] = (REST, _FALLBACK)
 
 
 class Send(NamedTuple):
@@ -113,6 +114,10 @@ class _Ask:
     @property
     def is_fallback(self) -> bool:
         return self.last and self.command.pause_s > 0
+
+    @property
+    def key(self) -> Key:
+        return self.command.subject, self.command.reason
 
 
 @dataclass(slots=True)
@@ -166,8 +171,6 @@ class Ended(NamedTuple):
 class _Pause:
     """A pause that is wanted."""
 
-    filter: str
-    reason: Reason
     until: float
     issued: float = -math.inf
     """Until when it was issued so far."""
@@ -201,10 +204,11 @@ class _Unacknowledged:
             self._waits.append((until, number))
         return member.asks[number]
 
-    def drop(self, member: Member, numbers: Iterable[int]) -> None:
-        """These are not waited for any more."""
-        for number in list(numbers):
-            del member.asks[number], self._members[number]
+    def drop(self, member: Member, key: Key | None = None) -> None:
+        """A producer's commands of this filter and reason, or all, are not waited for any more."""
+        for number, ask in list(member.asks.items()):
+            if key in (None, ask.key):
+                del member.asks[number], self._members[number]
 
     @property
     def next_deadline(self) -> float:
@@ -235,8 +239,6 @@ class Pauses:
         """Whether anybody ever got a command."""
         self.ended: dict[Response, Ended] = {}
         """Producers that were told and have ended, by their last response."""
-        self.invalid = 0
-        """Answers that could not be understood."""
         self.nobody = False
         """Whether the server says that nobody listens on the control subject."""
         self.subject = subject
@@ -288,7 +290,7 @@ class Pauses:
 
     def pause(self, filter: str, reason: Reason, until: float) -> None:
         """Requests a pause until then; `due` returns the commands."""
-        self._pauses.setdefault((filter, reason), _Pause(filter, reason, until)).until = until
+        self._pauses.setdefault((filter, reason), _Pause(until)).until = until
 
     def limit(self, filter: str, reason: Reason, none: Rates) -> None:
         """Requests a quota: writers that keep rates get `none` of it until they have a share."""
@@ -321,10 +323,10 @@ class Pauses:
         ):
             return
         use.told, use.told_at = rates, now
-        yield from self._tell([member], *key, now + LEASE_S, now, rates)
+        yield self._tell(member, key, now + LEASE_S, now, rates)
         if now - use.unanswered_since >= _SECOND_S:
             use.unanswered_since = now
-            yield self._ask(member, REST, _FALLBACK, now + _SECOND_S, now, last=True)
+            yield self._ask(member, _WHOLE, now + _SECOND_S, now, last=True)
             member.whole_until = max(member.whole_until, now + _SECOND_S)
 
     def seek(self) -> None:
@@ -333,15 +335,16 @@ class Pauses:
 
     def lift(self, filter: str, reason: Reason, now: float) -> list[Send]:
         """The commands that lift this, whoever paused it."""
-        self._pauses.pop((filter, reason), None)
-        self._limits.pop((filter, reason), None)
-        sends = [*self._tell(self._able, filter, reason, now, now)]
+        key = filter, reason
+        self._pauses.pop(key, None)
+        self._limits.pop(key, None)
+        sends = [self._tell(member, key, now, now) for member in self._able]
         for member in self._able:
             if member.response is Response.WHOLE:  # it has no ear for this; it is not waited for
-                self._asked.drop(member, member.asks)
+                self._asked.drop(member)
             if member.whole_until > now:
                 member.whole_until = -math.inf
-                sends += self._tell([member], REST, _FALLBACK, now, now)
+                sends.append(self._tell(member, _WHOLE, now, now))
         return sends
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────
@@ -359,7 +362,7 @@ class Pauses:
             elif now >= pause.due:
                 pause.issued = min(pause.until, now + _SECOND_S + MARGIN_S)
                 able = [member for member in self._able if self._pauses_it(member, key)]
-                sends += self._tell(able, pause.filter, pause.reason, pause.issued, now)
+                sends += [self._tell(member, key, pause.issued, now) for member in able]
         return sends
 
     def receive_reply(self, token: int, status: int, data: bytes, now: float) -> list[Send]:
@@ -373,7 +376,6 @@ class Pauses:
         try:
             said = understand(data)
         except ValueError:
-            self.invalid += 1
             return []
         if isinstance(said, Producer):
             return self._found(said, now)
@@ -395,7 +397,6 @@ class Pauses:
         except ValueError:
             said = None
         if not isinstance(said, Producer):
-            self.invalid += 1
             return []
         known = self.members.get(said.producer_id)
         sends = self._found(said, now)
@@ -423,11 +424,11 @@ class Pauses:
         sends: list[Send] = []
         for key, pause in self._pauses.items():
             if pause.issued > now and self._pauses_it(member, key):
-                sends += self._tell([member], *key, pause.issued, now)
+                sends.append(self._tell(member, key, pause.issued, now))
         for key, none in self._limits.items() if member.keeps_rates else ():
             use = member.use(key)
             use.told, use.told_at = use.told or none, now
-            sends += self._tell([member], *key, now + LEASE_S, now, use.told)
+            sends.append(self._tell(member, key, now + LEASE_S, now, use.told))
         return sends
 
     def _pauses_it(self, member: Member, key: Key) -> bool:
@@ -438,20 +439,19 @@ class Pauses:
         number = receipt.request_id
         member = self._asked[number]
         if receipt.producer_id not in (None, member.producer.producer_id):
-            self.invalid += 1
             return
         member.heard = now
         member.receipts += 1
         ask = member.asks[number]
         if ask.is_fallback:
-            self._asked.drop(member, member.asks)
+            self._asked.drop(member)
             member.response = Response.WHOLE
             return
         if ask.command.rates is not None:
-            member.use((ask.command.subject, ask.command.reason)).unanswered_since = math.inf
-        self._asked.drop(member, self._about(member, ask.command.subject, ask.command.reason))
+            member.use(ask.key).unanswered_since = math.inf
+        self._asked.drop(member, ask.key)
         if all(other.is_fallback for other in member.asks.values()):
-            self._asked.drop(member, member.asks)
+            self._asked.drop(member)
             if (member.response, ask.command.reason) != (Response.WHOLE, _FALLBACK):
                 member.response = Response.ACKNOWLEDGED
 
@@ -462,47 +462,37 @@ class Pauses:
         return [member for member in self.members.values() if member.producer.supports_throttle]
 
     def _tell(
-        self,
-        members: Iterable[Member],
-        filter: str,
-        reason: Reason,
-        until: float,
-        now: float,
-        rates: Rates | None = None,
-    ) -> Iterator[Send]:
-        """A command to each; it replaces earlier ones of the same filter and reason."""
-        for member in members:
-            if any(ask.last and ask.overdue for ask in member.asks.values()):
-                member.missed += 1
-                self._fails(member.producer.producer_id)
-                self._asked.drop(member, member.asks)
-            if member.response is Response.FOUND:
-                member.response = Response.TOLD
-            yield self._ask(member, filter, reason, until, now, rates=rates)
-
-    def _fails(self, producer_id: int) -> None:
-        self._failed.pop(producer_id, None)
-        self._failed[producer_id] = None
-        if len(self._failed) > _MAX_FAILED:
-            del self._failed[next(iter(self._failed))]
+        self, member: Member, key: Key, until: float, now: float, rates: Rates | None = None
+    ) -> Send:
+        """A command to a producer; it replaces earlier ones of the same filter and reason."""
+        if any(ask.last and ask.overdue for ask in member.asks.values()):
+            member.missed += 1
+            self._failed.pop(member.producer.producer_id, None)
+            self._failed[member.producer.producer_id] = None
+            if len(self._failed) > _MAX_FAILED:
+                del self._failed[next(iter(self._failed))]
+            self._asked.drop(member)
+        if member.response is Response.FOUND:
+            member.response = Response.TOLD
+        return self._ask(member, key, until, now, rates=rates)
 
     def _ask(
         self,
         member: Member,
-        filter: str,
-        reason: Reason,
+        key: Key,
         until: float,
         now: float,
         last: bool = False,
         rates: Rates | None = None,
     ) -> Send:
+        filter, reason = key
         to, pause_s = member.producer.producer_id, max(0.0, until - now)
         if not last:
-            self._asked.drop(member, self._about(member, filter, reason))
+            self._asked.drop(member, key)
         # A rate holds until its lease ends: its receipt has the time until it is said again.
         is_awaited = last or (reason.is_quota and rates is None)
         if rates is not None:
-            use = member.use((filter, reason))
+            use = member.use(key)
             use.unanswered_since = min(use.unanswered_since, now)
         ask = self._asked.add(
             member,
@@ -528,26 +518,16 @@ class Pauses:
             until = max(ask.until for ask in missing)
             if until > now and not any(ask.is_fallback for ask in member.asks.values()):
                 member.whole_until = max(member.whole_until, until)
-                sends.append(self._ask(member, REST, _FALLBACK, until, now, last=True))
-            for ask in missing:
-                if ask.command.pause_s == 0:
-                    filter, reason = ask.command.subject, ask.command.reason
-                    sends.append(self._ask(member, filter, reason, now, now, last=True))
+                sends.append(self._ask(member, _WHOLE, until, now, last=True))
+            lifts = [ask.key for ask in missing if ask.command.pause_s == 0]
+            sends += [self._ask(member, key, now, now, last=True) for key in lifts]
         return sends
-
-    def _about(self, member: Member, filter: str, reason: Reason) -> list[int]:
-        """Its commands of this filter and reason that it has not acknowledged."""
-        return [
-            number
-            for number, ask in member.asks.items()
-            if (ask.command.subject, ask.command.reason) == (filter, reason)
-        ]
 
     # ── who is there ─────────────────────────────────────────────────────────────────────────
 
     def _end(self, member: Member) -> None:
         """Forgets a producer that is gone, with what it has not acknowledged."""
-        self._asked.drop(member, member.asks)
+        self._asked.drop(member)
         gone = self.members.pop(member.producer.producer_id, None)
         self.news |= gone is not None and gone.keeps_rates
         if gone is not None and member.told:

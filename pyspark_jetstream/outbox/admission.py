@@ -49,11 +49,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import int32, view
-from ..arrays import places as all_places
 from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
 from .held import Held, Late
 from .messages import Messages
-from .overload import Overload, priorities_of
+from .overload import Overload
 from .parking import Aside
 from .priority import Priority
 from .rowqueue import Block, RowQueue
@@ -183,7 +182,7 @@ class Admission:
         """Rows that are here by their own priority (A28)."""
         counts = dict.fromkeys(Priority, 0)
         for messages in self.messages():
-            for entry in pc.value_counts(priorities_of(messages)).to_pylist():
+            for entry in pc.value_counts(messages.urgency).to_pylist():
                 counts[Priority(entry["values"])] += entry["counts"]
         return counts
 
@@ -245,7 +244,7 @@ class Admission:
         if len(self._queue):
             self._queue.merged()
         if self._held.is_limited:  # rows behind these may be in the queue already
-            self._sorted = -1, -math.inf
+            self.look_again()
 
     def look_again(self) -> None:
         """Has all rows queued anew, as paused ones may step aside now."""
@@ -352,20 +351,13 @@ class Admission:
         if max(over) <= 0 or not len(self._queue):
             return []
         block = self._queue.merged()
-        here = all_places(len(block.messages))
-        places = self.overload.to_go(block.messages, block.sizes, here, over, now)
-        messages = self._shed(places)
-        if messages is None:
-            return []
+        messages = self._shed(self.overload.to_go(block.messages, block.sizes, over, now))
         by_reason = self.overload.by_reason(messages, over_rows > 0, now)
         return [Leaving(part, reason) for part, reason in by_reason]
 
-    def _shed(self, places: pa.Array) -> Messages | None:
-        """The rows in these places of the merged block leave; None if that is none."""
-        if not len(places):
-            return None
-        # In the order of the rows, as what goes elsewhere has an order, too.
-        messages = self._queue.remove(places.take(pc.sort_indices(places))).messages
+    def _shed(self, mask: pa.Array) -> Messages:
+        """The rows of the merged block whose mask is true leave, in the order of the rows."""
+        messages = self._queue.remove(mask).messages
         self.shed += len(messages)
         return messages
 
@@ -395,18 +387,17 @@ class Admission:
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed
-        block, places = self._all()
-        places = places.filter(pc.less_equal(block.unsent.take(places), before))
-        kept = pc.invert(self.overload.may_go(block.messages).take(places))
+        block = self._all()
+        late = pc.less_equal(block.unsent, before)
+        kept = pc.and_not(late, self.overload.may_go(block.messages))
         if pc.any(kept).as_py():
-            place = places[pc.index(kept, True).as_py()].as_py()
+            place = pc.index(kept, True).as_py()
             raise QueueTimeoutError(
-                _subject(block.messages, place),
+                block.messages.distinct[block.messages.codes[place]],
                 f"row {block.messages.rows[place].as_py()}: not sent within queueTimeout,"
                 f" {now - block.since[place].as_py():.1f}s after it was there",
             )
-        if (messages := self._shed(places)) is not None:
-            shed.append(Leaving(messages, "QueueTimeout"))
+        shed.append(Leaving(self._shed(late), "QueueTimeout"))
         self._queue_anew(now)
         return shed
 
@@ -420,12 +411,10 @@ class Admission:
         """
         if not self._rules.sheddable or not self.waiting or not self.overload.is_felt(now):
             return []
-        block, places = self._all()
         sent_by = now - _PATIENCE * publish_timeout_s
-        may = self.overload.to_give_up(block.messages, sent_by, places, now)
-        messages = self._shed(may)
+        messages = self._shed(self.overload.to_give_up(self._all().messages, sent_by, now))
         self._queue_anew(now)
-        return [] if messages is None else [Leaving(messages, "PublishTimeout")]
+        return [Leaving(messages, "PublishTimeout")] if len(messages) else []
 
     def next_deadline(self, now: float, may_go: bool = True) -> float:
         """
@@ -451,13 +440,12 @@ class Admission:
         """Arrival time of the oldest row that was never sent."""
         return min(self._queue.oldest(unsent=True), self._held.oldest_unsent())
 
-    def _all(self) -> tuple[Block, pa.Array]:
-        """All rows that wait, held or not, in the queue until they are sorted: their places."""
+    def _all(self) -> Block:
+        """All rows that wait, held or not, in the queue until they are sorted."""
         for held in self._held.clear():
             self._queue.append(held)
-        self._sorted = -1, -math.inf
-        block = self._queue.merged()
-        return block, all_places(len(block.messages))
+        self.look_again()
+        return self._queue.merged()
 
     def _check_pauses(self, now: float) -> None:
         """Fails the task if a paused row has waited for as long as it may (B14, B15)."""
@@ -496,10 +484,3 @@ class Admission:
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )
-
-
-# ── arrays ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _subject(messages: Messages, place: int) -> str:
-    return messages.distinct[messages.codes[place]]

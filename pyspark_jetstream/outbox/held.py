@@ -13,10 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from .messages import STORED_LESS
-from .order import oldest_by_subject
 from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
 from .throttling.throttle import Throttle
@@ -49,7 +48,6 @@ class Held:
         self._throttle = throttle
         self._paused = RowQueue(by_subject)
         self._late: list[Late] = []
-        self._since = math.inf  # of the first of the paused rows
         self._limited: dict[tuple[KeptRate, ...], RowQueue] = {}
 
     def __repr__(self) -> str:
@@ -85,8 +83,9 @@ class Held:
     @property
     def waits_since(self) -> float:
         """Arrival time of the first row, or the time when rows under its rates last left."""
+        paused = (late.since for late in self._late)
         limited = (max(queue.oldest(), _moved(paces)) for paces, queue in self._limited.items())
-        return min(self._since, *limited, math.inf)
+        return min((*paused, *limited, math.inf))
 
     def oldest_unsent(self) -> float:
         """Arrival time of the oldest row that was never sent."""
@@ -96,11 +95,17 @@ class Held:
 
     def pause(self, block: Block) -> None:
         """Takes rows of paused subjects."""
-        if len(block.messages):
+        messages = block.messages
+        if len(messages):
             self._paused.append(block)
-            oldest = oldest_by_subject(block.messages, block.since)
-            self._late += [Late(*each) for each in oldest]
-            self._since = min(self._since, pc.min(block.since).as_py())
+            sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
+            table = pa.table({"subject": messages.indices, "since": block.since, "sent": sent})
+            groups = table.group_by("subject", use_threads=False)
+            oldest = groups.aggregate([("since", "min"), ("sent", "min")])
+            self._late += [
+                Late(messages.distinct[each["subject"]], each["since_min"], each["sent_min"])
+                for each in oldest.to_pylist()
+            ]
 
     def limit(self, paces: tuple[KeptRate, ...], block: Block) -> None:
         """Takes rows that keep these rates, behind the others that do."""
@@ -111,7 +116,6 @@ class Held:
         """Lets go of all rows; here they are."""
         blocks = [block for queue in self._queues() for block in queue.clear()]
         self._late.clear()
-        self._since = math.inf
         self._limited.clear()
         return blocks
 

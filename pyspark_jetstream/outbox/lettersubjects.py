@@ -14,21 +14,18 @@ SUBJECT: Final = "{subject}"
 RESERVED: Final = reserved()
 
 
-def template_fault(
-    template: str, subject: str | None = None, reserved: str = RESERVED
-) -> str | None:
+def template_fault(template: str, subject: str | None = None) -> str | None:
     """
     Why dead letters cannot go where this template says, or None if they can.
 
     Args:
         subject: of all rows, where it is known.
-        reserved: finds subjects on which none may go.
     """
     if template.count(SUBJECT) > 1:
         return f"{SUBJECT} stands in it more than once"
     if template == SUBJECT:
         return "dead letters would go where their rows should"
-    problem = publish_fault(template.replace(SUBJECT, "x"), reserved)
+    problem = publish_fault(template.replace(SUBJECT, "x"))
     return problem if problem is not None or subject is None else loop_fault(template, subject)
 
 

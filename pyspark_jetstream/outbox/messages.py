@@ -74,6 +74,13 @@ class Messages:
         return view(self.indices)
 
     @property
+    def urgency(self) -> pa.Array:
+        """INT8: the `Priority` of each."""
+        if self.priorities is not None:
+            return self.priorities
+        return pa.repeat(Priority.NORMAL.code, len(self))
+
+    @property
     def row_targets(self) -> pa.Array:
         """INT32: the stream of each row, by its place in `Targets`; null for none."""
         return self.targets.take(self.indices)

@@ -11,8 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import of_groups, ranks
-from ..arrays import places as all_places
+from ..arrays import of_groups, places, ranks
 from .messages import Messages
 from .priority import Priority
 
@@ -20,22 +19,16 @@ PLACE_BITS: Final = 24
 """Bits of a row's place in the sort key; more rows than this are not sorted at one time."""
 
 
-def in_order(messages: Messages, places: pa.Array, by_subject: bool) -> pa.Array:
+def in_order(messages: Messages, by_subject: bool) -> pa.Array:
     """
-    The places in the order in which their rows go.
+    The places of the rows, which are in the order of arrival, in the order in which they go.
 
     Args:
-        places: INT64, of those that wait, in the order of arrival.
         by_subject: whether rows of a subject keep their order; if not, each goes by its priority.
     """
-    if messages.priorities is None:
-        return places
-    subjects = messages.indices.take(places)
-    own = messages.priorities.take(places)
-    here = all_places(len(places))
+    subjects, own, here = messages.indices, messages.urgency, places(len(messages))
     if not by_subject:
-        keys = pc.add(pc.shift_left(own.cast(pa.int64()), PLACE_BITS), here)
-        return places.take(pc.sort_indices(keys))
+        return pc.sort_indices(pc.add(pc.shift_left(own.cast(pa.int64()), PLACE_BITS), here))
     classes = _classes(subjects, own)
     # Of each subject and class one row a turn; of those of a turn, the first that came.
     turns = ranks(pc.add(pc.multiply(subjects.cast(pa.int64()), 3), classes))
@@ -43,25 +36,12 @@ def in_order(messages: Messages, places: pa.Array, by_subject: bool) -> pa.Array
         pc.shift_left(classes.cast(pa.int64()), 2 * PLACE_BITS),
         pc.shift_left(turns.cast(pa.int64()), PLACE_BITS),
     )
-    return places.take(pc.sort_indices(pc.add(keys, here)))
-
-
-def oldest_by_subject(messages: Messages, since: pa.Array) -> list[tuple[str, float, float | None]]:
-    """Each subject of the rows, with arrival and first sending of its oldest row."""
-    sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
-    table = pa.table({"subject": messages.indices, "since": since, "sent": sent})
-    oldest = table.group_by("subject", use_threads=False).aggregate(
-        [("since", "min"), ("sent", "min")]
-    )
-    return [
-        (messages.distinct[each["subject"]], each["since_min"], each["sent_min"])
-        for each in oldest.to_pylist()
-    ]
+    return pc.sort_indices(pc.add(keys, here))
 
 
 def _classes(subjects: pa.Array, priorities: pa.Array) -> pa.Array:
     """INT8: of each row, the most urgent priority of its subject from it on (§7.1 to §7.3)."""
-    here = all_places(len(subjects))
+    here = places(len(subjects))
     classes = pa.repeat(Priority.NON_CRITICAL.code, len(subjects))
     for priority in (Priority.NORMAL, Priority.CRITICAL):
         urgent = pc.less_equal(priorities, priority.code)

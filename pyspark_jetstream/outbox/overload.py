@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrays import places
 from .messages import Messages
 from .order import PLACE_BITS
 from .priority import Priority
@@ -68,34 +69,26 @@ class Overload:
     def may_go(self, messages: Messages) -> pa.Array:
         """BOOL: which are of a priority that may be shed, and cannot be stored."""
         allowed = pa.array(sorted(self._sheddable), pa.int8())
-        may = pc.is_in(priorities_of(messages), allowed)
+        may = pc.is_in(messages.urgency, allowed)
         return may if messages.unsure is None else pc.and_(may, pc.is_inf(messages.unsure))
 
-    def to_give_up(
-        self, messages: Messages, sent_by: float, places: pa.Array, now: float
-    ) -> pa.Array:
+    def to_give_up(self, messages: Messages, sent_by: float, now: float) -> pa.Array:
         """
-        Of the rows in these places those that may go, of streams that push back and have done so to
-        one of them that was sent by this time.
+        BOOL: which may go, of streams that push back and have done so to one of them that was sent
+        by this time.
         """
-        may = pc.and_(self.may_go(messages), self._pressed(messages, now))
-        places = places.filter(may.take(places))
         if messages.sent is None:
-            return places.slice(0, 0)
-        is_late = pc.fill_null(pc.less_equal(messages.sent.take(places), sent_by), False)
-        streams = messages.row_targets.take(places)
-        return places.filter(pc.is_in(streams, streams.filter(is_late)))
+            return pa.repeat(False, len(messages))
+        may = pc.and_(self.may_go(messages), self._pressed(messages, now))
+        is_late = pc.and_(may, pc.fill_null(pc.less_equal(messages.sent, sent_by), False))
+        streams = messages.row_targets
+        return pc.and_(may, pc.is_in(streams, streams.filter(is_late)))
 
     def to_go(
-        self,
-        messages: Messages,
-        sizes: pa.Array,
-        places: pa.Array,
-        over: tuple[int, int],
-        now: float,
+        self, messages: Messages, sizes: pa.Array, over: tuple[int, int], now: float
     ) -> pa.Array:
         """
-        Of the rows in these places those that make room, the first to go first (A13, A14).
+        BOOL: which make room (A13, A14).
 
         Args:
             over: how many rows and bytes there are too many.
@@ -103,17 +96,16 @@ class Overload:
         may = self.may_go(messages)
         if not self._is_late(self._busy_at, now):
             may = pc.and_(may, self._pressed(messages, now))
-        places = places.filter(may.take(places))
         # The least urgent first, of those the newest.
-        urgency = priorities_of(messages).take(places).cast(pa.int64())
-        keys = pc.add(pc.shift_left(urgency, PLACE_BITS), places)
-        places = places.take(pc.array_sort_indices(keys, order="descending"))
-        freed = pc.cumulative_sum(sizes.take(places))
+        here = places(len(messages))
+        keys = pc.add(pc.shift_left(messages.urgency.cast(pa.int64()), PLACE_BITS), here)
+        order = here.filter(may).take(pc.array_sort_indices(keys.filter(may), order="descending"))
+        freed = pc.cumulative_sum(sizes.take(order))
         over_rows, over_bytes = over
         count = max(0, over_rows)
         if over_bytes > 0:
             count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
-        return places.slice(0, count)
+        return pc.is_in(here, order.slice(0, count))
 
     def by_reason(
         self, messages: Messages, is_rows: bool, now: float
@@ -145,10 +137,3 @@ class Overload:
 
     def _is_late(self, at: float, now: float) -> bool:
         return now - at <= self._window_s
-
-
-def priorities_of(messages: Messages) -> pa.Array:
-    """INT8: the `Priority` of each."""
-    if messages.priorities is not None:
-        return messages.priorities
-    return pa.repeat(Priority.NORMAL.code, len(messages))

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -82,29 +82,22 @@ Resolver = Callable[[Publish], Priority | int | str | None]
 """A function of the user's; None for no opinion. What it raises fails the task."""
 
 
-class Rows(Protocol):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """A block of rows, as far as their priorities depend on it."""
 
-    @property
-    def distinct(self) -> pa.Array:
-        """STRING: the distinct destination subjects."""
-
-    @property
-    def indices(self) -> pa.Array:
-        """INT32: row i goes to distinct[indices[i]]; null for a row that goes nowhere."""
-
-    @property
-    def priority(self) -> pa.Array | None:
-        """STRING: the column of this name; None without one."""
-
-    def header(self, name: str) -> pa.Array | None:
-        """STRING: the first value of this header in each row; None when no row has it."""
-
-    def claim(self, name: str) -> pa.Array | None:
-        """STRING: the value of this claim in each row; None when no row has it."""
-
-    def publish(self, row: int) -> Publish:
-        """One row."""
+    distinct: pa.Array
+    """STRING: the distinct destination subjects."""
+    indices: pa.Array
+    """INT32: row i goes to distinct[indices[i]]; null for a row that goes nowhere."""
+    priority: pa.Array | None
+    """STRING: the column of this name; None without one."""
+    header: Callable[[str], pa.Array | None]
+    """Gives the first value of a header in each row (STRING); None when no row has it."""
+    claim: Callable[[str], pa.Array | None]
+    """Gives the value of a claim in each row (STRING); None when no row has it."""
+    publish: Callable[[int], Publish]
+    """Gives one row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import places as all_places
 from .messages import Messages, sizes
 from .order import in_order
 
@@ -115,13 +114,21 @@ class RowQueue:
         """The rows to go next, in order, `maximum` at most; None when there are none."""
         if not self._blocks or maximum <= 0:
             return None
+        if self._next is None and not self.is_plain:
+            block = self.merged()
+            if self._rows > maximum:
+                self._next = in_order(block.messages, self._by_subject)
         if self._next is not None:
-            block = self._take_next(self._next, maximum)
-        elif self.is_plain:
-            block = self._take_plain(maximum)
+            block = self._blocks[0].take(self._next.slice(0, maximum))
+            self._next = self._next.slice(maximum)
         else:
-            block = self._take_next(self._order(maximum), maximum)
+            block = self._blocks.popleft()
+            if (left := len(block.messages) - maximum) > 0:
+                self._blocks.appendleft(block.slice(maximum, left))
+                block = block.slice(0, maximum)
         self._count(block, -1)
+        if not self._rows:
+            self.clear()
         return block
 
     def blocks(self) -> list[Block]:
@@ -151,13 +158,12 @@ class RowQueue:
             self._blocks = deque([block])
         return self._blocks[0]
 
-    def remove(self, places: pa.Array) -> Block:
-        """The rows in these places of the merged block; the others stay."""
+    def remove(self, mask: pa.Array) -> Block:
+        """The rows of the merged block whose mask is true; the others stay."""
         block = self.merged()
-        removed = block.take(places)
+        removed = block.where(mask)
         self._count(removed, -1)
-        rest = block.where(pc.invert(pc.is_in(all_places(len(block.messages)), places)))
-        self._blocks = deque([rest] if len(rest.messages) else [])
+        self._blocks = deque([block.where(pc.invert(mask))] if self._rows else [])
         return removed
 
     def oldest(self, unsent: bool = False) -> float:
@@ -176,32 +182,6 @@ class RowQueue:
         """The places that are left, of each block; None for all."""
         yield self._next
         yield from repeat(None)
-
-    def _take_plain(self, maximum: int) -> Block:
-        self._compact()
-        block = self._blocks.popleft()
-        count = len(block.messages)
-        if count <= maximum:
-            return block
-        self._blocks.appendleft(block.slice(maximum, count - maximum))
-        return block.slice(0, maximum)
-
-    def _take_next(self, places: pa.Array, maximum: int) -> Block:
-        """The first of the rows that are here, these being all in the order of sending."""
-        block = self._blocks[0].take(places.slice(0, maximum))
-        self._next = places.slice(maximum)
-        if not len(self._next):
-            self._next = None
-            self._blocks.clear()
-        return block
-
-    def _order(self, maximum: int) -> pa.Array:
-        """The places of the rows in the order in which they go."""
-        messages = self.merged().messages
-        places = all_places(len(messages))
-        if messages.priorities is None or len(places) <= maximum:
-            return places
-        return in_order(messages, places, self._by_subject)
 
     def _compact(self) -> None:
         """Lets go of rows that are taken, and of the order of sending: something changes."""

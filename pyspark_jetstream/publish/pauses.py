@@ -13,6 +13,7 @@ import shlex
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import chain, islice
 from typing import Final
 
@@ -183,15 +184,13 @@ class WriterPauses:
 
     def looks(self, now: float) -> Callable[[str], bool]:
         """A function that says whether rows that were sent, of a subject, have to come back."""
-        known: dict[str, bool] = {}
 
+        @cache
         def is_paused(subject: str) -> bool:
-            if subject not in known:
-                sources: tuple[PausedBy, ...] = (PausedBy.OPERATOR,)
-                if self._limited.is_waiting(subject, now):
-                    sources = tuple(PausedBy)  # unless there are too many to keep
-                known[subject] = self.throttle.is_paused(subject, now, sources)
-            return known[subject]
+            # Of refused subjects that are too many to be known, only operators count.
+            is_waiting = self._limited.is_waiting(subject, now)
+            sources = tuple(PausedBy) if is_waiting else (PausedBy.OPERATOR,)
+            return self.throttle.is_paused(subject, now, sources)
 
         return is_paused
 

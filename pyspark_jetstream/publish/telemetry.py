@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from ..arrays import places as all_places
 from ..outbox.messages import Messages
-from ..outbox.overload import priorities_of
 from ..outbox.priority import Priority, first_match
 from ..outbox.throttling.pausetimes import Limited, PauseTimes
 from ..outbox.throttling.throttle import REFUSALS, PausedBy
@@ -375,7 +374,7 @@ class Routes:
             {
                 "place": messages.row_targets,
                 "route": self.of(messages.distinct).take(messages.indices),
-                "priority": priorities_of(messages),
+                "priority": messages.urgency,
                 "row": all_places(len(messages)),
             }
         )

@@ -435,18 +435,15 @@ class _Drain:
 
     # ── what is stored already ───────────────────────────────────────────────────────────────
 
-    def _fresh(self, messages: Messages) -> pa.Array:
-        """BOOL: which of these, about to be sent, their streams do not have."""
-        self._scan(messages)
-        return pc.invert(self._are_stored(messages))
-
-    def _are_stored(self, messages: Messages) -> pa.Array:
+    def _fresh(self, messages: Messages, again: bool = False) -> pa.Array:
+        """BOOL: which of these their streams do not have; `again` as in `_scan`."""
+        self._scan(messages, again)
         ids = messages.ids.to_pylist() if messages.ids is not None else [None] * len(messages)
         known = [self._ids.get(subject, set()) for subject in messages.distinct]
         codes = messages.codes
-        return pa.array([id in known[codes[i]] for i, id in enumerate(ids)], pa.bool_())
+        return pa.array([id not in known[codes[i]] for i, id in enumerate(ids)], pa.bool_())
 
-    def _scan(self, messages: Messages, again: bool = False) -> None:
+    def _scan(self, messages: Messages, again: bool) -> None:
         """
         Reads which ids the streams of these rows have, unless that was done of late.
 
@@ -494,8 +491,7 @@ class _Drain:
             return
         is_made = pc.match_substring_regex(messages.ids.cast(pa.string()), _MADE)
         messages = messages.where(pc.fill_null(is_made, False))
-        self._scan(messages, again=True)
-        missing = messages.where(pc.invert(self._are_stored(messages)))
+        missing = messages.where(self._fresh(messages, again=True))
         if not len(missing):
             return
         place = missing.targets[missing.codes[0]].as_py()

@@ -31,7 +31,7 @@ from .. import subjects
 from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, is_text, join, places, scalar
 from ..errors import ColumnError, RowError
 from ..outbox.messages import FRAMING_BYTES, Messages
-from ..outbox.priority import ALL_NORMAL, Priorities, Publish
+from ..outbox.priority import ALL_NORMAL, Priorities, Publish, Rows
 from ..outbox.targets import Targets, untaken
 from ..publish.options import RowOptions
 from ..subjects import MAX_SUBJECT_BYTES
@@ -255,7 +255,7 @@ class MessageBuilder:
         self._check_sizes(lines, data)
         priorities = ALL_NORMAL
         if self._priorities is not None:
-            priorities = self._priorities.of(_Rows(batch, distinct, indices, data, headers))
+            priorities = self._priorities.of(_rows(batch, distinct, indices, data, headers))
         self.unrecognised += priorities.unrecognised
         self.left_out.update(dict(headers.left_out()))
         messages = Messages(
@@ -514,54 +514,33 @@ def _text(name: bytes | None) -> str | None:
         return None
 
 
-class _Rows:
+def _rows(
+    batch: pa.RecordBatch, distinct: pa.Array, indices: pa.Array, data: pa.Array, headers: Headers
+) -> Rows:
     """A batch as `priority` sees it."""
+    names = batch.schema.names
 
-    def __init__(
-        self,
-        batch: pa.RecordBatch,
-        distinct: pa.Array,
-        indices: pa.Array,
-        data: pa.Array,
-        headers: Headers,
-    ) -> None:
-        self.distinct = distinct
-        self.indices = indices
-        self._batch = batch
-        self._data = data
-        self._headers = headers
-
-    @property
-    def priority(self) -> pa.Array | None:
-        """STRING: the column of this name; None without one."""
-        if "priority" not in self._batch.schema.names:
-            return None
-        return self._batch.column("priority").cast(pa.string())
-
-    def header(self, name: str) -> pa.Array | None:
-        """STRING: the first value of this header in each row; None when no row has it."""
-        return self._headers.values(name)
-
-    def claim(self, name: str) -> pa.Array | None:
-        """STRING: the value of this claim in each row, else of this header; None if none has."""
-        header = self.header(name)
-        if "claims" not in self._batch.schema.names:
+    def claim(name: str) -> pa.Array | None:
+        header = headers.values(name)
+        if "claims" not in names:
             return header
         # Copied: of a slice that was cast, map_lookup of pyarrow 18 to 22 takes the wrong rows.
-        claims = pa.concat_arrays([self._batch.column("claims").cast(_CLAIMS)])
+        claims = pa.concat_arrays([batch.column("claims").cast(_CLAIMS)])
         claim = pc.map_lookup(claims, name, "first")
         return claim if header is None else pc.coalesce(claim, header)
 
-    def publish(self, row: int) -> Publish:
-        """One row."""
-        pairs = self._batch.column("headers")[row].as_py() if self._headers.any else None
-        headers: dict[str, str] = {}
+    def publish(row: int) -> Publish:
+        pairs = batch.column("headers")[row].as_py() if headers.any else None
+        first_values: dict[str, str] = {}
         for name, value in pairs or ():
             first = value if isinstance(value, str) else next(iter(value or ()), None)
             if first is not None:
-                headers.setdefault(name, first)
-        subject = self.distinct[self.indices[row].as_py()].as_py()
-        return Publish(subject, self._data[row].as_py(), headers)
+                first_values.setdefault(name, first)
+        subject = distinct[indices[row].as_py()].as_py()
+        return Publish(subject, data[row].as_py(), first_values)
+
+    priority = batch.column("priority").cast(pa.string()) if "priority" in names else None
+    return Rows(distinct, indices, priority, headers.values, claim, publish)
 
 
 def _data(batch: pa.RecordBatch) -> pa.Array:

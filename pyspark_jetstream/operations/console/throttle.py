@@ -38,7 +38,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
@@ -358,23 +358,21 @@ def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
     """For each limit the rate of its streams, and below it each writer's rate and share."""
     rows: list[Row] = []
     for quota_ in quotas:
-        limit = quota_.limit
-        writers = _writers(limit, pauses)
-        shown = size if limit.of_bytes else _messages
-
-        def row(name: str, figures: Sequence[float], state: str, shown: Any = shown) -> Row:
-            limited, rate, published = map(shown, figures)
-            first = {"filter, writers": name, "limit /s": limited, "rate /s": rate}
-            return first | {"published": published, "state": state}
-
-        figures = (limit.rate, quota_.rate, quota_.total)
-        rows.append(row(limit.name, figures, _state(quota_, writers, usage, pauses)))
-        rows += [
-            row(f"  {w.name} {w.query}".rstrip(), w.figures, w.state) for w in writers[:_WRITERS]
-        ]
+        kept = _kept(quota_, usage, pauses)
+        writers = kept["writers"]
+        lines = [(kept["name"], kept, kept["state"])]
+        for each in writers[:_WRITERS]:
+            response = pauses.members[int(each["producer"])].response
+            state = "" if response is Response.ACKNOWLEDGED else response.value
+            lines.append((f"  {each['producer']} {each['query']}".rstrip(), each, state))
         if rest := writers[_WRITERS:]:
-            sums = [sum(column) for column in zip(*(w.figures for w in rest), strict=True)]
-            rows.append(row(f"  {len(rest):,} more", sums, ""))
+            sums = {name: sum(each[name] for each in rest) for name in _FIGURES.values()}
+            lines.append((f"  {len(rest):,} more", sums, ""))
+        for name, facts, state in lines:
+            figures = {title: facts[key] for title, key in _FIGURES.items()}
+            if quota_.limit.of_bytes:
+                figures = {title: size(count) for title, count in figures.items()}
+            rows.append({"filter, writers": name} | figures | {"state": state})
     return rows
 
 
@@ -382,90 +380,66 @@ def _kept(quota_: Quota, usage: Usage, pauses: Pauses) -> dict[str, Any]:
     """A limit and its writers, for programs."""
     limit = quota_.limit
     writers = _writers(limit, pauses)
-    names = ("limit", "rate", "published")
+    state = "limited" if any(writer["waits"] for writer in writers) else "free"
+    if set(limit.filters) <= set(usage.unknown):
+        state = "no stream takes it"
+    elif quota_.rest_until > time.monotonic():
+        state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
     return {
         "name": limit.name,
         "filters": list(limit.filters),
         "unit": "byte" if limit.of_bytes else "message",
         "reason": limit.reason.name,
-        **dict(zip(names, (limit.rate, quota_.rate, quota_.total), strict=True)),
-        "state": _state(quota_, writers, usage, pauses),
-        "writers": [
-            {
-                "producer": each.name,
-                "query": each.query,
-                **dict(zip(names, each.figures, strict=True)),
-            }
-            | {"waits": each.waits}
-            for each in writers
-        ],
+        "limit": limit.rate,
+        "rate": quota_.rate,
+        "published": quota_.total,
+        "state": state,
+        "writers": writers,
     }
 
 
-def _state(quota_: Quota, writers: Sequence[_Writer], usage: Usage, pauses: Pauses) -> str:
-    if set(quota_.limit.filters) <= set(usage.unknown):
-        return "no stream takes it"
-    if quota_.rest_until > time.monotonic():
-        return f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
-    return "limited" if any(writer.waits for writer in writers) else "free"
-
-
-class _Writer(NamedTuple):
-    """A writer under a limit."""
-
-    name: str
-    query: str
-    figures: tuple[float, float, float]
-    """Its share and its rate, in a second, and what it has published."""
-    waits: bool
-    state: str
-
-
-def _writers(limit: QuotaLimit, pauses: Pauses) -> list[_Writer]:
-    """Those that keep the limit's rates, and use them; the fastest first."""
+def _writers(limit: QuotaLimit, pauses: Pauses) -> list[dict[str, Any]]:
+    """
+    Those that keep the limit's rates, and use them; the fastest first. `limit` is a writer's share
+    of the limit.
+    """
     found = []
+    place = 1 if limit.of_bytes else 0
     for number, member in sorted(pauses.members.items()):
-        uses = [member.uses.get((filter, limit.reason)) for filter in limit.filters]
-        own = [use for use in uses if use is not None]
-        place = 1 if limit.of_bytes else 0
+        own = [member.uses[key] for key in limit.keys if key in member.uses]
         share = sum((use.told or Rates())[place] or 0.0 for use in own)
-        rate = sum(use.nbytes if limit.of_bytes else use.msgs for use in own)
         total = sum(use.total[place] for use in own)
         if share or total:
-            state = "" if member.response is Response.ACKNOWLEDGED else member.response.value
-            waits = any(use.waiting_for for use in own)
-            query, figures = member.producer.query, (share, rate, total)
-            found.append(_Writer(str(number), query, figures, waits, state))
-    return sorted(found, key=lambda writer: -writer.figures[1])
-
-
-def _messages(count: float) -> str:
-    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+            found.append(
+                {
+                    "producer": str(number),
+                    "query": member.producer.query,
+                    "limit": share,
+                    "rate": sum(use.nbytes if limit.of_bytes else use.msgs for use in own),
+                    "published": total,
+                    "waits": any(use.waiting_for for use in own),
+                }
+            )
+    return sorted(found, key=lambda writer: -writer["rate"])
 
 
 def _paused(entries: Sequence[Mapping[str, str]]) -> str:
     """Paused subjects in words: until when, why, by whom."""
-    return "; ".join(
-        f"{entry['subject']} {_until(entry)}: {entry['reason']} of {entry['filter']}, {_by(entry)}"
-        for entry in entries
-    )
-
-
-def _until(entry: Mapping[str, str]) -> str:
-    """Programs renew their pauses."""
-    renewed = " or longer" if entry["source"] == PausedBy.OPERATOR.value else ""
-    return f"until {entry['until'][11:19]}Z{renewed}"
-
-
-def _by(entry: Mapping[str, str]) -> str:
-    is_operator = entry["source"] == PausedBy.OPERATOR.value
-    return f"operator's request {entry['request_id']}" if is_operator else entry["source"]
+    words = []
+    for entry in entries:
+        until, who = f"until {entry['until'][11:19]}Z", entry["source"]
+        if who == PausedBy.OPERATOR.value:  # whose program renews it
+            until, who = f"{until} or longer", f"operator's request {entry['request_id']}"
+        words.append(f"{entry['subject']} {until}: {entry['reason']} of {entry['filter']}, {who}")
+    return "; ".join(words)
 
 
 _FOUND: Final = Columns(
     "producer query host streams subjects_sent=subjects supports_throttle paused",
     {"paused": _paused},
 )
+_FIGURES: Final = {"limit /s": "limit", "rate /s": "rate", "published": "published"}
+"""Columns of a limit, and of its writers, by their titles."""
 _TOLD: Final = Columns("producer query subjects_sent=subjects receipts missed state")
 
 

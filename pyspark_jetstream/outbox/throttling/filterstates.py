@@ -52,6 +52,10 @@ class FilterState:
         """Until when it is paused, or rows wait for its rate."""
         return self.spans[-1][1] if self.spans else -math.inf
 
+    def is_pause(self, now: float) -> bool:
+        """Whether it is paused, whatever its rate."""
+        return self.pace is None and self.until > now
+
     def record(self, now: float, pause_s: float, pace: KeptRate | None = None) -> None:
         """A command or a refusal takes the place of the one before."""
         is_renewed = pace is not None and pace is self.pace and self.until > now
@@ -142,31 +146,24 @@ class FilterStates:
         self._open.clear()
         self._paced.clear()
 
-    def make_room(self, filter: str, now: float, remember_s: float) -> None:
+    def make_room(self, filter: str, now: float) -> None:
         """
-        Forgets filters that are free, where there is no room for another one: first those free for
-        so long that no publish can have met them; then all free ones at the front of the order.
+        Forgets filters that are free, at the front of the order, until there is room for another.
 
         Raises:
             TooManyFiltersError: There is still no room for this filter.
         """
-        if self._has_room(filter):
-            return
-        for before in (now - remember_s, now):
-            while self.all:
-                oldest = next(iter(self.all.values()))
-                if oldest.until > before:
-                    break  # what is behind may be a later word about the same subjects
-                self.drop(oldest.filter)
-            if self._has_room(filter):
-                return
-        raise TooManyFiltersError(
-            filter,
-            f"{len(self.all)} filters are paused, and {self._maximum} may be; those with wildcards"
-            f" have them in {len(self._shapes)} different ways, and {_MAX_SHAPES} may be. Pause one"
-            " wider filter instead ('>' is always taken), put wildcards where others have them, or"
-            " lift some",
-        )
+        while not self._has_room(filter):
+            oldest = next(iter(self.all.values()))
+            if oldest.until > now:  # what is behind may be a later word about the same subjects
+                raise TooManyFiltersError(
+                    filter,
+                    f"{len(self.all)} filters are paused, and {self._maximum} may be; those with"
+                    f" wildcards have them in {len(self._shapes)} different ways, and"
+                    f" {_MAX_SHAPES} may be. Pause one wider filter instead ('>' is always taken),"
+                    " put wildcards where others have them, or lift some",
+                )
+            self.drop(oldest.filter)
 
     def _has_room(self, filter: str) -> bool:
         if len(self.all) >= self._maximum:

@@ -126,16 +126,13 @@ class Throttle:
 
     Args:
         producer_id: of this writer.
-        remember_s: for how long a window that is over may still be asked for: as long as a publish
-            may take.
     """
 
-    def __init__(self, producer_id: int = 0, remember_s: float = 720.0) -> None:
+    def __init__(self, producer_id: int = 0) -> None:
         self.invalid = 0
         """Messages on the control subject that said nothing defined."""
         self.writer = Producer(producer_id, True, supports_rate=True)
         """This writer, as it says who it is."""
-        self._remember_s = remember_s
         self._groups: dict[tuple[PausedBy, Reason], FilterStates] = {}
         self._informed: dict[Reason, int] = {}
         self._told = False
@@ -157,7 +154,7 @@ class Throttle:
 
     def heir(self, producer_id: int, now: float) -> Throttle:
         """The throttle of this process's next task: pauses by operators go on (B7)."""
-        heir = Throttle(producer_id, self._remember_s)
+        heir = Throttle(producer_id)
         heir.turn, heir._words = self.turn, self._words
         for (source, reason), group in self._groups.items():
             if source is PausedBy.OPERATOR and (group.is_open(now) or group.paced(now)):
@@ -261,7 +258,7 @@ class Throttle:
         if filter == REST:
             group.close(now)
         if window is None:
-            group.make_room(filter, now, self._remember_s)
+            group.make_room(filter, now)
             window = FilterState(filter)
         pace = None
         if command is not None and command.rates is not None and pause_s > 0:
@@ -304,9 +301,7 @@ class Throttle:
             return None
         pauses = [
             Pause(source, reason, word.filter, word.spans[-1][0], word.until, word.request_id)
-            for (source, reason), group in self._groups.items()
-            if source in sources
-            for word in group.words(subject)[-1:]
+            for source, reason, word in self._latest(subject, sources)
             if word.throttles_until > now
         ]
         return max(pauses, key=lambda pause: pause.until, default=None)
@@ -316,21 +311,13 @@ class Throttle:
     ) -> bool:
         """Whether nothing may go to this subject, whatever its rate."""
         return self.active(now) and any(
-            word.pace is None and word.until > now
-            for (source, _), group in self._groups.items()
-            if source in sources
-            for word in group.words(subject)[-1:]
+            word.is_pause(now) for _, _, word in self._latest(subject, sources)
         )
 
     def is_subject_paused(self, subject: str, now: float) -> bool:
         """Whether operators pause this subject, and none pauses the whole writer."""
-        reasons = [
-            reason
-            for (source, reason), group in self._groups.items()
-            if source is PausedBy.OPERATOR
-            for word in group.words(subject)[-1:]
-            if word.pace is None and word.until > now
-        ]
+        latest = self._latest(subject, (PausedBy.OPERATOR,))
+        reasons = [reason for _, reason, word in latest if word.is_pause(now)]
         return bool(reasons) and all(reason.is_quota for reason in reasons)
 
     def paces(self, subjects: Iterable[str], now: float) -> list[tuple[KeptRate, ...]] | None:
@@ -400,6 +387,14 @@ class Throttle:
             end = min((window.until for window in self._open(now)), default=math.inf)
             self._next_end = self.turn, end
         return end
+
+    def _latest(
+        self, subject: str, sources: Collection[PausedBy]
+    ) -> Iterator[tuple[PausedBy, Reason, FilterState]]:
+        """The latest word about a subject, of each of these sources and reason."""
+        for (source, reason), group in self._groups.items():
+            if source in sources and (words := group.words(subject)):
+                yield source, reason, words[-1]
 
     def _open(self, now: float) -> Iterator[FilterState]:
         return chain.from_iterable(group.open(now) for group in self._groups.values())

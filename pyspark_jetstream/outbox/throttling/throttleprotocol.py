@@ -29,9 +29,10 @@ ignored (overload.md §4.1).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from enum import IntEnum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
@@ -56,6 +57,9 @@ _MAX: Final = 1 << 53
 
 _MAX_PAUSE_S: Final = 86_400.0
 """For how long one command pauses; a longer pause is said again."""
+
+
+T = TypeVar("T")
 
 
 class Reason(IntEnum):
@@ -107,8 +111,8 @@ class ThrottleProducer(NamedTuple):
             subject=self.subject,
             throttling_reason=self.reason.name,
             pause_for_millis=round(self.pause_s * 1000),
-            **({} if self.producer_id is None else {"producer_id": self.producer_id}),
-            **({} if self.rates is None else _rates_json(self.rates)),
+            producer_id=self.producer_id,
+            **_rates_json(self.rates or Rates()),
         )
 
 
@@ -121,8 +125,11 @@ class Receipt(NamedTuple):
 
     def encode(self) -> bytes:
         """The command as JSON."""
-        own = {} if self.producer_id is None else {"producer_id": self.producer_id}
-        return _json(type="throttle_producer_receipt", request_id=self.request_id, **own)
+        return _json(
+            type="throttle_producer_receipt",
+            request_id=self.request_id,
+            producer_id=self.producer_id,
+        )
 
 
 class Paused(NamedTuple):
@@ -174,7 +181,6 @@ class Producer(NamedTuple):
 
     def encode(self) -> bytes:
         """The answer as JSON in UTF-8, with the first 32 subjects, streams and rates."""
-        who = {"query": self.query, "host": self.host, "streams": self.streams[:_MAX_SUBJECTS]}
         return _json(
             type="producer",
             producer_id=self.producer_id,
@@ -202,7 +208,9 @@ class Producer(NamedTuple):
                 }
                 for kept in self.rates[:_MAX_SUBJECTS]
             ],
-            **{name: value for name, value in who.items() if value},
+            query=self.query or None,
+            host=self.host or None,
+            streams=self.streams[:_MAX_SUBJECTS] or None,
         )
 
 
@@ -268,9 +276,9 @@ def understand(data: bytes) -> Message:
                 _integer(said, "producer_id"),
                 isinstance(flags, dict) and flags.get(_SUPPORTS) is True,
                 _texts(said.get("subjects_sent")),
-                tuple(_paused(said.get("throttled"))),
+                tuple(_sound(said.get("throttled"), _paused)),
                 isinstance(flags, dict) and flags.get(_SUPPORTS_RATE) is True,
-                tuple(_kept(said.get("rates"))),
+                tuple(_sound(said.get("rates"), _kept)),
                 _text(said.get("query")),
                 _text(said.get("host")),
                 _texts(said.get("streams")),
@@ -281,6 +289,8 @@ def understand(data: bytes) -> Message:
 
 
 def _json(**content: object) -> bytes:
+    """The members that are not None."""
+    content = {name: value for name, value in content.items() if value is not None}
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -303,37 +313,34 @@ def _texts(values: object) -> tuple[str, ...]:
     return tuple(v for v in values if isinstance(v, str)) if isinstance(values, list) else ()
 
 
-def _paused(values: object) -> Iterator[Paused]:
+def _sound(values: object, parse: Callable[[Any], T]) -> Iterator[T]:
     """Those that say something; the rest of the message counts all the same."""
     for value in values if isinstance(values, list) else ():
-        try:
-            yield Paused(
-                _filter(value["subject"]),
-                _reason(value["throttling_reason"]),
-                _integer(value, "pause_for_millis") / 1000,
-                _filter(value.get("filter", value["subject"])),
-                "server" if value.get("source") == "server" else "operator",
-                _integer(value, "request_id") if "request_id" in value else 0,
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            yield parse(value)
 
 
-def _kept(values: object) -> Iterator[Kept]:
-    """The rates that a writer reports as kept."""
-    for value in values if isinstance(values, list) else ():
-        try:
-            waiting_for = value.get("waiting_for", "")
-            yield Kept(
-                _filter(value["subject"]),
-                _reason(value["throttling_reason"]),
-                _rates(value) or Rates(),
-                _integer(value, "msg_in_counter"),
-                _integer(value, "bytes_in_counter"),
-                waiting_for if waiting_for in ("msg", "byte") else "",
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
+def _paused(value: Any) -> Paused:
+    return Paused(
+        _filter(value["subject"]),
+        _reason(value["throttling_reason"]),
+        _integer(value, "pause_for_millis") / 1000,
+        _filter(value.get("filter", value["subject"])),
+        "server" if value.get("source") == "server" else "operator",
+        _integer(value, "request_id") if "request_id" in value else 0,
+    )
+
+
+def _kept(value: Any) -> Kept:
+    waiting_for = value.get("waiting_for", "")
+    return Kept(
+        _filter(value["subject"]),
+        _reason(value["throttling_reason"]),
+        _rates(value) or Rates(),
+        _integer(value, "msg_in_counter"),
+        _integer(value, "bytes_in_counter"),
+        waiting_for if waiting_for in ("msg", "byte") else "",
+    )
 
 
 def _rates(said: dict[str, Any]) -> Rates | None:
