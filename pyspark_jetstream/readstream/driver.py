@@ -119,8 +119,21 @@ class Driver(ABC):
         """Ends this run at what is there by now (`availableNow`)."""
 
     @abstractmethod
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
+        """
+        The end of the batch after `start`; `start` itself while there is none.
+
+        Args:
+            unlimited: the limits of the options do not count (`trigger(once=True)`).
+        """
+
+    @abstractmethod
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         """The tasks of a batch."""
+
+    @abstractmethod
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Settles a batch; never raises, the next commit covers it."""
 
     def reported(self) -> dict[str, Any]:
         """

@@ -205,7 +205,6 @@ class RangeDriver(Driver):
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
-        """The end of the batch after `start`; `start` itself while there is none."""
         return self._without_lost_streams(lambda: self._latest(start, unlimited))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
@@ -324,7 +323,6 @@ class RangeDriver(Driver):
         return self._planner.tasks(plan, self._is_deep, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Settles a batch; never raises, the next commit covers it."""
         if self._options.read_mode == "direct" or end.get("initial"):
             return
         if not self._turn.holds:

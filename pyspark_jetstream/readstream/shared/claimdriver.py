@@ -127,8 +127,15 @@ class ClaimDriver(Driver):
 
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
-    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         """The end of the batch after `start`, which is acknowledged; `start` if there is none."""
+        if unlimited:
+            raise OptionError(
+                "priorityPolicy",
+                f"{self._sharing.policy} does not go with trigger(once=True), which ends before its"
+                " batch is acknowledged, so that others would have it as well; use"
+                " trigger(availableNow=True)",
+            )
         before = self._offset(start)
         self._begin_reports(str(self._options.consumer))
         member = self._join(before)
@@ -213,6 +220,9 @@ class ClaimDriver(Driver):
             # As many as there were: a sink's own records are of each task.
             return [ReadTask(self._options.connection, WarmUp()) for _ in tasks]
         return tasks
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: what Spark tells here, `latest` knew a batch earlier."""
 
     def _replay(self, start: Mapping[str, Any], upto: ClaimedOffset) -> bool:
         """
