@@ -28,30 +28,30 @@ __all__ = ["query"]
     ("config", "options", "option", "says"),
     [
         ({"deliver_subject": "x"}, {}, "consumer", "push consumer"),
-        ({}, {}, "consumer", "no priority group"),
+        ({}, {}, "consumer", "no priority_policy where"),
         (
             {"priority_policy": "overflow", "priority_groups": ["other"]},
             {},
             "priorityGroup",
-            "has the group other",
+            "priority_groups .'other'. where",
         ),
         (
             {"priority_policy": "overflow", "priority_groups": ["spark", "more"]},
             {},
             "priorityGroup",
-            "spark, more",
+            "priority_groups .'spark', 'more'. where",
         ),
         (
             {"priority_policy": "pinned_client", "priority_groups": ["spark"]},
             {},
             "priorityPolicy",
-            "has pinned_client",
+            "has priority_policy 'pinned_client' where",
         ),
         (
             {"priority_policy": "overflow", "priority_groups": ["spark"]},
             {"priorityPolicy": "prioritized"},
             "priorityPolicy",
-            "has overflow",
+            "has priority_policy 'overflow' where",
         ),
         (
             {"priority_policy": "overflow", "priority_groups": ["spark"], "ack_policy": "all"},

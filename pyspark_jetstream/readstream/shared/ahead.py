@@ -142,7 +142,7 @@ class Ahead:
             sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
             if late or not sequences:  # late: somebody else may have them by now
                 continue
-            delivery = self._claimant.delivered.get(consumer.partition, 1)
+            delivery = self._claimant.last.delivered.get(consumer.partition, 1)
             delay_s = self._claimant.nak_delay_s
             try:
                 give_back(self._client, consumer, sequences, delivery, delay_s)

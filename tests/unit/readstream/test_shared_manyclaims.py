@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.readstream.shared import manyclaims as many_module
-from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls, LastClaim
 from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
 
@@ -126,7 +126,8 @@ def wire_text(rng: random.Random, count: int) -> bytes:
 def outcome(parts, pulls, many) -> tuple[Any, ...]:
     """What two pulls bring whose bytes come in these parts; and how far, with which error."""
     consumers = {place: SharedConsumer(place, "S", f"jobs-{place}", None) for place in (0, 1)}
-    claimed = ClaimPulls(consumers, pulls, many)
+    claim = LastClaim({place: [] for place in pulls})
+    claimed = ClaimPulls(consumers, pulls, many, claim)
     claimed.open = {7: 0, 8: 1}
     connection: Any = SimpleNamespace(buffer=b"", pos=0)
     error = None
@@ -144,7 +145,7 @@ def outcome(parts, pulls, many) -> tuple[Any, ...]:
     except JetStreamError as raised:
         error = repr(raised)
     left = connection.buffer[connection.pos :]
-    return claimed.claims, claimed.open, claimed.delivered, claimed.oldest_ns, left, error
+    return claim, claimed.open, left, error
 
 
 class _Alone(ManyClaims):
