@@ -47,7 +47,6 @@ from ..arrivals import Arrivals, expires_s, pull
 from ..offsets import Offset
 from ..options import SourceOptions
 from .neighbours import Neighbours
-from .pinwatch import PinWatch
 
 logger = get_logger(__name__)
 
@@ -214,7 +213,7 @@ class Durables:
         if self._prepared:
             return False
         reads = [self.read_of(p, start, infos[p.stream]) for p in self._layout]
-        self._neighbours.listen(reads)
+        self._neighbours.listen(reads, self.owner(start.query))
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
         for read, info in zip(reads, consumers, strict=True):
             if info is not None:
@@ -380,11 +379,10 @@ class Durables:
         if around and self._turns.is_time_before_tasks(self._every_s):
             due.update(around)
             seen = {index: info for index, info in seen.items() if index not in around}
-        is_renamed = self._neighbours.is_renamed()
         reads = [
             self.read_of(p, start, infos[p.stream])
             for p in self._layout
-            if is_renamed or p.index in seen or p.index in due
+            if p.index in seen or p.index in due
         ]
         asked = [read for read in reads if read.partition not in seen]
         answers = self._js.consumer_infos([(read.stream, read.consumer) for read in asked])
@@ -417,11 +415,10 @@ class Durables:
         self, start: Offset, infos: Mapping[str, StreamInfo], partitions: Collection[int]
     ) -> None:
         """Asks to be told when one of these partitions has a message behind `start`."""
-        watch = self._neighbours.watch
-        if self._prepared and watch is not None:
+        if self._prepared:
             reads = [self.read_of(p, start, infos[p.stream]) for p in self._layout]
             try:
-                self._pull(reads, start.sequences, watch, partitions)
+                self._pull(reads, start.sequences, partitions)
             except JetStreamError as error:
                 logger.info("the driver is not told when messages come: %s", error)
                 self.arrivals.forget_pulls(range(len(reads)))
@@ -430,7 +427,6 @@ class Durables:
         self,
         reads: Sequence[ConsumerRead],
         where: tuple[int, ...],
-        watch: PinWatch,
         partitions: Collection[int],
     ) -> None:
         connection = self._js.client.connection
@@ -438,7 +434,8 @@ class Durables:
         if not all(map(connection.may_ask, subjects)):
             self.arrivals.set_listening(False)
         for index, inbox in self.arrivals.due(where, time.monotonic(), partitions).items():
-            body = pull(reads[index].group, watch.pin(index), expires_s(len(reads)))
+            pin = self._neighbours.pin(index)
+            body = pull(reads[index].group, pin, expires_s(len(reads)))
             connection.ask(subjects[index], inbox, body)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
