@@ -94,17 +94,7 @@ class Lease:
         self._changed = threading.Event()
         """Set when a waiting caller should look: this query reads now, or never again."""
         try:
-            unfit = self._bucket.ensure()
-        except JetStreamError as error:
-            if not error.retryable:
-                unfit = f"the bucket {BUCKET} cannot be used: {error}; let an administrator make it"
-            else:
-                self._client.close()
-                raise
-        if unfit is not None:
-            self._client.close()
-            raise OptionError("standby", unfit)
-        try:
+            self._ensure_bucket()
             self._watch()
         except BaseException:
             self._client.close()
@@ -114,6 +104,16 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease {self._key}, {self._view!r}>"
+
+    def _ensure_bucket(self) -> None:
+        try:
+            unfit = self._bucket.ensure()
+        except JetStreamError as error:
+            if error.retryable:
+                raise
+            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an administrator make it"
+        if unfit is not None:
+            raise OptionError("standby", unfit)
 
     # ── what the driver asks ─────────────────────────────────────────────────────────────────
 

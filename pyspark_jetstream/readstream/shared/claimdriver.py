@@ -37,7 +37,7 @@ from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
 from ...fetch.assumptions import resumed_by
 from ...fetch.layout import Layout
-from ...fetch.survey import ServerView
+from ...fetch.survey import ServerView, check_direct
 from ...sanitize import get_logger
 from ...tasks.rows import ReadTask, WarmUp
 from ..driver import Driver
@@ -401,12 +401,7 @@ class ClaimDriver(Driver):
 
     def _check_streams(self, infos: Mapping[str, StreamInfo]) -> None:
         for info in infos.values():
-            if not info.allow_direct:
-                raise OptionError(
-                    "stream",
-                    f"'{info.name}' has direct get off, by which claimed messages are fetched; set"
-                    f" allow_direct on it (`nats stream edit {info.name} --allow-direct`)",
-                )
+            check_direct(info)
             self._check_start(info)
         if self._poison is not None:
             of = self._survey.layout

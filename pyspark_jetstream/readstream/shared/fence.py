@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 from ...errors import OffsetError
 from ...foreign import read_json, unpacked
-from .claims import Claim, Ranges, length, merged, ranges_of, ranges_text, text_ranges
+from .claims import Claim, Ranges, length, merged, ranges_of, ranges_text, sequences_of, text_ranges
 
 _VERSION: Final = 1
 
@@ -218,7 +218,7 @@ class Fence:
             return ()
         if settled is not None and settled.stream != held.stream:
             return ()
-        return (sequence for first, last in held.ranges for sequence in range(first, last + 1))
+        return sequences_of(held.ranges)
 
     def voided(self, queries: Iterable[str]) -> Fence:
         """The record after these were given up."""

@@ -216,7 +216,7 @@ def test_a_backlog_is_cut():
     )
     parts = [text[at : at + 300_000] for at in range(0, len(text), 300_000)]
     many = _Counted()
-    taken = outcome(parts, {0: count, 1: 1}, many)[0]
+    taken = outcome(parts, {0: count, 1: 1}, many)[0].claims
     assert taken[0] == [Claim(n, 1) for n in range(count // 2, count)]
     assert many.claims > 0.9 * len(taken[0])
 
@@ -245,6 +245,6 @@ def test_what_is_looked_at_is_linear(monkeypatch, kind):
         frames.append(delivery(sequence=n + 1, number=n + 1, **odds))
     text = b"".join(frames)
     parts = [text[at : at + 300_000] for at in range(0, len(text), 300_000)]
-    taken = outcome(parts, {0: 10**6, 1: 10**6}, ManyClaims())[0]
+    taken = outcome(parts, {0: 10**6, 1: 10**6}, ManyClaims())[0].claims
     assert len(taken[0]) + len(taken[1]) == 30_000
     assert looked <= len(text) + 2 * many_module._MOST_CREDIT
