@@ -188,13 +188,14 @@ class Driver(ABC):
 
     def _count(self, count: Callable[[ReadCounts], None], soon: bool = False) -> None:
         """
-        Counts something where metrics are asked for.
+        Counts something of the partitions there are now, where metrics are asked for.
 
         Args:
             soon: the reports show it without waiting for their interval.
         """
         if self._reporting is not None:
             with self._reporting.counting() as counts:
+                counts.set_layout(self._layout)
                 count(counts)
             if soon:
                 self._reporting.report_soon()

@@ -644,13 +644,11 @@ class RangeDriver(Driver):
         """What is left behind the batch that was planned; nothing of a query that waits."""
         self._lagging = end if self._turn.holds else None
         if self._lagging is not None:
-            counts.set_layout(self._layout)
             counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
             self._lagging = plan.end
-            counts.set_layout(self._layout)
             messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
             counts.set_under_way(messages)
 
@@ -681,7 +679,6 @@ class RangeDriver(Driver):
 
         def count(counts: ReadCounts) -> None:
             if self._lagging is planned:
-                counts.set_layout(survey.layout)
                 counts.set_lag(_named(survey.layout, left, end, upto))
 
         self._count(count)

@@ -156,7 +156,7 @@ class ClaimDriver(Driver):
             look = self._streams.look()
             claimed = member.drop_gone(claimed, of)
             dealt = member.fence(before, claimed, look)
-            self._count(partial(_count_dealt, dealt=dealt, of=self._layout))
+            self._count(partial(_count_dealt, dealt=dealt))
             if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
             time.sleep(0 if count(claimed) else WAIT_S)
@@ -207,8 +207,7 @@ class ClaimDriver(Driver):
         replayed = self._planned is None or self._planned.end != upto
         is_lost = replayed and self._replay(start, upto)
         there = {name: upto.count(name) for name in upto.claims}
-        of = self._layout
-        self._count(lambda counts: _count_batch(counts, of, there, is_lost), soon=True)
+        self._count(lambda counts: _count_batch(counts, there, is_lost), soon=True)
         tasks = self._tasks(upto, replayed)
         if is_lost:
             logger.warning(
@@ -350,7 +349,6 @@ class ClaimDriver(Driver):
         self.report = {}
         paused: dict[str, str] = {}
         awaiting = self.member.awaiting_redelivery(look) if self.member is not None else {}
-        of = self._layout
         for name, partition in self._streams.partitions.items():
             index, info = str(partition.index), look.consumers.get(name)
             claims = end.claims.get(name, {}) if end is not None else {}
@@ -371,31 +369,29 @@ class ClaimDriver(Driver):
                 if self._paused.get(name) != until:
                     logger.warning(
                         "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
-                        partition.stream, of.within(partition.index)[1], info.name, until,
+                        partition.stream, self._layout.within(partition.index)[1], info.name, until,
                         resumed_by(self._options.connection.command, partition.stream, info.name),
                     )  # fmt: skip
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
         self._paused, self._noted_at = paused, look.at
         infos = {name: info for name, info in look.consumers.items() if info is not None}
-        self._count(lambda counts: _count_consumers(counts, of, infos, awaiting))
+        self._count(lambda counts: _count_consumers(counts, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
         if time.monotonic() - self._noted_at < self._options.metrics_interval_s:
             return  # the driver itself has just looked
-        consumers, of = self.claimant.consumers, self._layout
+        consumers = self.claimant.consumers
         answers = JetStream(client).consumer_infos(
             [(consumer.stream, consumer.name) for consumer in consumers]
         )
         infos = {c.partition: info for c, info in zip(consumers, answers, strict=True) if info}
-        self._count(lambda counts: _count_consumers(counts, of, infos))
+        self._count(lambda counts: _count_consumers(counts, infos))
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
-            stored, of = self._poison.stored, self._layout
-            counts.set_layout(of)
-            counts.set_dead_letters({name: stored[name] for name in of.names if name in stored})
+            counts.set_dead_letters(self._poison.stored)
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
@@ -470,40 +466,31 @@ def _are_acked(layout: Layout, look: ServerView[str]) -> bool:
     return all(is_acked(name, p.stream) for name, p in zip(layout.names, layout, strict=True))
 
 
-def _count_dealt(counts: ReadCounts, dealt: Dealt, of: Layout) -> None:
-    """Whose the messages are that the query was dealt, of these partitions."""
-    counts.set_layout(of)
-    for name in of.names:
-        counts.add_claims(name, [claim.deliveries for claim in dealt.mine.get(name, ())])
-        counts.add_left(name, "open", len(dealt.theirs.get(name, ())))
-        counts.add_left(name, "committed", len(dealt.settled.get(name, ())))
+def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:
+    """Whose the messages are that the query was dealt."""
+    mine = dealt.mine.items()
+    counts.add_claims({name: [claim.deliveries for claim in taken] for name, taken in mine})
+    counts.add_left("open", dealt.theirs)
+    counts.add_left("committed", dealt.settled)
 
 
-def _count_batch(
-    counts: ReadCounts, of: Layout, messages: Mapping[str, int], is_lost: bool
-) -> None:
+def _count_batch(counts: ReadCounts, messages: Mapping[str, int], is_lost: bool) -> None:
     """A batch of so many messages, by partition, begins, or was given up."""
-    counts.set_layout(of)
-    there = {name: messages[name] for name in of.names if name in messages}
-    counts.set_under_way({} if is_lost else there)
-    counts.add_lost(there if is_lost else {})
+    counts.set_under_way({} if is_lost else messages)
+    counts.add_lost(messages if is_lost else {})
 
 
 def _count_consumers(
     counts: ReadCounts,
-    of: Layout,
     infos: Mapping[str, ConsumerInfo],
     awaiting: Mapping[str, int] | None = None,
 ) -> None:
     """
-    Counts at the shared consumers of these partitions: messages that nobody was dealt, those not
-    acknowledged, and, if that is known now, those that wait for redelivery.
+    Counts at the shared consumers: messages that nobody was dealt, those not acknowledged, and, if
+    that is known now, those that wait for redelivery.
     """
-    counts.set_layout(of)
-    there = {name: infos[name] for name in of.names if name in infos}
-    awaiting = awaiting or {}
-    counts.set_awaiting({name: awaiting[name] for name in there if name in awaiting})
-    counts.set_lag({name: info.num_pending for name, info in there.items()})
-    counts.set_ack_pending({name: info.num_ack_pending for name, info in there.items()})
-    for name, info in there.items():
+    counts.set_awaiting(awaiting or {})
+    counts.set_lag({name: info.num_pending for name, info in infos.items()})
+    counts.set_ack_pending({name: info.num_ack_pending for name, info in infos.items()})
+    for name, info in infos.items():
         counts.set_paused(name, info.pause_s > 0)
