@@ -48,7 +48,7 @@ from .claimant import Claimant
 from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, gathered, length, pieces
 from .fence import Dealt
-from .member import WAIT_S, Budget, GroupMember, count, next_serial
+from .member import WAIT_S, GroupMember, count, next_serial
 from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
@@ -107,7 +107,6 @@ class ClaimDriver(Driver):
         """Names the query as long as it has this checkpoint; known once it has joined."""
         self.member: GroupMember | None = None
         """None before the consumers are there."""
-        self._budget = Budget()
         self._acked: tuple[Mapping[str, StreamInfo], float] | None = None
         """Streams as they were when all that they held was acknowledged, and when that was."""
         self._paused: Mapping[str, str] = {}
@@ -123,7 +122,7 @@ class ClaimDriver(Driver):
 
     def freeze(self) -> None:
         """This run claims as many messages as wait now, at most: for the first time, or again."""
-        self._budget.is_frozen = self._streams.is_closed = True
+        self._streams.is_closed = True
 
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
@@ -141,10 +140,10 @@ class ClaimDriver(Driver):
         member = self._join(before)
         if self._is_idle():
             return start
-        if self._budget.is_frozen and self._budget.left is None:
+        if self._streams.is_closed and member.left is None:
             waiting = self.claimant.infos().values()
             # What others hold is among them; of that nothing is dealt out.
-            self._budget.left = sum(info.num_pending + info.num_ack_pending for info in waiting)
+            member.left = sum(info.num_pending + info.num_ack_pending for info in waiting)
         if self._planned is not None:
             if start == self._planned.start:
                 # Asked once more: these claims are ours, and in no log yet.
@@ -300,7 +299,6 @@ class ClaimDriver(Driver):
             self._streams,
             self._poison,
             self._open_batches(),
-            self._budget,
         )
         return self.member
 
@@ -310,8 +308,7 @@ class ClaimDriver(Driver):
             DataLossError: A stream or a consumer is gone, or not the one that the run before had
                 joined (`failOnDataLoss`).
         """
-        anew = "; the checkpoint knows the one of {}"
-        self._streams.check_there(self._streams.infos, offset.streams, anew)
+        self._streams.check_there(self._streams.infos, offset.streams)
         for consumer in self.claimant.missing():
             if consumer.stream not in offset.streams:
                 continue  # it came since
