@@ -40,7 +40,7 @@ from ..errors import (
 from ..fetch.owner import Owner
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask, WarmUp
-from .offsets import Offset, is_initial
+from .offsets import Offset, check_several, is_initial
 from .options import SourceOptions
 from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, begin, followed, waits_key
 from .turn import BatchStart, stay_of
@@ -387,13 +387,9 @@ class Standby:
         if gone_over is not None:
             return gone_over
         offset = begin(own, initial, lease.recorded, created)
-        several = self._options.several
-        strange = [s for s in offset.streams if several is not None and not several.takes(s)]
-        if several is not None and strange:
-            raise OffsetError(
-                f"standby: the active query reads stream '{strange[0]}', too, which is none of"
-                f" {several.option}={several}; give them the same options"
-            )
+        if self._options.several is not None:
+            remedy = "give this query the same options"
+            check_several(offset.streams, self._options.several, remedy, "the active query")
         self._note(lease, offset)
         return offset
 

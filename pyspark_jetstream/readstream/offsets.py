@@ -28,6 +28,7 @@ from ..client.info import Mark
 from ..errors import OffsetError
 from ..fetch.assumptions import Made
 from ..fetch.layout import Layout, Place, SubjectPartition
+from ..fetch.options import Several
 
 VERSION: Final = 2
 """
@@ -321,6 +322,38 @@ def check_layout(
         f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
         f" query has {count} of {', '.join(sorted(now))}. {remedy[0].upper()}{remedy[1:]}"
     )
+
+
+def check_several(
+    streams: Iterable[str] | None,
+    several: Several | None,
+    remedy: str,
+    whose: str = "the checkpoint",
+) -> None:
+    """
+    Accepts a checkpoint of several streams for a query that reads them, and one of one for others.
+
+    Args:
+        streams: the several; None where it has one.
+        remedy: what there is to do beside reading one more that the checkpoint has.
+
+    Raises:
+        OffsetError: The query has one, or does not read them all.
+    """
+    if (streams is None) != (several is None):
+        then, now = ("one stream", "several") if several else ("several streams", "one")
+        raise OffsetError(
+            f"{whose} was written for {then}, and this query has {now}: give it the stream or"
+            " streamPattern it had, or a checkpointLocation of its own"
+        )
+    if several is None or streams is None:
+        return
+    strange = [stream for stream in streams if not several.takes(stream)]
+    if strange:
+        raise OffsetError(
+            f"{whose} has stream '{strange[0]}', too, which is none of {several.option}={several}:"
+            f" name it as well, or {remedy}"
+        )
 
 
 def check_filters(before: Layout | None, after: Layout | None) -> None:

@@ -41,7 +41,7 @@ from ...fetch.survey import ServerView, check_direct
 from ...sanitize import get_logger
 from ...tasks.rows import ReadTask, WarmUp
 from ..driver import Driver
-from ..offsets import check_layout, is_initial
+from ..offsets import check_layout, check_several, is_initial
 from ..options import Sharing
 from .acks import IN_PROGRESS, ack
 from .claimant import Claimant
@@ -420,26 +420,15 @@ class ClaimDriver(Driver):
                 f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
                 " use those, or a new checkpointLocation"
             )
-        several = options.several
-        if offset.several and several is not None:
-            left = sorted(name for name in offset.streams if not several.takes(name))
-            if left:
-                raise OffsetError(
-                    f"the checkpoint has claims of stream {', '.join(left)}, which this query does"
-                    f" not read: {several.option}={several}. Read it again; other streams may come."
-                    " To go on without it, run the query with all of them and"
-                    " trigger(availableNow=True), then start with a new checkpointLocation: what is"
-                    " acknowledged does not come again"
-                )
+        check_several(
+            offset.streams if offset.several else None,
+            options.several,
+            "go on without it by trigger(availableNow=True) with all of them, and then a new"
+            " checkpointLocation: what is acknowledged does not come again",
+        )
+        if offset.several:
             self._streams.remember(offset.streams)
             return offset
-        if offset.several or several is not None:
-            was, has = ("several streams", "one") if offset.several else ("one stream", "several")
-            raise OffsetError(
-                f"the checkpoint has claims of {was}, and this query has {has}, whose consumers"
-                " are others. Give it the option stream that it had, or a new"
-                " checkpointLocation"
-            )
         check_layout(
             offset.partitions, offset.streams, layout.streams, len(layout),
             "drain the old layout with the old options and trigger(availableNow=True), then start"
