@@ -63,11 +63,6 @@ class Ahead:
         """Those that the last claims are of."""
         return self._claimant.consumers
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is claimed ahead, nor is being claimed."""
-        return self._thread is None
-
     def begin(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
         self._wanted.clear()

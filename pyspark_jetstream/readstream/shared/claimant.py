@@ -24,7 +24,6 @@ from ...client.patience import Patience
 from ...errors import (
     ApiError,
     ConsumerEditedError,
-    ConsumerNotFoundError,
     NotConnectedError,
     OptionError,
     ReadError,
@@ -146,6 +145,8 @@ class Claimant:
         """The consumers, and those of streams that were deleted since."""
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
+        self.nak_delay_s = sharing.nak_delay_s
+        """Time after which claims that are given back are dealt out again."""
         self.joined: dict[str, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
         self.last = LastClaim({})
@@ -159,11 +160,6 @@ class Claimant:
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
         self._many = ManyClaims()
-
-    @property
-    def nak_delay_s(self) -> float:
-        """Time after which claims that are given back are dealt out again."""
-        return self._sharing.nak_delay_s
 
     def set_consumers(self, consumers: Iterable[SharedConsumer]) -> None:
         """Goes on with these: some streams come, some go, and some are made anew."""
@@ -218,7 +214,6 @@ class Claimant:
         Raises:
             ReadError: The server refuses the pulls.
             RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
-            ConsumerNotFoundError: A consumer was deleted.
         """
         claim = self.last = LastClaim({consumer.partition: [] for consumer in self.consumers})
         if not self.consumers:  # all of several streams are gone
@@ -243,19 +238,7 @@ class Claimant:
                 if claim.count:
                     break
                 patience.pause()
-        for consumer in claim.unanswered:
-            # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
-            try:
-                self._js.consumer_info(consumer.stream, consumer.name)
-            except (ConsumerNotFoundError, StreamNotFoundError):
-                if self._has_its_stream(consumer):
-                    raise
-                # The look behind this claim says that the stream is gone, or was made anew.
         return claim.claims
-
-    def _has_its_stream(self, consumer: SharedConsumer) -> bool:
-        (info,) = self._js.stream_infos_there([consumer.stream])
-        return info is not None and consumer.created in ("", info.created)
 
     def infos(self, of: Sequence[SharedConsumer] | None = None) -> dict[str, ConsumerInfo]:
         """Configurations and positions of the consumers, or of these, by partition."""

@@ -107,8 +107,8 @@ class ClaimDriver(Driver):
         """Names the query as long as it has this checkpoint; known once it has joined."""
         self.member: GroupMember | None = None
         """None before the consumers are there."""
-        self._acked: tuple[Mapping[str, StreamInfo], float] | None = None
-        """Streams as they were when all that they held was acknowledged, and when that was."""
+        self._acked: tuple[dict[str, tuple[str, int]], float] | None = None
+        """The ends of the streams when all that they held was acknowledged, and when that was."""
         self._paused: Mapping[str, str] = {}
         """By partition until when its consumer is paused, as the log says."""
         self._planned: _Planned | None = None
@@ -165,7 +165,7 @@ class ClaimDriver(Driver):
         if not claims:
             self._note(None, look)
             is_acked = _are_acked(self._layout, look)
-            self._acked = (self._streams.infos, look.at) if is_acked else None
+            self._acked = (_ends(self._streams.infos), look.at) if is_acked else None
             return start
         end = ClaimedOffset(
             policy=self._sharing.policy,
@@ -189,10 +189,10 @@ class ClaimDriver(Driver):
         """
         if self._acked is None or len(self._layout) <= _FEW:
             return False
-        streams, at = self._acked
+        ends, at = self._acked
         if time.monotonic() - at < len(self._layout) / _LOOKS_A_SECOND:
             self._streams.look_at_streams()
-            if _ends(self._streams.infos) == _ends(streams):
+            if _ends(self._streams.infos) == ends:
                 time.sleep(WAIT_S)
                 return True
         self._acked = None

@@ -63,8 +63,6 @@ class LastClaim:
     """Time when the oldest of its messages was stored, by the server's clock."""
     delivered: dict[str, int] = field(default_factory=dict)
     """The number of the last delivery that each consumer made to us, by partition."""
-    unanswered: set[SharedConsumer] = field(default_factory=set)
-    """Consumers for which nobody answered: they may not be there any more."""
 
     @property
     def count(self) -> int:
@@ -214,11 +212,8 @@ class ClaimPulls:
         if status is Status.HEARTBEAT:
             return
         del self.open[frame.sid]
-        if status in (Status.ENDED, Status.MOVED):
-            return
-        if status is Status.AWAY:
-            claim.unanswered.add(consumer)
-            return
+        if status in (Status.ENDED, Status.MOVED, Status.AWAY):
+            return  # the look behind the claim says whether its consumer is gone
         raise ReadError(
             consumer.stream,
             consumer.number,

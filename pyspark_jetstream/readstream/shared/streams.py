@@ -136,7 +136,12 @@ class SharedStreams:
         return self.marks
 
     def look(self) -> ServerView[str]:
-        """The streams and the consumers as they are now; those that came are joined."""
+        """
+        The streams and the consumers as they are now; those that came are joined.
+
+        Raises:
+            ConsumerNotFoundError: A consumer was deleted.
+        """
         return self._amid_deletions(self._look)
 
     def look_at_streams(self) -> None:
@@ -154,6 +159,9 @@ class SharedStreams:
             if info is not None and self._claimant.by_partition[index] == asked[index]
         }
         self._claimant.note_clock(infos.values(), asked_s)
+        for index in look.consumers.keys() - infos.keys():
+            if asked[index] in self._claimant.consumers:
+                self._survey.js.consumer_info(asked[index].stream, asked[index].name)  # raises
         self._check_consumers(infos)
         return look
 
