@@ -13,7 +13,6 @@ it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -211,23 +210,18 @@ class RangeDriver(Driver):
         return self._without_lost_streams(lambda: self._tasks_of(start, end))
 
     def _without_lost_streams(self, plan: Callable[[], T]) -> T:
-        """What `plan` returns; it is asked once more where a stream was deleted meanwhile."""
+        """
+        What `plan` returns; it is asked once more where one of several streams was deleted
+        meanwhile: what is asked of it then is refused, and a new look knows what to do without it.
+        """
         try:
             return plan()
         except ApiError:
-            if not self._has_lost_streams():
+            if self._layout.is_several:
+                self._watched.look()
+            if all(stream in self._infos for stream in self._layout.streams):
                 raise
             return plan()
-
-    def _has_lost_streams(self) -> bool:
-        """
-        Whether one of several streams was deleted since it was seen: what is asked of it then is
-        refused, and a new look knows what to do without it.
-        """
-        if not self._layout.is_several:
-            return False
-        self._watched.look()
-        return any(stream not in self._infos for stream in self._layout.streams)
 
     def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         stay = self._stay(start)
@@ -296,9 +290,11 @@ class RangeDriver(Driver):
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        if plan is None:
-            self._watched.look(math.inf if self._layout.is_several else 0.0)
-        elif not (self._planner.looks_along(plan, self._is_deep) or self._layout.is_several):
+        if self._layout.is_several:
+            pass  # they were looked at above
+        elif plan is None:
+            self._watched.look()
+        elif not self._planner.looks_along(plan, self._is_deep):
             self._watched.look_again(self._planner.to_see_again(plan, self._turn.may_skip_looks))
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:

@@ -65,11 +65,10 @@ class WatchedStreams:
     def _layout(self) -> Layout:
         return self._survey.layout
 
-    def look(self, fresh_s: float = 0.0) -> None:
-        """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""
-        if self.is_older(fresh_s):
-            every = range(len(self._layout))
-            self.seen = self._survey.look(self._durables.watched(every, self._durables.due()))
+    def look(self) -> None:
+        """Looks at streams and consumers."""
+        every = range(len(self._layout))
+        self.seen = self._survey.look(self._durables.watched(every, self._durables.due()))
 
     def look_where_unheard(self, fresh_s: float, around: Collection[int]) -> None:
         """
