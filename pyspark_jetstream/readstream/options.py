@@ -228,9 +228,8 @@ class SourceOptions(StreamOptions):
 
 def _of_bucket(values: Values) -> Values:
     """The options of the stream of a Key-Value bucket, whose keys are read."""
-    for name in ("stream", "streamPattern", "subject", "partitions", "partitionSubject"):
-        exclusive(values, "bucket", name)
-    for name in ("includeCount", "includeData", "headerFilter"):
+    of_streams = ("stream", "streamPattern", "subject", "partitions", "partitionSubject")
+    for name in (*of_streams, "includeCount", "includeData", "headerFilter"):
         exclusive(values, "bucket", name)
     if values["priorityPolicy"] != "pinned_client":
         raise OptionError("bucket", "is read by consumers of its own: leave priorityPolicy out")

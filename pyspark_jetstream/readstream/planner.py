@@ -85,8 +85,6 @@ class BatchPlanner:
         self._durables = durables
         self._watched = watched
         self._warned = False
-        self._split: bool | None = None
-        """Whether the last batch was cut by sequence, as the log says."""
 
     @property
     def _layout(self) -> Layout:
@@ -285,16 +283,9 @@ class BatchPlanner:
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:
             return False
-        splits = all(info.allow_direct for info in self._infos.values()) and all(
+        return all(info.allow_direct for info in self._infos.values()) and all(
             plan.modes[index] != "consumer" for index in self._busy(plan)
         )
-        if splits != self._split:
-            self._split = splits
-            cut = "is cut by sequence: a partition's rows are in several tasks"
-            logger.info(
-                "the batch %s", cut if splits else "has a task, and a consumer, a partition"
-            )
-        return splits
 
     def _busy(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""

@@ -78,12 +78,7 @@ class Neighbours:
             connection = self._options.connection
             self._pins = Pins({(read.stream, read.consumer): read.partition for read in reads})
             self._watch = PinWatch(connection, owner, self._pins, self._lock, self._arrivals)
-            if not self._watch.wait(connection.connect_timeout_s):
-                logger.warning(
-                    "the driver does not hear of pins yet, because the server is slow to answer."
-                    " It goes on trying, and asks for consumers' states until then. The query goes"
-                    " on"
-                )
+            self._watch.wait(connection.connect_timeout_s)
 
     def begin_run(self) -> None:
         """Notes that this run has taken the consumers over."""

@@ -9,6 +9,7 @@ of the driver's pulls (`arrivals`).
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
@@ -61,9 +62,9 @@ class PinWatch:
         self._thread = threading.Thread(target=self._run, name="pins", daemon=True)
         self._thread.start()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits until it listens; False if it does not within `timeout_s`."""
-        return self._ready.wait(timeout_s)
+    def wait(self, timeout_s: float) -> None:
+        """Waits until it listens, up to `timeout_s`: it goes on trying."""
+        self._ready.wait(timeout_s)
 
     def judge(self) -> None:
         """Notes which pins have turned out to be strangers', and says so."""
@@ -99,15 +100,13 @@ class PinWatch:
                     self._ready.set()
                     self._listen(connection)
                 except Exception as error:  # without this thread the query would pass for dead
-                    if isinstance(error, JetStreamError):
-                        logger.info("not listening for pins: %s", error)
-                    else:
-                        logger.warning(
-                            "the driver does not hear of pins, and connects again. The query goes"
-                            " on: %r",
-                            error,
-                            exc_info=True,
-                        )
+                    is_known = isinstance(error, JetStreamError)
+                    logger.log(
+                        logging.INFO if is_known else logging.WARNING,
+                        "the driver does not hear of pins, and connects again. The query goes on:"
+                        " %r",
+                        error, exc_info=not is_known,
+                    )  # fmt: skip
                     self._client.drop()
                     self._arrivals.set_listening(False)
                     with self._lock:
