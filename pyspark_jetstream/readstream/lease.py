@@ -231,7 +231,8 @@ class Lease:
             self._notify(now)
         if wanted is None:
             return
-        if before is None or before.owner.query != view.owner.query:
+        another = before is not None and before.owner.query != view.owner.query
+        if before is None or another:
             self._check_first(self._bucket.js, bool(sequence))
         stored = self._store(wanted, sequence)
         if stored is None:
@@ -239,7 +240,7 @@ class Lease:
         view.hold(wanted, stored, now)
         self._changed.set()
         taken = ""  # of nobody, or of an earlier run of the same query: no take-over
-        if before is not None and before.owner.query != view.owner.query:
+        if before is not None and another:
             taken = f", in place of {before.owner}, " + (
                 "which has ended" if before.released
                 else f"of which nothing was heard for {view.silent_s:.1f} s"

@@ -163,8 +163,7 @@ class Pins:
 
     def add_announcement(self, note: Mapping[str, Any]) -> None:
         """Adds an attempt's announcement: the id it has, or that it has unpinned whoever was."""
-        index = note.get("partition")  # anybody may publish there, and anything
-        partition = self._partitions.get(index) if isinstance(index, int) else None
+        partition = self._named(note)
         if note.get("hello"):
             self.audible = True
         if partition is None:
@@ -222,10 +221,13 @@ class Pins:
         state = self._partitions.get(partition)
         return next(reversed(state.announced), "") if state is not None else ""
 
+    def _named(self, note: Mapping[str, Any]) -> _Partition | None:
+        index = note.get("partition")  # anybody may publish there, and anything
+        return self._partitions.get(index) if isinstance(index, int) else None
+
     def is_announced(self, question: Mapping[str, Any]) -> bool | None:
         """Whether an attempt has announced `pin` of `partition`; None if that cannot be known."""
-        index = question.get("partition")
-        partition = self._partitions.get(index) if isinstance(index, int) else None
+        partition = self._named(question)
         if partition is None or not self.audible:
             return None
         return str(question.get("pin")) in partition.announced
@@ -235,8 +237,7 @@ class Pins:
         What is known of `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of
         one that an earlier run of the query had.
         """
-        index, pin = question.get("partition"), str(question.get("pin"))
-        partition = self._partitions.get(index) if isinstance(index, int) else None
+        partition, pin = self._named(question), str(question.get("pin"))
         if partition is None or not self.audible:
             return b""
         if pin in partition.unjudged:

@@ -152,15 +152,13 @@ def keep(
     """
     ours = heartbeats.held() if ours is None else ours
     new: dict[str, list[Claim]] = {}
+    kept: list[tuple[SharedConsumer, list[int]]] = []
     for consumer in claimant.consumers:
         held = ours.get(consumer, frozenset())
         taken = claimed.get(consumer.partition, ())
-        new[consumer.partition] = [claim for claim in taken if claim.sequence not in held]
-    kept = [
-        (consumer, [claim.sequence for claim in new[consumer.partition]])
-        for consumer in claimant.consumers
-        if new[consumer.partition]
-    ]
+        mine = new[consumer.partition] = [c for c in taken if c.sequence not in held]
+        if mine:
+            kept.append((consumer, [claim.sequence for claim in mine]))
     try:
         for consumer, sequences in kept:
             heartbeats.hold(consumer, sequences)

@@ -90,7 +90,7 @@ class Ahead:
         self._thread = None
         claimed, self._claimed = self._claimed, {}
         if self._late():
-            self._release(claimed)
+            self._give_back(claimed)
             return {}
         return claimed
 
@@ -132,9 +132,9 @@ class Ahead:
     def _give_back(self, claimed: Mapping[str, list[Claim]]) -> None:
         """Returns claims; those that cannot be given back return after their ack wait."""
         late = self._late()
-        self._release(claimed)
         for consumer in self._claimant.consumers:
             sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
+            self._heartbeats.release(consumer, sequences)
             if late or not sequences:  # late: somebody else may have them by now
                 continue
             delivery = self._claimant.last.delivered.get(consumer.partition, 1)
@@ -146,11 +146,6 @@ class Ahead:
                     "stream=%s consumer=%s: %d claims return after their ack wait: %r",
                     consumer.stream, consumer.name, len(sequences), error,
                 )  # fmt: skip
-
-    def _release(self, claimed: Mapping[str, list[Claim]]) -> None:
-        for consumer in self._claimant.consumers:
-            sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
-            self._heartbeats.release(consumer, sequences)
 
     def _late(self) -> bool:
         """

@@ -252,11 +252,11 @@ class GroupMember:
     def hold(self, upto: ClaimedOffset) -> None:
         """Keeps the claims of a batch that is run again."""
         consumers = self._claimant.by_partition
-        there = [partition for partition in upto.claims if self._holds(upto, partition)]
-        for partition in there:
-            ack(self._client, consumers[partition], upto.sequences(partition), IN_PROGRESS)
-        for partition in there:
-            self.heartbeats.hold(consumers[partition], upto.sequences(partition))
+        for partition in upto.claims:
+            if self._holds(upto, partition):
+                sequences = upto.sequences(partition)
+                ack(self._client, consumers[partition], sequences, IN_PROGRESS)
+                self.heartbeats.hold(consumers[partition], sequences)
 
     def settle(self, offset: ClaimedOffset) -> None:
         """
