@@ -20,7 +20,8 @@ package, and refused, too: what it says of a batch would be left out in silence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -217,7 +218,7 @@ class Offset:
                 f"{value.get('policy')}); give the options it had, or a new checkpointLocation"
             )
         check_written(value, _KEYS)
-        try:
+        with reading("the checkpoint holds no offset of this source", value):
             offset = cls(
                 sequences=tuple(_sequence(sequence) for sequence in value["sequences"]),
                 base=tuple(_sequence(sequence) for sequence in value["base"]),
@@ -235,15 +236,29 @@ class Offset:
                     for index, (created, since) in value.get("consumers", {}).items()
                 },
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(
-                f"the checkpoint holds no offset of this source ({error!r}):"
-                f" {json.dumps(value)[:200]}"
-            ) from None
         lengths = {len(offset.sequences), len(offset.base), len(offset.resumed or offset.base)}
         if len(lengths | {len(offset.layout or offset.base)}) > 1:
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
         return offset
+
+
+@contextmanager
+def reading(fault: str, content: object) -> Iterator[None]:
+    """
+    Reads what somebody has stored.
+
+    Args:
+        fault: what it means if that cannot be read.
+
+    Raises:
+        OffsetError: It cannot.
+    """
+    try:
+        yield
+    except OffsetError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OffsetError(f"{fault} ({error!r}): {str(content)[:200]}") from None
 
 
 def begins(start: Mapping[str, Any], end: Offset) -> Offset:

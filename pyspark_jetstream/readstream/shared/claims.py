@@ -20,7 +20,6 @@ No I/O, no clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -29,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from ...client.info import Mark
 from ...errors import OffsetError
 from ...fetch.planning import split_range
-from ..offsets import VERSION, check_written, marks_json, marks_of
+from ..offsets import VERSION, check_written, marks_json, marks_of, reading
 
 _KEYS: Final = frozenset(
     "version policy consumer partitions streams serial claims query marks several".split()
@@ -223,7 +222,7 @@ class ClaimedOffset:
                 " checkpointLocation, and startingOffsets where the old query ended"
             )
         check_written(value, _KEYS)
-        try:
+        with reading("the checkpoint holds no offset of a shared consumer", value):
             several = value.get("several") is True
             return cls(
                 policy=str(value["policy"]),
@@ -241,11 +240,6 @@ class ClaimedOffset:
                 marks=marks_of(value),
                 several=several,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(
-                f"the checkpoint holds no offset of a shared consumer ({error!r}):"
-                f" {json.dumps(value)[:200]}"
-            ) from None
 
 
 def _partition(text: str, streams: Mapping[str, Any] | None) -> str:
