@@ -34,7 +34,6 @@ from ...fetch.assumptions import (
     changed_fields,
     consumer_changes,
     in_words,
-    resumed_by,
 )
 from ...fetch.consumer import ConsumerRead
 from ...fetch.durable import consumer_config, edited
@@ -44,6 +43,7 @@ from ...fetch.pace import seldom_s
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ..arrivals import Arrivals, expires_s, pull
+from ..driver import PausedConsumers
 from ..offsets import Offset
 from ..options import SourceOptions
 from .neighbours import Neighbours
@@ -108,8 +108,7 @@ class Durables:
         """
         self.made: dict[int, Made] = {}
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
-        self._pauses: dict[int, str] = {}
-        """By partition until when its consumer is paused, as the log says."""
+        self._paused = PausedConsumers[int](options.connection.command)
         self._turns = Turns()
 
     def close(self) -> None:
@@ -121,7 +120,7 @@ class Durables:
         A partition's consumer for the progress: its pin, and until when it is paused; empty before
         there is one.
         """
-        paused = self._pauses.get(partition)
+        paused = self._paused.until.get(partition)
         return self._neighbours.report(partition) | ({"pausedUntil": paused} if paused else {})
 
     def read_of(
@@ -303,7 +302,7 @@ class Durables:
         By partition stream and consumer of those that are looked at along with these partitions:
         where a stream keeps messages for them alone; and in any case those that are paused, or due.
         """
-        at = {p for p in partitions if p in self.made} | self._pauses.keys() | {*due}
+        at = {p for p in partitions if p in self.made} | self._paused.until.keys() | {*due}
         return {
             p.index: (p.stream, f"{self._prefix}-{p.index}") for p in self._layout if p.index in at
         }
@@ -329,7 +328,7 @@ class Durables:
             read = self.read_of(partition, start, infos[partition.stream])
             made = self.made.get(index) if read.retention == "interest" else None
             changes[index] = list(consumer_changes(consumer_config(read), info, made))
-            self._note_pause(read, changes[index], info)
+            self._paused.note(index, read.stream, index, read.consumer, info)
         return changes
 
     def forget(self, partition: int, info: ConsumerInfo | None) -> None:
@@ -341,28 +340,10 @@ class Durables:
         if info is None:
             self._prepared = False
 
-    def _note_pause(
-        self, read: ConsumerRead, changes: Sequence[Change], info: ConsumerInfo | None
-    ) -> None:
-        paused = next((each for each in changes if each.of is Assumption.NOT_PAUSED), None)
-        if paused is None:
-            if self._pauses.pop(read.partition, None) is not None:
-                logger.info("stream=%s consumer=%s goes on", read.stream, read.consumer)
-            return
-        assert info is not None
-        until = str(info.config.get("pause_until"))
-        if self._pauses.get(read.partition) != until:
-            self._pauses[read.partition] = until
-            logger.warning(
-                "stream=%s partition=%d waits: %s (%s)",
-                read.stream, read.partition, paused.text,
-                resumed_by(self._options.connection.command, read.stream, read.consumer),
-            )  # fmt: skip
-
     @property
     def paused(self) -> frozenset[int]:
         """The partitions whose consumers were paused when they were looked at last."""
-        return frozenset(self._pauses)
+        return frozenset(self._paused.until)
 
     def check(self, start: Offset, view: ServerView[int], around: Collection[int]) -> None:
         """

@@ -35,12 +35,11 @@ from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
-from ...fetch.assumptions import resumed_by
 from ...fetch.layout import Layout
 from ...fetch.survey import ServerView, check_direct
 from ...sanitize import get_logger
 from ...tasks.rows import ReadTask, WarmUp
-from ..driver import Driver
+from ..driver import Driver, PausedConsumers
 from ..offsets import check_layout, check_several, is_initial
 from ..options import Sharing
 from .acks import IN_PROGRESS, ack
@@ -109,8 +108,7 @@ class ClaimDriver(Driver):
         """None before the consumers are there."""
         self._acked: tuple[dict[str, tuple[str, int]], float] | None = None
         """The ends of the streams when all that they held was acknowledged, and when that was."""
-        self._paused: Mapping[str, str] = {}
-        """By partition until when its consumer is paused, as the log says."""
+        self._paused = PausedConsumers[str](options.connection.command)
         self._planned: _Planned | None = None
         self._noted_at = -math.inf
         """When the server was looked at for the last progress, by `time.monotonic`."""
@@ -344,7 +342,6 @@ class ClaimDriver(Driver):
         query's in the batch), how many of these are `redelivered`, and until when it is paused.
         """
         self.report = {}
-        paused: dict[str, str] = {}
         awaiting = self.member.awaiting_redelivery(look) if self.member is not None else {}
         for name, partition in self._streams.partitions.items():
             index, info = str(partition.index), look.consumers.get(name)
@@ -360,18 +357,13 @@ class ClaimDriver(Driver):
                 "claimed": claimed,
                 "redelivered": claimed - first,
             }
-            if info is not None and info.pause_s > 0:
-                report["pausedUntil"] = until = str(info.config.get("pause_until"))
-                paused[name] = until
-                if self._paused.get(name) != until:
-                    logger.warning(
-                        "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
-                        partition.stream, self._layout.within(partition.index)[1], info.name, until,
-                        resumed_by(self._options.connection.command, partition.stream, info.name),
-                    )  # fmt: skip
+            of = self.claimant.by_partition[name]
+            self._paused.note(name, of.stream, of.number, of.name, info)
+            if name in self._paused.until:
+                report["pausedUntil"] = self._paused.until[name]
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
-        self._paused, self._noted_at = paused, look.at
+        self._noted_at = look.at
         infos = {name: info for name, info in look.consumers.items() if info is not None}
         self._count(lambda counts: _count_consumers(counts, infos, awaiting))
 
