@@ -159,8 +159,7 @@ class BatchPlanner:
         )
         available = [sum(counts[p.index] for p in group) for group in groups]
         ends = list(upto)
-        wanted: list[tuple[Span, int, int]] = []
-        cut_groups: list[list[SubjectPartition]] = []
+        wanted: list[tuple[list[SubjectPartition], tuple[Span, int, int]]] = []
         for group, there, granted in zip(
             groups, available, planning.share_records(available, maximum), strict=True
         ):
@@ -170,11 +169,11 @@ class BatchPlanner:
             low, high = start.sequences[first.index], upto[first.index]
             of = layout.union_filter if together else first.filter
             if granted > 0:
-                wanted.append((Span(first.stream, of, low, high), there, granted))
-                cut_groups.append(group)
+                wanted.append((group, (Span(first.stream, of, low, high), there, granted)))
             for partition in group:
                 ends[partition.index] = low
-        for group, cut in zip(cut_groups, self._survey.cuts(wanted, self._infos), strict=True):
+        cuts = self._survey.cuts([search for _, search in wanted], self._infos)
+        for (group, _), cut in zip(wanted, cuts, strict=True):
             for partition in group:
                 ends[partition.index] = cut
         return tuple(ends)

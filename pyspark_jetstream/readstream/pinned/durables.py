@@ -26,7 +26,7 @@ from typing import Any, Final
 from ...client.inboxes import new_inbox
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
-from ...errors import ApiError, JetStreamError, OptionError, ReadError
+from ...errors import ApiError, JetStreamError, OptionError
 from ...fetch.assumptions import (
     Assumption,
     Change,
@@ -36,7 +36,7 @@ from ...fetch.assumptions import (
     in_words,
 )
 from ...fetch.consumer import ConsumerRead
-from ...fetch.durable import consumer_config, edited
+from ...fetch.durable import consumer_config, edited, refused
 from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.owner import Owner
 from ...fetch.pace import seldom_s
@@ -503,12 +503,7 @@ class Durables:
         try:
             return self._js.create_consumer(read.stream, consumer_config(read))
         except ApiError as error:
-            raise ReadError(
-                read.stream,
-                read.partition,
-                f"the server refuses the consumer '{read.consumer}': {error.description} (err_code"
-                f" {error.err_code}); see `nats consumer ls {read.stream}` for one in its way",
-            ) from None
+            raise refused(read.stream, read.partition, read.consumer, error) from None
 
 
 def _is_of(offset: Offset, partition: int, info: StreamInfo) -> bool:

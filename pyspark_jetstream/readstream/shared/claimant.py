@@ -32,6 +32,7 @@ from ...errors import (
     further,
 )
 from ...fetch.assumptions import changed_fields, edit_of, in_words
+from ...fetch.durable import refused
 from ...sanitize import get_logger
 from ..options import Sharing
 from .claimpulls import ClaimPulls, LastClaim
@@ -349,12 +350,7 @@ class Claimant:
         except ApiError as error:
             if error.err_code == _CONSUMER_EXISTS:
                 return self._js.consumer_info(consumer.stream, consumer.name)
-            raise ReadError(
-                consumer.stream,
-                consumer.number,
-                f"the server refuses the consumer '{consumer.name}': {error.description} (err_code"
-                f" {error.err_code})",
-            ) from None
+            raise refused(consumer.stream, consumer.number, consumer.name, error) from None
 
     def _check(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
         """
