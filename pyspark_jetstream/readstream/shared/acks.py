@@ -296,14 +296,14 @@ class Heartbeats:
             held = {
                 consumer: sorted(numbers) for consumer, numbers in self._held.items() if numbers
             }
-        beats: dict[str, Callable[[], None]] = {}
+        beats: list[tuple[str, Callable[[], None]]] = []
         if self._alive is not None:
-            beats["the query"] = partial(self._alive.beat, self._client)
+            beats.append(("the query", partial(self._alive.beat, self._client)))
         for consumer, sequences in held.items():
             beat = partial(ack, self._client, consumer, sequences, IN_PROGRESS)
-            beats[f"stream={consumer.stream} consumer={consumer.name}"] = beat
+            beats.append((f"stream={consumer.stream} consumer={consumer.name}", beat))
         began, failed = time.monotonic(), False
-        for what, say in beats.items():
+        for what, say in beats:
             try:
                 say()
             except Exception as error:  # whatever it is: without this thread all claims expire

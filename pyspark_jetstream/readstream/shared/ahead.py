@@ -132,9 +132,13 @@ class Ahead:
     def _give_back(self, claimed: Mapping[str, list[Claim]]) -> None:
         """Returns claims; those that cannot be given back return after their ack wait."""
         late = self._late()
-        for consumer in self._claimant.consumers:
-            sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
+        of = {
+            consumer: [claim.sequence for claim in claimed.get(consumer.partition, ())]
+            for consumer in self._claimant.consumers
+        }
+        for consumer, sequences in of.items():
             self._heartbeats.release(consumer, sequences)
+        for consumer, sequences in of.items():
             if late or not sequences:  # late: somebody else may have them by now
                 continue
             delivery = self._claimant.last.delivered.get(consumer.partition, 1)
