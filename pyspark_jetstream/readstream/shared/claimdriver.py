@@ -448,8 +448,8 @@ def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:
     """Whose the messages are that the query was dealt."""
     mine = dealt.mine.items()
     counts.add_claims({name: [claim.deliveries for claim in taken] for name, taken in mine})
-    counts.add_left("open", dealt.theirs)
-    counts.add_left("committed", dealt.settled)
+    for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
+        counts.add_left(reason, {name: left.get(name, ()) for name in dealt.mine})
 
 
 def _count_batch(counts: ReadCounts, messages: Mapping[str, int], is_lost: bool) -> None:
