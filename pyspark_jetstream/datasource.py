@@ -153,14 +153,12 @@ class JetStreamDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from .logs import log_for
         from .options import parse_stream
-        from .readstream.reader import JetStreamStreamReader, SharedStreamReader
+        from .readstream.reader import StreamReader
 
         options = parse_stream(dict(self.options))
         log_for(options.connection.log_level, options.query_name or options.consumer)
         _check_schema(schema, columns_of(self.options))
-        if options.sharing is not None:
-            return SharedStreamReader(options)
-        return JetStreamStreamReader(options)
+        return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A batch write."""

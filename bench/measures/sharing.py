@@ -79,9 +79,9 @@ def claim(child: Child, url: str, stream: str, consumer: str) -> None:
 
 def _claim_all(url: str, stream: str, consumer: str) -> Counted:
     """Claims batch after batch, as a query that reads nothing; each acknowledges the one before."""
-    from pyspark_jetstream.readstream.reader import SharedStreamReader
+    from pyspark_jetstream.readstream.reader import StreamReader
 
-    reader = SharedStreamReader(
+    reader = StreamReader(
         parse_stream(
             {
                 "servers": url,

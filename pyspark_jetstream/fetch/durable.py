@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ConsumerEditedError
+from ..errors import ApiError, ConsumerEditedError, ReadError
 from .owner import FILTER
 
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ def consumer_config(read: ConsumerRead) -> dict[str, Any]:
         config["max_ack_pending"] = -1
         config["ack_wait"] = _ACK_WAIT_NS
     return config
+
+
+def refused(stream: str, partition: int, consumer: str, error: ApiError) -> ReadError:
+    """The error for a durable that the server does not make."""
+    return ReadError(
+        stream,
+        partition,
+        f"the server refuses the consumer '{consumer}': {error.description} (err_code"
+        f" {error.err_code}); see `nats consumer ls {stream}` for one in its way",
+    )
 
 
 def edited(read: ConsumerRead, change: Change) -> ConsumerEditedError:

@@ -83,21 +83,17 @@ class Changeover:
 
     def _may_go(self, layout: Layout) -> bool:
         """Whether all streams of this layout are there, and have an origin with the other's."""
-        names = ", ".join(layout.streams)
         if None in self._js.stream_infos_there(list(layout.streams)):
-            logger.warning(
-                "the query does not change to the new layout, because not all of its streams"
-                " exist. It looks again when it starts again: %s",
-                names,
-            )
+            why = "not all of its streams exist"
         elif not self._is_related(layout):
-            logger.warning(
-                "the query does not change to the new layout, because its streams are copies of"
-                " another stream. It looks again when it starts again: %s",
-                names,
-            )
+            why = "its streams are copies of another stream"
         else:
             return True
+        logger.warning(
+            "the query does not change to the new layout, because %s. It looks again when it starts"
+            " again: %s",
+            why, ", ".join(layout.streams),
+        )  # fmt: skip
         return False
 
     def _is_related(self, layout: Layout) -> bool:

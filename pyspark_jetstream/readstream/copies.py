@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from ..client.info import StoredMessage, StreamInfo, parse_time
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..client.wire import CRLF
-from ..errors import CopyMismatchError, CopyStalledError, OptionError, StreamNotFoundError
+from ..errors import CopyMismatchError, CopyStalledError, OptionError
 
 SOURCE_HEADER: Final = "Nats-Stream-Source"
 """`<stream> <sequence> <filter> <transform> <subject> …` (nats-server, JSStreamSource)."""
@@ -47,13 +48,6 @@ class Copied:
 Progress = Callable[[Sequence[Copied]], None]
 
 
-class CopiedFrom(NamedTuple):
-    """Origin of a copied message."""
-
-    stream: str
-    sequence: int
-
-
 class Feeding(NamedTuple):
     """The source of a stream."""
 
@@ -69,39 +63,6 @@ class Copies:
     def __init__(self, js: JetStream) -> None:
         self.js = js
 
-    def found(self, stream: str) -> StreamInfo | None:
-        """The stream, or None where there is none of this name."""
-        try:
-            return self.js.stream_info(stream)
-        except StreamNotFoundError:
-            return None
-
-    def feeding(self, stream: str) -> Feeding | None:
-        """
-        What fills the stream; None where it is not filled from one other of the account.
-
-        Raises:
-            StreamNotFoundError: There is none of this name.
-        """
-        return feeding_of(self.js.stream_info(stream).config)
-
-    def chain(self, stream: str, origin: str) -> list[tuple[str, Feeding]]:
-        """
-        Streams and what fills them, from the origin's side to `stream`; none for the origin.
-
-        Raises:
-            OptionError: The stream is no copy of the origin.
-        """
-        links: list[tuple[str, Feeding]] = []
-        name = stream
-        while name != origin:
-            feeding = self.feeding(name)
-            if feeding is None or any(name == known for known, _ in links):
-                raise OptionError("replaces", f"stream '{stream}' is no copy of '{origin}'")
-            links.append((name, feeding))
-            name = feeding.feed
-        return links[::-1]
-
     def origin_of(self, streams: Sequence[str]) -> str | None:
         """
         The nearest stream of which all these are copies, or which they are; None where there is no
@@ -111,16 +72,32 @@ class Copies:
         common = set(lines[0]).intersection(*lines)
         return next((name for name in lines[0] if name in common), None)
 
-    def _line(self, stream: str) -> list[str]:
-        """The stream, what feeds it, what feeds that, and so on, as far as the account has them."""
-        line: list[str] = []
+    def _line(self, stream: str) -> dict[str, Feeding | None]:
+        """
+        The stream, what feeds it, what feeds that, and so on, as far as the account has them, each
+        with what fills it.
+        """
+        line: dict[str, Feeding | None] = {}
         name: str | None = stream
         while name is not None and name not in line:
-            info = self.found(name)
-            feeding = feeding_of(info.config) if info is not None else None
-            line.append(name)
+            (info,) = self.js.stream_infos_there([name])
+            feeding = line[name] = feeding_of(info.config) if info is not None else None
             name = feeding.feed if feeding is not None else None
         return line
+
+    def _links(self, stream: str, origin: str) -> dict[str, Feeding]:
+        """
+        Streams and what fills them, from the origin's side to `stream`; none for the origin.
+
+        Raises:
+            OptionError: The stream is no copy of the origin.
+        """
+        line = self._line(stream)
+        if origin not in line:
+            raise OptionError("replaces", f"stream '{stream}' is no copy of '{origin}'")
+        between = takewhile(lambda name: name != origin, line)
+        fed = [(name, feeding) for name in between if (feeding := line[name]) is not None]
+        return dict(fed[::-1])
 
     def cuts(
         self,
@@ -142,7 +119,7 @@ class Copies:
         """
         links: dict[str, Feeding] = {}
         for stream in streams:
-            links |= self.chain(stream, origin)  # whatever feeds a stream comes before it
+            links |= self._links(stream, origin)  # whatever feeds a stream comes before it
         self.settle(links, progress, stall_timeout_s)
         cuts = {origin: cut}
         for name, feeding in links.items():
@@ -183,7 +160,7 @@ class Copies:
             for filter_ in feeding.filters
         ]
         wanted = [each.sequence for each in self.js.messages_of(next_) if each is not None]
-        begins = self.source(stream, behind).sequence
+        begins = self.copied_from(stream, behind)
         if min(wanted, default=begins) < begins:
             raise CopyMismatchError(
                 stream,
@@ -208,7 +185,7 @@ class Copies:
         last = self._last(stream, self.js.stream_info(stream))
         if last is None or is_mirror:
             return last.sequence if last is not None else 0
-        return self.source(stream, last).sequence
+        return self.copied_from(stream, last)
 
     def position(self, stream: str, bound: int) -> int:
         """The stream's last sequence that was copied from one up to `bound`."""
@@ -220,16 +197,16 @@ class Copies:
             if (
                 message is None
                 or message.sequence > high
-                or self.source(stream, message).sequence > bound
+                or self.copied_from(stream, message) > bound
             ):
                 high = middle - 1
             else:
                 low = message.sequence
         return low
 
-    def source(self, stream: str, message: StoredMessage) -> CopiedFrom:
+    def copied_from(self, stream: str, message: StoredMessage) -> int:
         """
-        Where a message of the stream was copied from.
+        The sequence in its feed that a message of the stream was copied from.
 
         Raises:
             CopyMismatchError: It was not copied.
@@ -239,7 +216,7 @@ class Copies:
         line = last.rpartition(f"{SOURCE_HEADER}: ".encode())
         words = line[2].split(b" ")
         if line[1] and len(words) > 1 and words[1].isdigit():
-            return CopiedFrom(words[0].decode("utf-8", "replace"), int(words[1]))
+            return int(words[1])
         raise CopyMismatchError(
             stream,
             f"sequence {message.sequence}, '{message.subject}', is no copy: somebody published it"

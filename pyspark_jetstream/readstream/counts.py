@@ -11,8 +11,8 @@ Rule 2: what only grows never gets less, and is there from the first report on, 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping, Sized
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +37,8 @@ _REASONS: Final = {
 }
 _OF_ANY: Final = (metrics.READ_ROWS, metrics.READ_BYTES, metrics.READ_LEFT_OUT)
 """Counters of partitions that are read without consumers."""
+
+T = TypeVar("T")
 
 MAX_STREAMS: Final = 1_000
 """
@@ -184,30 +186,29 @@ class ReadCounts(_Counts):
 
     def set_paused(self, partition: str, is_paused: bool) -> None:
         """Whether the consumer of a partition is paused."""
-        self._set(metrics.READ_PAUSED, self._partitions[partition], int(is_paused))
+        for labels, _ in self._there({partition: is_paused}):
+            self._set(metrics.READ_PAUSED, labels, int(is_paused))
 
-    def add_claims(self, partition: str, deliveries: Iterable[int]) -> None:
-        """Adds claims, of each how often its message was delivered."""
-        counts = list(deliveries)
-        labels = self._partitions[partition]
-        self._series(metrics.READ_CLAIMS, labels)[0] += len(counts)
-        self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
+    def add_claims(self, deliveries: Mapping[str, Collection[int]]) -> None:
+        """By partition, adds claims, of each how often its message was delivered."""
+        for labels, counts in self._there(deliveries):
+            self._series(metrics.READ_CLAIMS, labels)[0] += len(counts)
+            self._series(metrics.READ_REDELIVERED, labels)[0] += sum(count > 1 for count in counts)
 
-    def add_left(self, partition: str, reason: str, messages: int) -> None:
+    def add_left(self, reason: str, left: Mapping[str, Sized]) -> None:
         """Adds claims that are left: of others' batches that are `open`, or of `committed` ones."""
-        self._series(metrics.READ_CLAIMS_LEFT, (*self._partitions[partition], reason))[0] += (
-            messages
-        )
+        for labels, claims in self._there(left):
+            self._series(metrics.READ_CLAIMS_LEFT, (*labels, reason))[0] += len(claims)
 
     def add_lost(self, messages: Mapping[str, int]) -> None:
         """By partition, messages of a batch that was given up while the query was away."""
-        for partition, count in messages.items():
-            self._series(metrics.READ_CLAIMS_LOST, self._partitions[partition])[0] += count
+        for labels, count in self._there(messages):
+            self._series(metrics.READ_CLAIMS_LOST, labels)[0] += count
 
     def set_dead_letters(self, stored: Mapping[str, int]) -> None:
         """Notes the dead letters stored so far, by partition."""
-        for partition, count in stored.items():
-            self._set(metrics.READ_DEAD_LETTERS, self._partitions[partition], count)
+        for labels, count in self._there(stored):
+            self._set(metrics.READ_DEAD_LETTERS, labels, count)
 
     def set_ack_pending(self, messages: Mapping[str, int]) -> None:
         """By partition, claims of all who share the consumer."""
@@ -218,6 +219,10 @@ class ReadCounts(_Counts):
         self._stand(metrics.READ_AWAITING, messages)
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────
+
+    def _there(self, values: Mapping[str, T]) -> Iterator[tuple[Labels, T]]:
+        """The labels of partitions, and their values; not of streams that are gone by now."""
+        return ((self._partitions[p], v) for p, v in values.items() if p in self._partitions)
 
     def _all_labels(self, metric: Metric) -> Iterator[Labels]:
         if metric.labels == ("query",):
@@ -233,8 +238,7 @@ class ReadCounts(_Counts):
 
     def _stand(self, metric: Metric, values: Mapping[str, int]) -> None:
         sums: dict[Labels, int] = {}
-        for partition, value in values.items():
-            labels = self._partitions[partition]
+        for labels, value in self._there(values):
             sums[labels] = sums.get(labels, 0) + max(0, value)
         for labels, value in sums.items():
             self._set(metric, labels, value)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from ..client.connection import Client
-from ..client.info import StreamInfo
+from ..client.info import ConsumerInfo, StreamInfo
 from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
-from ..fetch.assumptions import Assumption, Change
+from ..fetch.assumptions import Assumption, Change, resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
+from ..sanitize import get_logger
 from ..tasks.rows import ReadTask, WarmUp
 from ..values import EARLIEST
 from .options import SourceOptions
@@ -22,6 +23,8 @@ from .options import SourceOptions
 if TYPE_CHECKING:
     from .counts import ReadCounts
     from .reporting import Reporting
+
+logger = get_logger(__name__)
 
 _MAX_NAME: Final = 200
 
@@ -78,6 +81,42 @@ def behind_latest(lags: Sequence[int | None]) -> dict[str, str]:
     }
 
 
+class PausedConsumers(Generic[K]):
+    """
+    Consumers that were paused when they were looked at last; the log has each pause once.
+
+    Args:
+        command: as `ConnectionOptions` has it.
+    """
+
+    def __init__(self, command: Callable[[str], str]) -> None:
+        self.until: dict[K, str] = {}
+        """By partition the end of its consumer's pause."""
+        self._command = command
+
+    def note(
+        self, partition: K, stream: str, number: int, name: str, info: ConsumerInfo | None
+    ) -> None:
+        """
+        Notes a look at a consumer.
+
+        Args:
+            number: of the partition, as its rows have it.
+            info: the consumer; None where it is not there.
+        """
+        if info is None or info.pause_s <= 0:
+            if self.until.pop(partition, None) is not None:
+                logger.info("stream=%s consumer=%s goes on", stream, name)
+            return
+        until = str(info.config.get("pause_until"))
+        if self.until.get(partition) != until:
+            self.until[partition] = until
+            logger.warning(
+                "stream=%s partition=%d waits: the consumer '%s' is paused until %s (%s)",
+                stream, number, name, until, resumed_by(self._command, stream, name),
+            )  # fmt: skip
+
+
 class Driver(ABC):
     """The state of one run of the query in the source process."""
 
@@ -119,8 +158,21 @@ class Driver(ABC):
         """Ends this run at what is there by now (`availableNow`)."""
 
     @abstractmethod
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
+        """
+        The end of the batch after `start`; `start` itself while there is none.
+
+        Args:
+            unlimited: the limits of the options do not count (`trigger(once=True)`).
+        """
+
+    @abstractmethod
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         """The tasks of a batch."""
+
+    @abstractmethod
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Settles a batch; never raises, the next commit covers it."""
 
     def reported(self) -> dict[str, Any]:
         """
@@ -175,13 +227,14 @@ class Driver(ABC):
 
     def _count(self, count: Callable[[ReadCounts], None], soon: bool = False) -> None:
         """
-        Counts something where metrics are asked for.
+        Counts something of the partitions there are now, where metrics are asked for.
 
         Args:
             soon: the reports show it without waiting for their interval.
         """
         if self._reporting is not None:
             with self._reporting.counting() as counts:
+                counts.set_layout(self._layout)
                 count(counts)
             if soon:
                 self._reporting.report_soon()

@@ -40,7 +40,7 @@ from ..errors import (
 from ..fetch.owner import Owner
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask, WarmUp
-from .offsets import Offset, is_initial
+from .offsets import Offset, check_several, is_initial
 from .options import SourceOptions
 from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, begin, followed, waits_key
 from .turn import BatchStart, stay_of
@@ -94,17 +94,7 @@ class Lease:
         self._changed = threading.Event()
         """Set when a waiting caller should look: this query reads now, or never again."""
         try:
-            unfit = self._bucket.ensure()
-        except JetStreamError as error:
-            if not error.retryable:
-                unfit = f"the bucket {BUCKET} cannot be used: {error}; let an administrator make it"
-            else:
-                self._client.close()
-                raise
-        if unfit is not None:
-            self._client.close()
-            raise OptionError("standby", unfit)
-        try:
+            self._ensure_bucket()
             self._watch()
         except BaseException:
             self._client.close()
@@ -114,6 +104,16 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease {self._key}, {self._view!r}>"
+
+    def _ensure_bucket(self) -> None:
+        try:
+            unfit = self._bucket.ensure()
+        except JetStreamError as error:
+            if error.retryable:
+                raise
+            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an administrator make it"
+        if unfit is not None:
+            raise OptionError("standby", unfit)
 
     # ── what the driver asks ─────────────────────────────────────────────────────────────────
 
@@ -231,7 +231,8 @@ class Lease:
             self._notify(now)
         if wanted is None:
             return
-        if before is None or before.owner.query != view.owner.query:
+        another = before is not None and before.owner.query != view.owner.query
+        if before is None or another:
             self._check_first(self._bucket.js, bool(sequence))
         stored = self._store(wanted, sequence)
         if stored is None:
@@ -239,7 +240,7 @@ class Lease:
         view.hold(wanted, stored, now)
         self._changed.set()
         taken = ""  # of nobody, or of an earlier run of the same query: no take-over
-        if before is not None and before.owner.query != view.owner.query:
+        if before is not None and another:
             taken = f", in place of {before.owner}, " + (
                 "which has ended" if before.released
                 else f"of which nothing was heard for {view.silent_s:.1f} s"
@@ -387,13 +388,9 @@ class Standby:
         if gone_over is not None:
             return gone_over
         offset = begin(own, initial, lease.recorded, created)
-        several = self._options.several
-        strange = [s for s in offset.streams if several is not None and not several.takes(s)]
-        if several is not None and strange:
-            raise OffsetError(
-                f"standby: the active query reads stream '{strange[0]}', too, which is none of"
-                f" {several.option}={several}; give them the same options"
-            )
+        if self._options.several is not None:
+            remedy = "give this query the same options"
+            check_several(offset.streams, self._options.several, remedy, "the active query")
         self._note(lease, offset)
         return offset
 

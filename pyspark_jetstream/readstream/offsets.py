@@ -20,7 +20,8 @@ package, and refused, too: what it says of a batch would be left out in silence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from ..client.info import Mark
 from ..errors import OffsetError
 from ..fetch.assumptions import Made
 from ..fetch.layout import Layout, Place, SubjectPartition
+from ..fetch.options import Several
 
 VERSION: Final = 2
 """
@@ -216,7 +218,7 @@ class Offset:
                 f"{value.get('policy')}); give the options it had, or a new checkpointLocation"
             )
         check_written(value, _KEYS)
-        try:
+        with reading("the checkpoint holds no offset of this source", value):
             offset = cls(
                 sequences=tuple(_sequence(sequence) for sequence in value["sequences"]),
                 base=tuple(_sequence(sequence) for sequence in value["base"]),
@@ -234,15 +236,29 @@ class Offset:
                     for index, (created, since) in value.get("consumers", {}).items()
                 },
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(
-                f"the checkpoint holds no offset of this source ({error!r}):"
-                f" {json.dumps(value)[:200]}"
-            ) from None
         lengths = {len(offset.sequences), len(offset.base), len(offset.resumed or offset.base)}
         if len(lengths | {len(offset.layout or offset.base)}) > 1:
             raise OffsetError(f"base and sequences differ in length: {json.dumps(value)[:200]}")
         return offset
+
+
+@contextmanager
+def reading(fault: str, content: object) -> Iterator[None]:
+    """
+    Reads what somebody has stored.
+
+    Args:
+        fault: what it means if that cannot be read.
+
+    Raises:
+        OffsetError: It cannot.
+    """
+    try:
+        yield
+    except OffsetError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OffsetError(f"{fault} ({error!r}): {str(content)[:200]}") from None
 
 
 def begins(start: Mapping[str, Any], end: Offset) -> Offset:
@@ -321,6 +337,38 @@ def check_layout(
         f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"
         f" query has {count} of {', '.join(sorted(now))}. {remedy[0].upper()}{remedy[1:]}"
     )
+
+
+def check_several(
+    streams: Iterable[str] | None,
+    several: Several | None,
+    remedy: str,
+    whose: str = "the checkpoint",
+) -> None:
+    """
+    Accepts a checkpoint of several streams for a query that reads them, and one of one for others.
+
+    Args:
+        streams: the several; None where it has one.
+        remedy: what there is to do beside reading one more that the checkpoint has.
+
+    Raises:
+        OffsetError: The query has one, or does not read them all.
+    """
+    if (streams is None) != (several is None):
+        then, now = ("one stream", "several") if several else ("several streams", "one")
+        raise OffsetError(
+            f"{whose} was written for {then}, and this query has {now}: give it the stream or"
+            " streamPattern it had, or a checkpointLocation of its own"
+        )
+    if several is None or streams is None:
+        return
+    strange = [stream for stream in streams if not several.takes(stream)]
+    if strange:
+        raise OffsetError(
+            f"{whose} has stream '{strange[0]}', too, which is none of {several.option}={several}:"
+            f" name it as well, or {remedy}"
+        )
 
 
 def check_filters(before: Layout | None, after: Layout | None) -> None:

@@ -17,7 +17,7 @@ from .. import subjects
 from .. import values as value_of
 from ..client.options import metrics_options
 from ..errors import OptionError
-from ..fetch.options import Several, StreamOptions, ending_of, stream_values
+from ..fetch.options import StreamOptions, ending_of, stream_values
 from ..option import Option, Values, exclusive, needs, parsed, table
 from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..subjects import bucket_prefix
@@ -228,9 +228,8 @@ class SourceOptions(StreamOptions):
 
 def _of_bucket(values: Values) -> Values:
     """The options of the stream of a Key-Value bucket, whose keys are read."""
-    for name in ("stream", "streamPattern", "subject", "partitions", "partitionSubject"):
-        exclusive(values, "bucket", name)
-    for name in ("includeCount", "includeData", "headerFilter"):
+    of_streams = ("stream", "streamPattern", "subject", "partitions", "partitionSubject")
+    for name in (*of_streams, "includeCount", "includeData", "headerFilter"):
         exclusive(values, "bucket", name)
     if values["priorityPolicy"] != "pinned_client":
         raise OptionError("bucket", "is read by consumers of its own: leave priorityPolicy out")
@@ -254,9 +253,11 @@ def source_options(values: Values) -> SourceOptions:
         values = _of_bucket(values)
     common = stream_values(values)
     read_mode = values["readMode"]
-    if common["several"] is not None:
-        _check_several(values, common["several"])
-        read_mode = "direct" if values["priorityPolicy"] not in POLICIES else read_mode
+    several, what = common["several"], "readMode=direct"
+    if several is not None and values["priorityPolicy"] not in POLICIES:
+        what, read_mode = f"{several.option}={several}", "direct"
+        if values["readMode"] == "consumer":
+            raise OptionError("readMode", f"{what} reads without consumers; leave it out")
     is_direct = read_mode == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
     metrics_options(values)
@@ -265,9 +266,11 @@ def source_options(values: Values) -> SourceOptions:
         raise OptionError(
             "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
-    for name in (*_leased(values), "priorityPolicy", "priorityGroup"):
+    for name in ("priorityPolicy", "priorityGroup", *_leased(values)):
         if is_direct and name in values:
-            raise OptionError(name, "contradicts readMode=direct, which reads without a consumer")
+            raise OptionError(
+                name, f"belongs to consumers, and {what} reads without them; leave it out"
+            )
     sharing = shared_by(values)
     for name in ("minPartitions", "maxRecordsPerPartition"):
         if values["readMode"] == "consumer" and sharing is None and name in values:
@@ -294,24 +297,3 @@ def source_options(values: Values) -> SourceOptions:
 def _leased(values: Values) -> tuple[str, ...]:
     """What belongs to consumers, unless it is the name and the term of a lease (`standby`)."""
     return () if values["standby"] else ("consumer", "priorityTimeout")
-
-
-def _check_several(values: Values, several: Several) -> None:
-    """
-    Raises:
-        OptionError: A consumer is asked for, or what knows one stream alone.
-    """
-    what = f"{several.option}={several}"
-    if values["priorityPolicy"] in POLICIES:
-        return
-    if values["readMode"] == "consumer":
-        raise OptionError(
-            "readMode", f"{what} is read without consumers: leave it out, or make it direct"
-        )
-    for name, why in (
-        ("priorityPolicy", "is read without consumers, so there is none to pin"),
-        ("priorityGroup", "is read without consumers"),
-        *((name, "is read without consumers") for name in _leased(values)),
-    ):
-        if name in values:
-            raise OptionError(name, f"{what} {why}; leave it out")

@@ -85,8 +85,6 @@ class BatchPlanner:
         self._durables = durables
         self._watched = watched
         self._warned = False
-        self._split: bool | None = None
-        """Whether the last batch was cut by sequence, as the log says."""
 
     @property
     def _layout(self) -> Layout:
@@ -161,8 +159,7 @@ class BatchPlanner:
         )
         available = [sum(counts[p.index] for p in group) for group in groups]
         ends = list(upto)
-        wanted: list[tuple[Span, int, int]] = []
-        cut_groups: list[list[SubjectPartition]] = []
+        wanted: list[tuple[list[SubjectPartition], tuple[Span, int, int]]] = []
         for group, there, granted in zip(
             groups, available, planning.share_records(available, maximum), strict=True
         ):
@@ -172,11 +169,11 @@ class BatchPlanner:
             low, high = start.sequences[first.index], upto[first.index]
             of = layout.union_filter if together else first.filter
             if granted > 0:
-                wanted.append((Span(first.stream, of, low, high), there, granted))
-                cut_groups.append(group)
+                wanted.append((group, (Span(first.stream, of, low, high), there, granted)))
             for partition in group:
                 ends[partition.index] = low
-        for group, cut in zip(cut_groups, self._survey.cuts(wanted, self._infos), strict=True):
+        cuts = self._survey.cuts([search for _, search in wanted], self._infos)
+        for (group, _), cut in zip(wanted, cuts, strict=True):
             for partition in group:
                 ends[partition.index] = cut
         return tuple(ends)
@@ -285,16 +282,9 @@ class BatchPlanner:
         """Whether a batch is cut as options wish: if no partition needs its pinned consumer."""
         if self._options.min_partitions is self._options.max_records_per_partition is None:
             return False
-        splits = all(info.allow_direct for info in self._infos.values()) and all(
+        return all(info.allow_direct for info in self._infos.values()) and all(
             plan.modes[index] != "consumer" for index in self._busy(plan)
         )
-        if splits != self._split:
-            self._split = splits
-            cut = "is cut by sequence: a partition's rows are in several tasks"
-            logger.info(
-                "the batch %s", cut if splits else "has a task, and a consumer, a partition"
-            )
-        return splits
 
     def _busy(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""

@@ -13,7 +13,6 @@ it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,7 +24,6 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, JetStreamError, OptionError
 from ..fetch.assumptions import Assumption
-from ..fetch.consumer import ConsumerRead
 from ..fetch.layout import Layout
 from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Survey
@@ -109,25 +107,6 @@ class _RunEnd:
         return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
-class _Pauses:
-    """The partitions that a batch reads by consumers which were paused since it was planned."""
-
-    def __init__(self) -> None:
-        self.partitions: frozenset[int] = frozenset()
-        self._turns = Turns()
-
-    def look(self, js: JetStream, reads: Sequence[ConsumerRead]) -> None:
-        """Looks at some of these consumers, in turns."""
-        due = self._turns.take(len(reads), 0.0) if reads else ()
-        reads = [reads[index] for index in due]
-        found = js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        self.partitions = self.partitions.difference(read.partition for read in reads).union(
-            read.partition
-            for read, info in zip(reads, found, strict=True)
-            if info is not None and info.pause_s > 0
-        )
-
-
 class RangeDriver(Driver):
     """How far the query is, and what it plans."""
 
@@ -172,7 +151,10 @@ class RangeDriver(Driver):
         """Behind which start nothing was there to read the last time, and what Spark was told."""
         self._lagging: Offset | None = None
         """Behind which batch metrics ask what is left; None of a query that waits."""
-        self._pauses = _Pauses()
+        self._paused_since: frozenset[int] = frozenset()
+        """Partitions that the batch reads by consumers which were paused since it was planned."""
+        self._turns = Turns()
+        """Looks for such pauses."""
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -205,30 +187,24 @@ class RangeDriver(Driver):
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
     def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
-        """The end of the batch after `start`; `start` itself while there is none."""
         return self._without_lost_streams(lambda: self._latest(start, unlimited))
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         return self._without_lost_streams(lambda: self._tasks_of(start, end))
 
     def _without_lost_streams(self, plan: Callable[[], T]) -> T:
-        """What `plan` returns; it is asked once more where a stream was deleted meanwhile."""
+        """
+        What `plan` returns; it is asked once more where one of several streams was deleted
+        meanwhile: what is asked of it then is refused, and a new look knows what to do without it.
+        """
         try:
             return plan()
         except ApiError:
-            if not self._has_lost_streams():
+            if self._layout.is_several:
+                self._watched.look()
+            if all(stream in self._infos for stream in self._layout.streams):
                 raise
             return plan()
-
-    def _has_lost_streams(self) -> bool:
-        """
-        Whether one of several streams was deleted since it was seen: what is asked of it then is
-        refused, and a new look knows what to do without it.
-        """
-        if not self._layout.is_several:
-            return False
-        self._watched.look()
-        return any(stream not in self._infos for stream in self._layout.streams)
 
     def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         stay = self._stay(start)
@@ -297,9 +273,11 @@ class RangeDriver(Driver):
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        if plan is None:
-            self._watched.look(math.inf if self._layout.is_several else 0.0)
-        elif not (self._planner.looks_along(plan, self._is_deep) or self._layout.is_several):
+        if self._layout.is_several:
+            pass  # they were looked at above
+        elif plan is None:
+            self._watched.look()
+        elif not self._planner.looks_along(plan, self._is_deep):
             self._watched.look_again(self._planner.to_see_again(plan, self._turn.may_skip_looks))
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
@@ -324,7 +302,6 @@ class RangeDriver(Driver):
         return self._planner.tasks(plan, self._is_deep, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Settles a batch; never raises, the next commit covers it."""
         if self._options.read_mode == "direct" or end.get("initial"):
             return
         if not self._turn.holds:
@@ -646,13 +623,11 @@ class RangeDriver(Driver):
         """What is left behind the batch that was planned; nothing of a query that waits."""
         self._lagging = end if self._turn.holds else None
         if self._lagging is not None:
-            counts.set_layout(self._layout)
             counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
 
     def _count_batch(self, plan: Plan) -> None:
         def count(counts: ReadCounts) -> None:
             self._lagging = plan.end
-            counts.set_layout(self._layout)
             messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
             counts.set_under_way(messages)
 
@@ -663,7 +638,7 @@ class RangeDriver(Driver):
         if planned is None:
             return
         if not self._watched.is_older(self._options.metrics_interval_s):
-            self._pauses.partitions = frozenset()  # the driver has just looked, and knows of them
+            self._paused_since = frozenset()  # the driver has just looked, and knows of them
             return
         survey, end = Survey(client, self._options), planned
         layout = end.layout
@@ -683,7 +658,6 @@ class RangeDriver(Driver):
 
         def count(counts: ReadCounts) -> None:
             if self._lagging is planned:
-                counts.set_layout(survey.layout)
                 counts.set_lag(_named(survey.layout, left, end, upto))
 
         self._count(count)
@@ -693,13 +667,21 @@ class RangeDriver(Driver):
             if p.index not in planned.idle
             and self.report.get(str(p.index), {}).get("read") == "consumer"
         ]
-        self._pauses.look(survey.js, reads)
+        due = self._turns.take(len(reads), 0.0) if reads else ()
+        reads = [reads[index] for index in due]
+        found = survey.js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        seen_paused = {
+            read.partition: info is not None and info.pause_s > 0
+            for read, info in zip(reads, found, strict=True)
+        }
+        kept = self._paused_since - seen_paused.keys()
+        self._paused_since = kept.union(p for p, is_paused in seen_paused.items() if is_paused)
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(self._turn.holds)
         for partition in () if self._options.read_mode == "direct" else self._layout:
             report = self._durables.report(partition.index)
-            is_paused = "pausedUntil" in report or partition.index in self._pauses.partitions
+            is_paused = "pausedUntil" in report or partition.index in self._paused_since
             counts.set_paused(str(partition.index), is_paused)
             if "pinned" in report:
                 counts.set_pins(str(partition.index), report)

@@ -18,7 +18,7 @@ from ..errors import OffsetError
 from ..fetch.layout import Layout
 from ..fetch.owner import Owner
 from ..foreign import read_json
-from .offsets import Offset, check_filters
+from .offsets import Offset, check_filters, reading
 
 SEVERAL: Final = "="
 """Stands for the streams in the key of a lease of several, as which these are may change."""
@@ -81,7 +81,7 @@ class LeaseRecord:
         Raises:
             OffsetError: It is none, or its offset is of another version.
         """
-        try:
+        with reading("this is no record of a standby", data):
             content = read_json(data)
             owner = Owner.of({"metadata": content["owner"]})
             if owner is None:
@@ -103,12 +103,6 @@ class LeaseRecord:
                 released=released,
                 before=str(content.get("before") or ""),
             )
-        except OffsetError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(
-                f"this is no record of a standby ({error!r}): {data[:80]!r}"
-            ) from None
 
     def renewed(self, offset: Offset | None = None, released: bool = False) -> LeaseRecord:
         """The owner's next record, counted one higher."""

@@ -24,7 +24,7 @@ from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey
 from ..sanitize import get_logger
 from .driver import lasting
-from .offsets import Offset, check_filters, check_layout
+from .offsets import Offset, check_filters, check_layout, check_several
 from .options import SourceOptions
 from .pinned.durables import Durables
 
@@ -65,11 +65,10 @@ class WatchedStreams:
     def _layout(self) -> Layout:
         return self._survey.layout
 
-    def look(self, fresh_s: float = 0.0) -> None:
-        """Looks at streams and consumers, unless that was done less than `fresh_s` ago."""
-        if self.is_older(fresh_s):
-            every = range(len(self._layout))
-            self.seen = self._survey.look(self._durables.watched(every, self._durables.due()))
+    def look(self) -> None:
+        """Looks at streams and consumers."""
+        every = range(len(self._layout))
+        self.seen = self._survey.look(self._durables.watched(every, self._durables.due()))
 
     def look_where_unheard(self, fresh_s: float, around: Collection[int]) -> None:
         """
@@ -171,7 +170,13 @@ class WatchedStreams:
             )
         known = offset.layout
         if layout.is_several or (known is not None and known.is_several):
-            self._check_several(offset)
+            check_several(
+                known.streams if known is not None and known.is_several else None,
+                self._options.several,
+                "give this query a checkpointLocation of its own. Where other streams take its"
+                " place: a query of several does not go over to them, one that reads these"
+                " partitions alone does",
+            )
         else:
             check_filters(known, layout)
             check_layout(
@@ -188,23 +193,6 @@ class WatchedStreams:
                     " query first, then take the offsets anew (pyspark-jetstream partition"
                     " --hand-over)"
                 )
-
-    def _check_several(self, offset: Offset) -> None:
-        several = self._options.several
-        if several is None or offset.layout is None or not offset.layout.is_several:
-            then, now = ("one stream", "several") if several else ("several streams", "one")
-            raise OffsetError(
-                f"the checkpoint was written for {then}, and this query has {now}: give it the"
-                " stream or streamPattern it had, or a checkpointLocation of its own"
-            )
-        others = [stream for stream in offset.layout.streams if not several.takes(stream)]
-        if others:
-            raise OffsetError(
-                f"the checkpoint has stream '{others[0]}', too, which is none of"
-                f" {several.option}={several}: name it as well, or give this query a"
-                " checkpointLocation of its own. Where other streams take its place: a query of"
-                " several does not go over to them, one that reads these partitions alone does"
-            )
 
     def drop_deleted(self, offset: Offset) -> Offset:
         """

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 
 from .options import connection_of
 
@@ -85,7 +85,7 @@ class Query:
 
     def __init__(self, server, start=None, **options) -> None:
         texts = {name: str(value) for name, value in options.items()}
-        self.reader = JetStreamStreamReader(parse_stream({"servers": server.url} | texts))
+        self.reader = StreamReader(parse_stream({"servers": server.url} | texts))
         self.at = start or self.reader.initialOffset()
         self.sequences: list[int] = []
         self.rows: list[tuple[str, int]] = []

@@ -15,7 +15,7 @@ from pyspark_jetstream.client import connection
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.rangedriver import RangeDriver
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader, SharedStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 
 Offset = dict[str, Any]
 
@@ -40,8 +40,7 @@ class Query:
         self.reader = self._reader()
 
     def _reader(self) -> Any:
-        options = parse_stream(self.options)
-        return (JetStreamStreamReader if options.sharing is None else SharedStreamReader)(options)
+        return StreamReader(parse_stream(self.options))
 
     @property
     def sequences(self) -> list[int]:

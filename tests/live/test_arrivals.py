@@ -15,7 +15,7 @@ from pyspark_jetstream.readstream import arrivals, rangedriver
 from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.pinned.durables import Durables
 from pyspark_jetstream.readstream.pinned.ownership import ConsumerView
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.proxy import Proxy
 from ..kits.reading import hang_up
@@ -28,7 +28,7 @@ class Query:
     """A query of two partitions, driven as Spark does."""
 
     def __init__(self, url: str, **options: str) -> None:
-        self.reader = JetStreamStreamReader(parse_stream({"servers": url} | options))
+        self.reader = StreamReader(parse_stream({"servers": url} | options))
         self.at = self.reader.initialOffset()
 
     def look(self) -> dict:

@@ -168,7 +168,7 @@ def test_where_a_copy_comes_from_is_the_servers_word(
     (found,) = js.messages(target, [{"seq": 2}])
 
     assert [name for name, _ in found.headers] == ["Nats-Stream-Source"] * 2
-    assert copies.source(target, found) == (origin, 2)
+    assert copies.copied_from(target, found) == 2
     assert copies.reached(target) == 2
 
 

@@ -14,7 +14,7 @@ from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import rangedriver
 from pyspark_jetstream.readstream.pinned import durables
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 from pyspark_jetstream.tasks.rows import ReadTask
 
 from .test_consumer import delete, fill, sequences
@@ -39,9 +39,7 @@ class Query:
     def __init__(self, url: str, stream: str, **options: str) -> None:
         given = {"servers": url, "stream": stream, "consumer": "q"} | options
         given = {name: value for name, value in given.items() if value}
-        self.source = JetStreamStreamReader(
-            parse_stream(given | {"maxRecordsPerTrigger": str(EACH)})
-        )
+        self.source = StreamReader(parse_stream(given | {"maxRecordsPerTrigger": str(EACH)}))
         self.at = self.before = self.source.initialOffset()
 
     def look(self) -> dict:

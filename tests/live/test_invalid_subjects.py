@@ -22,7 +22,7 @@ from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader, SharedStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 from pyspark_jetstream.subjects import readable
 from pyspark_jetstream.tasks.ranges import OwnRead
 
@@ -70,7 +70,7 @@ class Way:
         return run(kind(parse_read(self._options | options)))
 
     def _stream(self, **options):
-        return micro_batch(JetStreamStreamReader(parse_stream(self._options | options)))
+        return micro_batch(StreamReader(parse_stream(self._options | options)))
 
     def range(self, **options):
         return self._read(JetStreamRangeReader, **options)
@@ -99,7 +99,7 @@ class Way:
 
     def shared(self, **options):
         sharing = {"priorityPolicy": "overflow", "consumer": "jobs"}
-        return micro_batch(SharedStreamReader(parse_stream(self._options | sharing | options)))
+        return micro_batch(StreamReader(parse_stream(self._options | sharing | options)))
 
     def batch(self, **options):
         return self._read(JetStreamCallReader, batch="50", sequence="1", **options)
@@ -216,7 +216,7 @@ def test_what_is_left_out_counts_as_read(nats_server, js, new_stream, monkeypatc
     Where a message has no other reason to be gone than that it was read, as well.
     """
     stream = new_stream(retention=retention)
-    reader = JetStreamStreamReader(parse_stream({
+    reader = StreamReader(parse_stream({
         "servers": nats_server.url, "stream": stream, "onInvalidSubject": "drop",
     }))  # fmt: skip
     try:

@@ -18,7 +18,7 @@ from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream import arrivals, rangedriver
 from pyspark_jetstream.readstream.pinned import durables
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.proxy import Proxy
 from ..kits.reading import hang_up
@@ -108,7 +108,7 @@ def test_a_micro_batch_asks_for_no_more_than_it_needs(
         counted = {"DIRECT.GET": 1}
     kept = {"CONSUMER.INFO": busy} if retention != "limits" else {}
     options |= {"servers": wire.url, "partitions": str(partitions), "readMode": "consumer"}
-    source = JetStreamStreamReader(parse_stream(options))
+    source = StreamReader(parse_stream(options))
     heard = Heard(wire)
 
     def batch(start):
@@ -168,7 +168,7 @@ def test_a_query_that_waits_looks_in_turns(wire, new_stream, monkeypatch, layout
         options["stream"] = f"{base}-{{partition}}"
     else:
         options["partitionSubject"] = f"{base}.{{partition}}.>"
-    source = JetStreamStreamReader(parse_stream(options))
+    source = StreamReader(parse_stream(options))
     end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     source.partitions(source.initialOffset(), end)
     assert source.latestOffset(end, ReadAllAvailable()) == end
@@ -208,7 +208,7 @@ def test_metrics_ask_where_a_message_may_have_come(
         options["stream"] = f"{base}-{{partition}}"
     else:
         options["partitionSubject"] = f"{base}.{{partition}}.>"
-    source = JetStreamStreamReader(parse_stream(options))
+    source = StreamReader(parse_stream(options))
     start = source.latestOffset(source.initialOffset(), ReadAllAvailable())
     source.partitions(source.initialOffset(), start)
     driver, client = source.driver, Client(parse_stream(options).connection)
@@ -252,7 +252,7 @@ def test_consumers_of_a_new_query_are_made_in_one_round_trip(nats_server, new_st
     monkeypatch.setattr(connection.Connection, "requests", counting)
     options = {"servers": nats_server.url, "stream": stream, "partitions": "4"}
     options |= {"partitionSubject": f"{stream}.{{partition}}.>", "readMode": "consumer"}
-    query = JetStreamStreamReader(parse_stream(options))
+    query = StreamReader(parse_stream(options))
     try:
         begin = query.initialOffset()
         end = query.latestOffset(begin, ReadAllAvailable())

@@ -17,7 +17,7 @@ from pyspark_jetstream.publish.metrics import READ_LAG
 from pyspark_jetstream.readstream.counts import ReadCounts
 from pyspark_jetstream.readstream.shared import claimdriver
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
-from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls, LastClaim
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
 from pyspark_jetstream.tasks.rows import WarmUp
@@ -300,7 +300,7 @@ def test_what_a_pattern_may_become(tenants: Tenants, member: Callable[..., Query
     one.drain()
     one.restart(streamPattern="*")
     one.restart(streamPattern=f"{tenants.prefix}-b*")
-    told = f"claims of stream {tenants.name('a')}, which this query does not read: streamPattern="
+    told = f"has stream '{tenants.name('a')}', too, which is none of streamPattern="
     with pytest.raises(OffsetError, match=told):
         one.plan()
     one.restart(streamPattern=f"{tenants.prefix}-*")
@@ -488,7 +488,8 @@ def test_an_error_names_the_stream() -> None:
     One of several streams is partition 0 of itself, whatever its place among them.
     """
     alone = SharedConsumer(0, "ORDERS", "jobs", None, is_alone=True)
-    pulls = ClaimPulls({"ORDERS": alone}, {"ORDERS": 10}, ManyClaims())
+    claim = LastClaim({"ORDERS": []})
+    pulls = ClaimPulls({"ORDERS": alone}, {"ORDERS": 10}, ManyClaims(), claim)
     pulls.open[1] = "ORDERS"
     frame: Any = type("Frame", (), {"sid": 1, "reply": "", "headers": b"NATS/1.0 499 No\r\n\r\n"})
     with pytest.raises(ReadError, match="stream 'ORDERS', partition 0: .*499"):

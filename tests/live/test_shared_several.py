@@ -163,9 +163,9 @@ def test_what_a_list_may_become(js, three, publish, query):
     one.drain()
     assert [place for place in places(one) if place[0] == c] == [(c, 0, 4), (c, 0, 5)]
     for of, stream, told in (
-        (one, f"{a},{b}", f"claims of stream {c}, which this query does not read"),
-        (one, c, "claims of several streams, and this query has one"),
-        (alone, f"{a},{b}", "claims of one stream, and this query has several"),
+        (one, f"{a},{b}", f"has stream '{c}', too, which is none of stream="),
+        (one, c, "written for several streams, and this query has one"),
+        (alone, f"{a},{b}", "written for one stream, and this query has several"),
     ):
         of.restart(stream=stream, startingOffsets="earliest")
         with pytest.raises(OffsetError, match=told):

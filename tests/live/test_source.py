@@ -17,7 +17,7 @@ from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.options import connection_of
 from ..kits.partitions import update
@@ -30,7 +30,7 @@ def reader(nats_server):
 
     def make(**options):
         texts = {name: str(value) for name, value in options.items()}
-        each = JetStreamStreamReader(parse_stream({"servers": nats_server.url} | texts))
+        each = StreamReader(parse_stream({"servers": nats_server.url} | texts))
         made.append(each)
         return each
 
@@ -354,7 +354,7 @@ def taken_back(tmp_path):
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
         server.restart()
         publish(4)
-        source = JetStreamStreamReader(parse_stream({"servers": server.url, "stream": "S"}))
+        source = StreamReader(parse_stream({"servers": server.url, "stream": "S"}))
         _, end, tasks = planned(source)
         assert sequences(source, tasks) == list(range(1, 11))
         source.stop()
@@ -374,7 +374,7 @@ def test_a_stream_taken_back_is_named(taken_back):
     """
     server, end, publish = taken_back
     options = {"servers": server.url, "stream": "S"}
-    strict = JetStreamStreamReader(parse_stream(options))
+    strict = StreamReader(parse_stream(options))
     with pytest.raises(
         DataLossError, match="ends at sequence 6, and ended at 10 .* 7 to 10 are gone"
     ):
@@ -383,7 +383,7 @@ def test_a_stream_taken_back_is_named(taken_back):
         strict.partitions(end | {"sequences": [4]}, end)
     strict.stop()
 
-    lenient = JetStreamStreamReader(parse_stream(options | {"failOnDataLoss": "false"}))
+    lenient = StreamReader(parse_stream(options | {"failOnDataLoss": "false"}))
     for there in ([1, 2, 3, 4, 5, 6], [7, 8, 9], [10, 11, 12]):
         _, end, tasks = planned(lenient, end)
         assert sequences(lenient, tasks) == there

@@ -218,7 +218,7 @@ def test_other_streams_than_the_query_that_reads(tenants, query):
     first.batch()
     first.stop()
     other = query(stream=f"{tenants.name('a')},{tenants.name('c')}", **own)
-    with pytest.raises(OffsetError, match=f"reads stream '{tenants.name('b')}', too"):
+    with pytest.raises(OffsetError, match=f"active query has stream '{tenants.name('b')}', too"):
         until_it_reads(other)
 
 

@@ -15,7 +15,7 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.reader import JetStreamStreamReader
+from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.shared import query
@@ -33,7 +33,7 @@ def reader(nats_server):
 
     def make(**options):
         texts = {name: str(value) for name, value in options.items()}
-        each = JetStreamStreamReader(parse_stream({"servers": nats_server.url} | texts))
+        each = StreamReader(parse_stream({"servers": nats_server.url} | texts))
         made.append(each)
         return each
 

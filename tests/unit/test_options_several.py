@@ -136,8 +136,11 @@ def test_where_each_stream_begins():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"priorityPolicy": "pinned_client", "consumer": "c"}, "priorityPolicy': .* none to pin"),
-        ({"consumer": "c"}, "consumer': .* is read without consumers"),
+        (
+            {"priorityPolicy": "pinned_client", "consumer": "c"},
+            "priorityPolicy': belongs to consumers, and streamPattern=.* reads without",
+        ),
+        ({"consumer": "c"}, "consumer': .* reads without"),
         ({"standby": "true"}, "standby': needs option 'consumer'"),
         ({"standby": "true", "consumer": "c", "priorityGroup": "g"}, "priorityGroup': .* without"),
     ],

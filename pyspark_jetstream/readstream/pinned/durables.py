@@ -26,7 +26,7 @@ from typing import Any, Final
 from ...client.inboxes import new_inbox
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
-from ...errors import ApiError, JetStreamError, OptionError, ReadError
+from ...errors import ApiError, JetStreamError, OptionError
 from ...fetch.assumptions import (
     Assumption,
     Change,
@@ -34,20 +34,19 @@ from ...fetch.assumptions import (
     changed_fields,
     consumer_changes,
     in_words,
-    resumed_by,
 )
 from ...fetch.consumer import ConsumerRead
-from ...fetch.durable import consumer_config, edited
+from ...fetch.durable import consumer_config, edited, refused
 from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.owner import Owner
 from ...fetch.pace import seldom_s
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ..arrivals import Arrivals, expires_s, pull
+from ..driver import PausedConsumers
 from ..offsets import Offset
 from ..options import SourceOptions
 from .neighbours import Neighbours
-from .pinwatch import PinWatch
 
 logger = get_logger(__name__)
 
@@ -109,8 +108,7 @@ class Durables:
         """
         self.made: dict[int, Made] = {}
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
-        self._pauses: dict[int, str] = {}
-        """By partition until when its consumer is paused, as the log says."""
+        self._paused = PausedConsumers[int](options.connection.command)
         self._turns = Turns()
 
     def close(self) -> None:
@@ -122,7 +120,7 @@ class Durables:
         A partition's consumer for the progress: its pin, and until when it is paused; empty before
         there is one.
         """
-        paused = self._pauses.get(partition)
+        paused = self._paused.until.get(partition)
         return self._neighbours.report(partition) | ({"pausedUntil": paused} if paused else {})
 
     def read_of(
@@ -214,7 +212,7 @@ class Durables:
         if self._prepared:
             return False
         reads = [self.read_of(p, start, infos[p.stream]) for p in self._layout]
-        self._neighbours.listen(reads)
+        self._neighbours.listen(reads, self.owner(start.query))
         consumers = self._js.consumer_infos([(read.stream, read.consumer) for read in reads])
         for read, info in zip(reads, consumers, strict=True):
             if info is not None:
@@ -304,7 +302,7 @@ class Durables:
         By partition stream and consumer of those that are looked at along with these partitions:
         where a stream keeps messages for them alone; and in any case those that are paused, or due.
         """
-        at = {p for p in partitions if p in self.made} | self._pauses.keys() | {*due}
+        at = {p for p in partitions if p in self.made} | self._paused.until.keys() | {*due}
         return {
             p.index: (p.stream, f"{self._prefix}-{p.index}") for p in self._layout if p.index in at
         }
@@ -330,7 +328,7 @@ class Durables:
             read = self.read_of(partition, start, infos[partition.stream])
             made = self.made.get(index) if read.retention == "interest" else None
             changes[index] = list(consumer_changes(consumer_config(read), info, made))
-            self._note_pause(read, changes[index], info)
+            self._paused.note(index, read.stream, index, read.consumer, info)
         return changes
 
     def forget(self, partition: int, info: ConsumerInfo | None) -> None:
@@ -342,28 +340,10 @@ class Durables:
         if info is None:
             self._prepared = False
 
-    def _note_pause(
-        self, read: ConsumerRead, changes: Sequence[Change], info: ConsumerInfo | None
-    ) -> None:
-        paused = next((each for each in changes if each.of is Assumption.NOT_PAUSED), None)
-        if paused is None:
-            if self._pauses.pop(read.partition, None) is not None:
-                logger.info("stream=%s consumer=%s goes on", read.stream, read.consumer)
-            return
-        assert info is not None
-        until = str(info.config.get("pause_until"))
-        if self._pauses.get(read.partition) != until:
-            self._pauses[read.partition] = until
-            logger.warning(
-                "stream=%s partition=%d waits: %s (%s)",
-                read.stream, read.partition, paused.text,
-                resumed_by(self._options.connection.command, read.stream, read.consumer),
-            )  # fmt: skip
-
     @property
     def paused(self) -> frozenset[int]:
         """The partitions whose consumers were paused when they were looked at last."""
-        return frozenset(self._pauses)
+        return frozenset(self._paused.until)
 
     def check(self, start: Offset, view: ServerView[int], around: Collection[int]) -> None:
         """
@@ -380,11 +360,10 @@ class Durables:
         if around and self._turns.is_time_before_tasks(self._every_s):
             due.update(around)
             seen = {index: info for index, info in seen.items() if index not in around}
-        is_renamed = self._neighbours.is_renamed()
         reads = [
             self.read_of(p, start, infos[p.stream])
             for p in self._layout
-            if is_renamed or p.index in seen or p.index in due
+            if p.index in seen or p.index in due
         ]
         asked = [read for read in reads if read.partition not in seen]
         answers = self._js.consumer_infos([(read.stream, read.consumer) for read in asked])
@@ -417,11 +396,10 @@ class Durables:
         self, start: Offset, infos: Mapping[str, StreamInfo], partitions: Collection[int]
     ) -> None:
         """Asks to be told when one of these partitions has a message behind `start`."""
-        watch = self._neighbours.watch
-        if self._prepared and watch is not None:
+        if self._prepared:
             reads = [self.read_of(p, start, infos[p.stream]) for p in self._layout]
             try:
-                self._pull(reads, start.sequences, watch, partitions)
+                self._pull(reads, start.sequences, partitions)
             except JetStreamError as error:
                 logger.info("the driver is not told when messages come: %s", error)
                 self.arrivals.forget_pulls(range(len(reads)))
@@ -430,7 +408,6 @@ class Durables:
         self,
         reads: Sequence[ConsumerRead],
         where: tuple[int, ...],
-        watch: PinWatch,
         partitions: Collection[int],
     ) -> None:
         connection = self._js.client.connection
@@ -438,7 +415,8 @@ class Durables:
         if not all(map(connection.may_ask, subjects)):
             self.arrivals.set_listening(False)
         for index, inbox in self.arrivals.due(where, time.monotonic(), partitions).items():
-            body = pull(reads[index].group, watch.pin(index), expires_s(len(reads)))
+            pin = self._neighbours.pin(index)
+            body = pull(reads[index].group, pin, expires_s(len(reads)))
             connection.ask(subjects[index], inbox, body)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────
@@ -525,12 +503,7 @@ class Durables:
         try:
             return self._js.create_consumer(read.stream, consumer_config(read))
         except ApiError as error:
-            raise ReadError(
-                read.stream,
-                read.partition,
-                f"the server refuses the consumer '{read.consumer}': {error.description} (err_code"
-                f" {error.err_code}); see `nats consumer ls {read.stream}` for one in its way",
-            ) from None
+            raise refused(read.stream, read.partition, read.consumer, error) from None
 
 
 def _is_of(offset: Offset, partition: int, info: StreamInfo) -> bool:

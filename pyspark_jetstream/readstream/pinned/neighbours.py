@@ -9,6 +9,7 @@ means is judged in `ownership`; `pinwatch` hears what attempts announce.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,7 +23,7 @@ from ...fetch.owner import Owner
 from ...sanitize import get_logger
 from ..arrivals import Arrivals
 from ..options import SourceOptions
-from .ownership import ConsumerView, foreign_client
+from .ownership import ConsumerView, Pins, foreign_client
 from .pinwatch import PinWatch
 
 logger = get_logger(__name__)
@@ -40,46 +41,44 @@ class Neighbours:
     """Other clients at the query's consumers, in one run."""
 
     def __init__(self, options: SourceOptions, arrivals: Arrivals) -> None:
-        self.watch: PinWatch | None = None
+        self._pins = Pins({})
+        self._lock = threading.Lock()
+        """Held for every use of `_pins`."""
+        self._watch: PinWatch | None = None
         """Listens for pins; None before there is a consumer."""
         self._options = options
         self._arrivals = arrivals
         self._began = self._planned = time.monotonic()
-        self._heard = ""
-        """The query's name, as the consumers have it."""
         self._waiting_since: dict[int, float] = {}
-        self._lapses_told = False
 
     def close(self) -> None:
         """Ends what listens for pins."""
-        if self.watch is not None:
-            self.watch.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def report(self, partition: int) -> dict[str, Any]:
-        """The pin of a partition's consumer for the progress; empty before there is one."""
-        return self.watch.report(partition) if self.watch is not None else {}
+        """See `Pins.report`."""
+        with self._lock:
+            return self._pins.report(partition)
 
     def pin(self, partition: int) -> str:
-        """The pin that an attempt of this run had last, "" where none is known."""
-        return self.watch.pin(partition) if self.watch is not None else ""
+        """See `Pins.pin`."""
+        with self._lock:
+            return self._pins.pin(partition)
 
     @property
     def query_name(self) -> str:
         """The name that Spark's user gave the query; "" before an attempt has announced it."""
-        return self.watch.query_name if self.watch is not None else ""
+        with self._lock:
+            return self._pins.query_name
 
-    def listen(self, reads: Sequence[ConsumerRead]) -> None:
+    def listen(self, reads: Sequence[ConsumerRead], owner: Owner) -> None:
         """Begins to listen for pins of these consumers."""
-        if self.watch is None and reads[0].owner is not None:
+        if self._watch is None:
             connection = self._options.connection
-            names = {(read.stream, read.consumer): read.partition for read in reads}
-            self.watch = PinWatch(connection, reads[0].owner, names, self._arrivals)
-            if not self.watch.wait(connection.connect_timeout_s):
-                logger.warning(
-                    "the driver does not hear of pins yet, because the server is slow to answer."
-                    " It goes on trying, and asks for consumers' states until then. The query goes"
-                    " on"
-                )
+            self._pins = Pins({(read.stream, read.consumer): read.partition for read in reads})
+            self._watch = PinWatch(connection, owner, self._pins, self._lock, self._arrivals)
+            self._watch.wait(connection.connect_timeout_s)
 
     def begin_run(self) -> None:
         """Notes that this run has taken the consumers over."""
@@ -149,17 +148,7 @@ class Neighbours:
         """Seconds since the last batch was planned; notes that one is planned now."""
         now = time.monotonic()
         gap_s, self._planned = now - self._planned, now
-        if gap_s > self._timeout_s and not self._lapses_told:
-            self._lapses_told = True
-            logger.info(
-                "pins end between batches: gap=%.0fs priorityTimeout=%.0fs", gap_s, self._timeout_s
-            )
         return gap_s
-
-    def is_renamed(self) -> bool:
-        """Whether the query has another name than when this was asked last."""
-        was, self._heard = self._heard, self.query_name
-        return self._heard != was
 
     def check(self, read: ConsumerRead, info: ConsumerInfo, inbox: str, gap_s: float) -> None:
         """
@@ -171,7 +160,7 @@ class Neighbours:
         Raises:
             ForeignClientError: Another query has taken it over, or another client pulls from it.
         """
-        assert self.watch is not None
+        assert self._watch is not None
         now = time.monotonic()
         owner = Owner.of(info.config)
         if owner is not None and owner.inbox != inbox:
@@ -181,7 +170,10 @@ class Neighbours:
                 f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
                 " them, or give each a name of its own in option consumer",
             )
-        self.watch.set_pinned(read.partition, info.pinned_id, info.pinned_ts)
+        self._watch.judge()
+        with self._lock:
+            self._pins.set_pinned(read.partition, info.pinned_id, info.pinned_ts)
+            stranger = self._pins.is_stranger(read.partition, info.pinned_id)
         waiting = max(0, info.num_waiting - self._arrivals.is_open(read.partition))
         since = self._waiting_since.setdefault(read.partition, now)
         if not waiting:
@@ -190,12 +182,12 @@ class Neighbours:
         why = foreign_client(
             ConsumerView(
                 pinned=info.pinned_id,
-                stranger=self.watch.is_stranger(read.partition, info.pinned_id),
+                stranger=stranger,
                 waiting=waiting,
                 waiting_for_s=now - since,
                 settles=read.retention != "limits",
                 gap_s=gap_s,
-                timeout_s=self._timeout_s,
+                timeout_s=self._options.priority_timeout_s or _SERVER_PRIORITY_TIMEOUT_S,
                 age_s=now - self._began,
                 patience_s=self._options.connection.request_timeout_s + _MARGIN_S,
             )
@@ -204,7 +196,3 @@ class Neighbours:
             raise ForeignClientError(
                 read.stream, read.partition, f"consumer '{read.consumer}': {why}"
             )
-
-    @property
-    def _timeout_s(self) -> float:
-        return self._options.priority_timeout_s or _SERVER_PRIORITY_TIMEOUT_S

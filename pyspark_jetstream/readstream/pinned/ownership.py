@@ -121,16 +121,16 @@ class Pins:
         """Whether announcements arrive: one of our own came back."""
         self.query_name = ""
         """The name that Spark's user gave the query: its attempts know it, its driver does not."""
-        self._index = dict(consumers)
+        self.consumers = dict(consumers)
         self._partitions = {index: _Partition() for index in consumers.values()}
 
     def add_advisory(self, event: Mapping[str, Any], now: float) -> str | None:
         """Adds an advisory; the line to log of it, None when it is not about these consumers."""
         name = (str(event.get("stream")), str(event.get("consumer")))
         kind = str(event.get("type", "")).rpartition(".")[2]
-        if name not in self._index:
+        if name not in self.consumers:
             return None
-        partition = self._partitions[self._index[name]]
+        partition = self._partitions[self.consumers[name]]
         what = f"stream={name[0]} consumer={name[1]}"
         moment = str(event.get("timestamp", ""))
         if kind == "consumer_group_pinned":
@@ -159,12 +159,11 @@ class Pins:
         """The partition of whose consumer an advisory says that a leader was elected."""
         if not str(event.get("type", "")).endswith(".consumer_leader_elected"):
             return None
-        return self._index.get((str(event.get("stream")), str(event.get("consumer"))))
+        return self.consumers.get((str(event.get("stream")), str(event.get("consumer"))))
 
     def add_announcement(self, note: Mapping[str, Any]) -> None:
         """Adds an attempt's announcement: the id it has, or that it has unpinned whoever was."""
-        index = note.get("partition")  # anybody may publish there, and anything
-        partition = self._partitions.get(index) if isinstance(index, int) else None
+        partition = self._named(note)
         if note.get("hello"):
             self.audible = True
         if partition is None:
@@ -219,12 +218,16 @@ class Pins:
 
     def pin(self, partition: int) -> str:
         """The id that an attempt of this query announced last, "" if none has."""
-        return next(reversed(self._partitions[partition].announced), "")
+        state = self._partitions.get(partition)
+        return next(reversed(state.announced), "") if state is not None else ""
+
+    def _named(self, note: Mapping[str, Any]) -> _Partition | None:
+        index = note.get("partition")  # anybody may publish there, and anything
+        return self._partitions.get(index) if isinstance(index, int) else None
 
     def is_announced(self, question: Mapping[str, Any]) -> bool | None:
         """Whether an attempt has announced `pin` of `partition`; None if that cannot be known."""
-        index = question.get("partition")
-        partition = self._partitions.get(index) if isinstance(index, int) else None
+        partition = self._named(question)
         if partition is None or not self.audible:
             return None
         return str(question.get("pin")) in partition.announced
@@ -234,8 +237,7 @@ class Pins:
         What is known of `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of
         one that an earlier run of the query had.
         """
-        index, pin = question.get("partition"), str(question.get("pin"))
-        partition = self._partitions.get(index) if isinstance(index, int) else None
+        partition, pin = self._named(question), str(question.get("pin"))
         if partition is None or not self.audible:
             return b""
         if pin in partition.unjudged:
@@ -246,9 +248,12 @@ class Pins:
         """
         As the query's progress shows it: who is pinned, since when by the server's clock (or since
         when nobody is); how often somebody was; pins of other clients; pins that ended, by what.
-        `admin` leaves out what the query's own attempts did, `attempt`.
+        `admin` leaves out what the query's own attempts did, `attempt`. Empty before there is a
+        consumer.
         """
-        state = self._partitions[partition]
+        state = self._partitions.get(partition)
+        if state is None:
+            return {}
         unpins = dict(state.unpins)
         unpins["admin"] = max(0, unpins["admin"] - unpins["attempt"])
         return {

@@ -9,11 +9,11 @@ of the driver's pulls (`arrivals`).
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ...client.connection import Client, Connection
@@ -45,17 +45,16 @@ class PinWatch:
         self,
         options: ConnectionOptions,
         owner: Owner,
-        consumers: Mapping[tuple[str, str], int],
+        pins: Pins,
+        lock: threading.Lock,
         arrivals: Arrivals,
     ) -> None:
-        """Args: consumers: their partitions, by stream and consumer."""
+        """Args: lock: held for every use of `pins`."""
         self._client = Client(options)
         self._owner = owner
         self._arrivals = arrivals
-        self._names = list(consumers)
-        self._pins = Pins(consumers)
-        self._lock = threading.Lock()
-        """Held for every use of `_pins`."""
+        self._pins = pins
+        self._lock = lock
         self._forbidden = False
         self._closed = False
         self._ready = threading.Event()
@@ -63,36 +62,21 @@ class PinWatch:
         self._thread = threading.Thread(target=self._run, name="pins", daemon=True)
         self._thread.start()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits until it listens; False if it does not within `timeout_s`."""
-        return self._ready.wait(timeout_s)
+    def wait(self, timeout_s: float) -> None:
+        """Waits until it listens, up to `timeout_s`: it goes on trying."""
+        self._ready.wait(timeout_s)
 
-    @property
-    def query_name(self) -> str:
-        """The name that Spark's user gave the query; "" before an attempt has announced it."""
+    def judge(self) -> None:
+        """Notes which pins have turned out to be strangers', and says so."""
         with self._lock:
-            return self._pins.query_name
-
-    def report(self, partition: int) -> dict[str, Any]:
-        """See `Pins.report`."""
-        with self._lock:
-            return self._pins.report(partition)
-
-    def set_pinned(self, partition: int, pin: str, since: str) -> None:
-        """See `Pins.set_pinned`."""
-        with self._lock:
-            self._pins.set_pinned(partition, pin, since)
-
-    def pin(self, partition: int) -> str:
-        """See `Pins.pin`."""
-        with self._lock:
-            return self._pins.pin(partition)
-
-    def is_stranger(self, partition: int, pin: str) -> bool:
-        """Whether a pin of this id is known to be none of the query's attempts."""
-        self._judge()
-        with self._lock:
-            return self._pins.is_stranger(partition, pin)
+            strangers = self._pins.strangers(time.monotonic())
+        for partition, pin, count in strangers:
+            logger.warning(
+                "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
+                " is none of its attempts (%d so far; said once a minute). Messages that it takes"
+                " are late, or the query ends with ForeignClientError; stop that client, or give"
+                " the query another consumer", partition, pin, count,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Ends the thread; never raises."""
@@ -116,15 +100,13 @@ class PinWatch:
                     self._ready.set()
                     self._listen(connection)
                 except Exception as error:  # without this thread the query would pass for dead
-                    if isinstance(error, JetStreamError):
-                        logger.info("not listening for pins: %s", error)
-                    else:
-                        logger.warning(
-                            "the driver does not hear of pins, and connects again. The query goes"
-                            " on: %r",
-                            error,
-                            exc_info=True,
-                        )
+                    is_known = isinstance(error, JetStreamError)
+                    logger.log(
+                        logging.INFO if is_known else logging.WARNING,
+                        "the driver does not hear of pins, and connects again. The query goes on:"
+                        " %r",
+                        error, exc_info=not is_known,
+                    )  # fmt: skip
                     self._client.drop()
                     self._arrivals.set_listening(False)
                     with self._lock:
@@ -138,7 +120,7 @@ class PinWatch:
         connection.subscribe(f"{self._owner.inbox}.*")
         connection.subscribe(f"{self._arrivals.inbox}.*")
         if not self._forbidden:
-            for stream, consumer in self._names:
+            for stream, consumer in self._pins.consumers:
                 for event in _EVENTS:
                     connection.subscribe(f"$JS.EVENT.ADVISORY.CONSUMER.{event}.{stream}.{consumer}")
         while True:
@@ -169,7 +151,7 @@ class PinWatch:
                 if frame is None:
                     break
                 self._take(connection, frame.subject.decode("utf-8", "replace"), frame)
-            self._judge()
+            self.judge()
             if not arrived:
                 connection.wait(time.monotonic() + _LOOK_S, self._reader)
 
@@ -207,14 +189,3 @@ class PinWatch:
             self._arrivals.doubt(elected)
         if line is not None:
             logger.info("%s", line)
-
-    def _judge(self) -> None:
-        with self._lock:
-            strangers = self._pins.strangers(time.monotonic())
-        for partition, pin, count in strangers:
-            logger.warning(
-                "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
-                " is none of its attempts (%d so far; said once a minute). Messages that it takes"
-                " are late, or the query ends with ForeignClientError; stop that client, or give"
-                " the query another consumer", partition, pin, count,
-            )  # fmt: skip

@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ...client import wire
@@ -151,15 +152,13 @@ def keep(
     """
     ours = heartbeats.held() if ours is None else ours
     new: dict[str, list[Claim]] = {}
+    kept: list[tuple[SharedConsumer, list[int]]] = []
     for consumer in claimant.consumers:
         held = ours.get(consumer, frozenset())
         taken = claimed.get(consumer.partition, ())
-        new[consumer.partition] = [claim for claim in taken if claim.sequence not in held]
-    kept = [
-        (consumer, [claim.sequence for claim in new[consumer.partition]])
-        for consumer in claimant.consumers
-        if new[consumer.partition]
-    ]
+        mine = new[consumer.partition] = [c for c in taken if c.sequence not in held]
+        if mine:
+            kept.append((consumer, [claim.sequence for claim in mine]))
     try:
         for consumer, sequences in kept:
             heartbeats.hold(consumer, sequences)
@@ -297,35 +296,25 @@ class Heartbeats:
             held = {
                 consumer: sorted(numbers) for consumer, numbers in self._held.items() if numbers
             }
-        began = time.monotonic()
-        failed = not self._say_alive()
+        beats: list[tuple[str, Callable[[], None]]] = []
+        if self._alive is not None:
+            beats.append(("the query", partial(self._alive.beat, self._client)))
         for consumer, sequences in held.items():
+            beat = partial(ack, self._client, consumer, sequences, IN_PROGRESS)
+            beats.append((f"stream={consumer.stream} consumer={consumer.name}", beat))
+        began, failed = time.monotonic(), False
+        for what, say in beats:
             try:
-                ack(self._client, consumer, sequences, IN_PROGRESS)
+                say()
             except Exception as error:  # whatever it is: without this thread all claims expire
                 failed = True
                 logger.warning(
-                    "stream=%s consumer=%s: heartbeats for claims failed, and are tried again."
-                    " After ackWait without one, others may read these messages: %r",
-                    consumer.stream, consumer.name, error,
-                    exc_info=not isinstance(error, JetStreamError),
+                    "%s: a heartbeat for claims failed, and is tried again. After ackWait without"
+                    " one, others may read these messages: %r",
+                    what, error, exc_info=not isinstance(error, JetStreamError),
                 )  # fmt: skip
         if failed:
             return False
         with self._lock:
             self._confirmed = began
-        return True
-
-    def _say_alive(self) -> bool:
-        """Says that the query is there, if it is time to; False if that failed."""
-        try:
-            if self._alive is not None:
-                self._alive.beat(self._client)
-        except Exception as error:  # as above: the thread has to go on
-            logger.warning(
-                "the query could not tell the others that it runs, and tries again. After ackWait"
-                " others may read its messages: %r",
-                error,
-            )
-            return False
         return True

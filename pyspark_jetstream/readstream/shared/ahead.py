@@ -63,11 +63,6 @@ class Ahead:
         """Those that the last claims are of."""
         return self._claimant.consumers
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is claimed ahead, nor is being claimed."""
-        return self._thread is None
-
     def begin(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
         self._wanted.clear()
@@ -95,7 +90,7 @@ class Ahead:
         self._thread = None
         claimed, self._claimed = self._claimed, {}
         if self._late():
-            self._release(claimed)
+            self._give_back(claimed)
             return {}
         return claimed
 
@@ -137,12 +132,16 @@ class Ahead:
     def _give_back(self, claimed: Mapping[str, list[Claim]]) -> None:
         """Returns claims; those that cannot be given back return after their ack wait."""
         late = self._late()
-        self._release(claimed)
-        for consumer in self._claimant.consumers:
-            sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
+        of = {
+            consumer: [claim.sequence for claim in claimed.get(consumer.partition, ())]
+            for consumer in self._claimant.consumers
+        }
+        for consumer, sequences in of.items():
+            self._heartbeats.release(consumer, sequences)
+        for consumer, sequences in of.items():
             if late or not sequences:  # late: somebody else may have them by now
                 continue
-            delivery = self._claimant.delivered.get(consumer.partition, 1)
+            delivery = self._claimant.last.delivered.get(consumer.partition, 1)
             delay_s = self._claimant.nak_delay_s
             try:
                 give_back(self._client, consumer, sequences, delivery, delay_s)
@@ -151,11 +150,6 @@ class Ahead:
                     "stream=%s consumer=%s: %d claims return after their ack wait: %r",
                     consumer.stream, consumer.name, len(sequences), error,
                 )  # fmt: skip
-
-    def _release(self, claimed: Mapping[str, list[Claim]]) -> None:
-        for consumer in self._claimant.consumers:
-            sequences = [claim.sequence for claim in claimed.get(consumer.partition, ())]
-            self._heartbeats.release(consumer, sequences)
 
     def _late(self) -> bool:
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from ...client.patience import Patience
 from ...errors import (
     ApiError,
     ConsumerEditedError,
-    ConsumerNotFoundError,
     NotConnectedError,
     OptionError,
     ReadError,
@@ -32,10 +31,11 @@ from ...errors import (
     StreamNotFoundError,
     further,
 )
-from ...fetch.assumptions import edit_of
+from ...fetch.assumptions import changed_fields, edit_of, in_words
+from ...fetch.durable import refused
 from ...sanitize import get_logger
 from ..options import Sharing
-from .claimpulls import ClaimPulls
+from .claimpulls import ClaimPulls, LastClaim
 from .claims import Claim, SharedConsumer, shares
 from .manyclaims import ManyClaims
 
@@ -79,29 +79,31 @@ _IN_TIME: Final = 3
 _TUNABLE: Final = frozenset({"max_ack_pending", "headers_only"})
 """Fields that an operator may change under queries that share: they change none of their rows."""
 
+_ANOTHER: Final = ("consumer", "choose another name")
+_TUNED: Final = "leave the option out, or change it for all who share it (`nats consumer edit`)"
+_REMEDIES: Final = {
+    "deliver_subject": _ANOTHER,
+    "ack_policy": _ANOTHER,
+    "filter_subject": _ANOTHER,
+    "filter_subjects": _ANOTHER,
+    "priority_groups": ("priorityGroup", "a consumer has one group for all who share it"),
+    "priority_policy": ("priorityPolicy", "a consumer has one policy for all who share it"),
+    "max_deliver": (
+        "consumer",
+        "after so many deliveries the server drops a message without a word. Set it to -1 (`nats"
+        " consumer edit --max-deliver=-1`) and use option maxDeliver, which keeps it as a dead"
+        " letter",
+    ),
+    "ack_wait": ("ackWait", _TUNED),
+    "max_ack_pending": ("maxAckPending", _TUNED),
+}
+"""
+What a consumer that is there must have as this query would make it: by field the option that the
+error names, and what can be done.
+"""
+
 _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
-
-
-@dataclass(slots=True)
-class LastClaim:
-    """One claim of all consumers: when it was made, through which server, and what it has."""
-
-    claims: dict[str, list[Claim]]
-    """By partition."""
-    began_s: float = -math.inf
-    """Start of its last try, by `time.monotonic`."""
-    server: str = ""
-    """The run of the server that it was made through."""
-    oldest_ns: float = math.inf
-    """Time when the oldest of its messages was stored, by the server's clock."""
-    unanswered: set[SharedConsumer] = field(default_factory=set)
-    """Consumers for which nobody answered: they may not be there any more."""
-
-    @property
-    def count(self) -> int:
-        """Number of its messages."""
-        return sum(map(len, self.claims.values()))
 
 
 @dataclass(slots=True)
@@ -144,10 +146,10 @@ class Claimant:
         """The consumers, and those of streams that were deleted since."""
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
+        self.nak_delay_s = sharing.nak_delay_s
+        """Time after which claims that are given back are dealt out again."""
         self.joined: dict[str, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
-        self.delivered: dict[str, int] = {}
-        """The number of the last delivery that each consumer made to us, by partition."""
         self.last = LastClaim({})
         self.sizes = ClaimSizes()
         self._client = client
@@ -159,11 +161,6 @@ class Claimant:
         self._crowded = False
         """Whether others were pulling at each look, the last time that was looked."""
         self._many = ManyClaims()
-
-    @property
-    def nak_delay_s(self) -> float:
-        """Time after which claims that are given back are dealt out again."""
-        return self._sharing.nak_delay_s
 
     def set_consumers(self, consumers: Iterable[SharedConsumer]) -> None:
         """Goes on with these: some streams come, some go, and some are made anew."""
@@ -218,7 +215,6 @@ class Claimant:
         Raises:
             ReadError: The server refuses the pulls.
             RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
-            ConsumerNotFoundError: A consumer was deleted.
         """
         claim = self.last = LastClaim({consumer.partition: [] for consumer in self.consumers})
         if not self.consumers:  # all of several streams are gone
@@ -243,19 +239,7 @@ class Claimant:
                 if claim.count:
                     break
                 patience.pause()
-        for consumer in claim.unanswered:
-            # Nobody answers for it: its leader is being elected, or it is gone, which this raises.
-            try:
-                self._js.consumer_info(consumer.stream, consumer.name)
-            except (ConsumerNotFoundError, StreamNotFoundError):
-                if self._has_its_stream(consumer):
-                    raise
-                # The look behind this claim says that the stream is gone, or was made anew.
         return claim.claims
-
-    def _has_its_stream(self, consumer: SharedConsumer) -> bool:
-        (info,) = self._js.stream_infos_there([consumer.stream])
-        return info is not None and consumer.created in ("", info.created)
 
     def infos(self, of: Sequence[SharedConsumer] | None = None) -> dict[str, ConsumerInfo]:
         """Configurations and positions of the consumers, or of these, by partition."""
@@ -366,12 +350,7 @@ class Claimant:
         except ApiError as error:
             if error.err_code == _CONSUMER_EXISTS:
                 return self._js.consumer_info(consumer.stream, consumer.name)
-            raise ReadError(
-                consumer.stream,
-                consumer.number,
-                f"the server refuses the consumer '{consumer.name}': {error.description} (err_code"
-                f" {error.err_code})",
-            ) from None
+            raise refused(consumer.stream, consumer.number, consumer.name, error) from None
 
     def _check(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
         """
@@ -380,57 +359,17 @@ class Claimant:
         """
         sharing, config = self._sharing, info.config
         at = f"consumer '{consumer.name}' of stream '{consumer.stream}'"
-        if config.get("deliver_subject"):
+        for key, has, needs in changed_fields(self._config(consumer, None), config):
+            option, remedy = _REMEDIES.get(key, ("", ""))
+            if not option or (remedy is _TUNED and option not in sharing.asked):
+                continue
+            if has is None:  # nobody shares it
+                option, remedy = _ANOTHER
             raise OptionError(
-                "consumer",
-                f"{at} is a push consumer, which has no priority groups (ADR-42); choose another"
-                " name",
+                option,
+                f"{at} has {in_words(key, has)} where this query needs {in_words(key, needs)};"
+                f" {remedy}",
             )
-        if not config.get("priority_groups"):
-            raise OptionError(
-                "consumer",
-                f"{at} has no priority group, so nobody can share it by policy; choose another"
-                " name",
-            )
-        if config["priority_groups"] != [self._group]:
-            names = ", ".join(config["priority_groups"])
-            raise OptionError(
-                "priorityGroup", f"{at} has the group {names}, this query '{self._group}'"
-            )
-        if config.get("priority_policy") != sharing.policy:
-            raise OptionError(
-                "priorityPolicy",
-                f"{at} has {config.get('priority_policy')}, this query {sharing.policy}; a consumer"
-                " has one policy for all who share it",
-            )
-        for key, wanted in (
-            ("ack_policy", "explicit"),
-            ("filter_subject", consumer.filter),
-        ):
-            if (config.get(key) or None) != wanted or config.get("filter_subjects"):
-                raise OptionError(
-                    "consumer",
-                    f"{at} has {key} {config.get(key)!r}, this query needs {wanted!r}; choose"
-                    " another name",
-                )
-        if int(config.get("max_deliver") or -1) > 0:
-            raise OptionError(
-                "consumer",
-                f"{at} has max_deliver {config['max_deliver']}: after so many deliveries the server"
-                " drops a message without a word. Set it to -1 (`nats consumer edit"
-                " --max-deliver=-1`) and use option maxDeliver, which keeps it as a dead letter",
-            )
-        for option, key, wished in (
-            ("ackWait", "ack_wait", round(sharing.ack_wait_s * 1e9)),
-            ("maxAckPending", "max_ack_pending", sharing.max_ack_pending),
-        ):
-            has = int(config.get(key) or 0)
-            if option in sharing.asked and wished != has:
-                raise OptionError(
-                    option,
-                    f"{at} has {key} {has}, this query wants {wished}; leave the option out, or"
-                    " change it for all who share it (`nats consumer edit`)",
-                )
         minimum = sharing.min_ack_pending
         maximum = int(config.get("max_ack_pending") or 0)
         if minimum is not None and 0 < maximum < minimum:
@@ -476,26 +415,13 @@ class Claimant:
                 for partition, count in zip(open_, wanted, strict=True)
                 if count
             }
-            began = time.monotonic()
-            pulls = ClaimPulls(consumers, asked, self._many)
+            began, before = time.monotonic(), claim.count
+            pulls = ClaimPulls(consumers, asked, self._many, claim)
             timeout_s = self._client.options.request_timeout_s
-            try:
-                pulls.run(connection, self._js.prefix, fields, wait_s, timeout_s)
-            finally:
-                self._collect(claim, pulls)
-            count = sum(map(len, pulls.claims.values()))
-            self.sizes.measure(count, time.monotonic() - began)
-            left -= count
+            pulls.run(connection, self._js.prefix, fields, wait_s, timeout_s)
+            self.sizes.measure(claim.count - before, time.monotonic() - began)
+            left = limit - claim.count
             wait_s = 0
-            for partition, claims in pulls.claims.items():
-                open_[partition] = len(claims) >= asked[partition]
+            open_ |= {partition: not pulls.room(partition) for partition in asked}
             if time.monotonic() >= claim.began_s + self.ack_wait_s / _IN_TIME:
                 return
-
-    def _collect(self, claim: LastClaim, pulls: ClaimPulls) -> None:
-        """Adds what pulls have brought, also where the connection broke amid them."""
-        for partition, claims in pulls.claims.items():
-            claim.claims[partition] += claims
-        claim.oldest_ns = min(claim.oldest_ns, pulls.oldest_ns)
-        claim.unanswered.update(pulls.unanswered)
-        self.delivered.update(pulls.delivered)

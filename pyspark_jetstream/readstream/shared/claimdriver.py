@@ -35,20 +35,19 @@ from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
 from ...errors import OffsetError, OptionError
-from ...fetch.assumptions import resumed_by
 from ...fetch.layout import Layout
-from ...fetch.survey import ServerView
+from ...fetch.survey import ServerView, check_direct
 from ...sanitize import get_logger
 from ...tasks.rows import ReadTask, WarmUp
-from ..driver import Driver
-from ..offsets import check_layout, is_initial
+from ..driver import Driver, PausedConsumers
+from ..offsets import check_layout, check_several, is_initial
 from ..options import Sharing
 from .acks import IN_PROGRESS, ack
 from .claimant import Claimant
 from .claimedread import ClaimedRead
 from .claims import ClaimedOffset, gathered, length, pieces
 from .fence import Dealt
-from .member import WAIT_S, Budget, GroupMember, count, next_serial
+from .member import WAIT_S, GroupMember, count, next_serial
 from .openbatches import OpenBatches
 from .poison import Poison
 from .streams import SharedStreams
@@ -107,11 +106,9 @@ class ClaimDriver(Driver):
         """Names the query as long as it has this checkpoint; known once it has joined."""
         self.member: GroupMember | None = None
         """None before the consumers are there."""
-        self._budget = Budget()
-        self._acked: tuple[Mapping[str, StreamInfo], float] | None = None
-        """Streams as they were when all that they held was acknowledged, and when that was."""
-        self._paused: Mapping[str, str] = {}
-        """By partition until when its consumer is paused, as the log says."""
+        self._acked: tuple[dict[str, tuple[str, int]], float] | None = None
+        """The ends of the streams when all that they held was acknowledged, and when that was."""
+        self._paused = PausedConsumers[str](options.connection.command)
         self._planned: _Planned | None = None
         self._noted_at = -math.inf
         """When the server was looked at for the last progress, by `time.monotonic`."""
@@ -123,21 +120,28 @@ class ClaimDriver(Driver):
 
     def freeze(self) -> None:
         """This run claims as many messages as wait now, at most: for the first time, or again."""
-        self._budget.is_frozen = self._streams.is_closed = True
+        self._streams.is_closed = True
 
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────
 
-    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         """The end of the batch after `start`, which is acknowledged; `start` if there is none."""
+        if unlimited:
+            raise OptionError(
+                "priorityPolicy",
+                f"{self._sharing.policy} does not go with trigger(once=True), which ends before its"
+                " batch is acknowledged, so that others would have it as well; use"
+                " trigger(availableNow=True)",
+            )
         before = self._offset(start)
         self._begin_reports(str(self._options.consumer))
         member = self._join(before)
         if self._is_idle():
             return start
-        if self._budget.is_frozen and self._budget.left is None:
+        if self._streams.is_closed and member.left is None:
             waiting = self.claimant.infos().values()
             # What others hold is among them; of that nothing is dealt out.
-            self._budget.left = sum(info.num_pending + info.num_ack_pending for info in waiting)
+            member.left = sum(info.num_pending + info.num_ack_pending for info in waiting)
         if self._planned is not None:
             if start == self._planned.start:
                 # Asked once more: these claims are ours, and in no log yet.
@@ -149,7 +153,7 @@ class ClaimDriver(Driver):
             look = self._streams.look()
             claimed = member.drop_gone(claimed, of)
             dealt = member.fence(before, claimed, look)
-            self._count(partial(_count_dealt, dealt=dealt, of=self._layout))
+            self._count(partial(_count_dealt, dealt=dealt))
             if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
             time.sleep(0 if count(claimed) else WAIT_S)
@@ -159,7 +163,7 @@ class ClaimDriver(Driver):
         if not claims:
             self._note(None, look)
             is_acked = _are_acked(self._layout, look)
-            self._acked = (self._streams.infos, look.at) if is_acked else None
+            self._acked = (_ends(self._streams.infos), look.at) if is_acked else None
             return start
         end = ClaimedOffset(
             policy=self._sharing.policy,
@@ -183,10 +187,10 @@ class ClaimDriver(Driver):
         """
         if self._acked is None or len(self._layout) <= _FEW:
             return False
-        streams, at = self._acked
+        ends, at = self._acked
         if time.monotonic() - at < len(self._layout) / _LOOKS_A_SECOND:
             self._streams.look_at_streams()
-            if _ends(self._streams.infos) == _ends(streams):
+            if _ends(self._streams.infos) == ends:
                 time.sleep(WAIT_S)
                 return True
         self._acked = None
@@ -200,8 +204,7 @@ class ClaimDriver(Driver):
         replayed = self._planned is None or self._planned.end != upto
         is_lost = replayed and self._replay(start, upto)
         there = {name: upto.count(name) for name in upto.claims}
-        of = self._layout
-        self._count(lambda counts: _count_batch(counts, of, there, is_lost), soon=True)
+        self._count(lambda counts: _count_batch(counts, there, is_lost), soon=True)
         tasks = self._tasks(upto, replayed)
         if is_lost:
             logger.warning(
@@ -213,6 +216,9 @@ class ClaimDriver(Driver):
             # As many as there were: a sink's own records are of each task.
             return [ReadTask(self._options.connection, WarmUp()) for _ in tasks]
         return tasks
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: what Spark tells here, `latest` knew a batch earlier."""
 
     def _replay(self, start: Mapping[str, Any], upto: ClaimedOffset) -> bool:
         """
@@ -291,7 +297,6 @@ class ClaimDriver(Driver):
             self._streams,
             self._poison,
             self._open_batches(),
-            self._budget,
         )
         return self.member
 
@@ -301,8 +306,7 @@ class ClaimDriver(Driver):
             DataLossError: A stream or a consumer is gone, or not the one that the run before had
                 joined (`failOnDataLoss`).
         """
-        anew = "; the checkpoint knows the one of {}"
-        self._streams.check_there(self._streams.infos, offset.streams, anew)
+        self._streams.check_there(self._streams.infos, offset.streams)
         for consumer in self.claimant.missing():
             if consumer.stream not in offset.streams:
                 continue  # it came since
@@ -338,9 +342,7 @@ class ClaimDriver(Driver):
         query's in the batch), how many of these are `redelivered`, and until when it is paused.
         """
         self.report = {}
-        paused: dict[str, str] = {}
         awaiting = self.member.awaiting_redelivery(look) if self.member is not None else {}
-        of = self._layout
         for name, partition in self._streams.partitions.items():
             index, info = str(partition.index), look.consumers.get(name)
             claims = end.claims.get(name, {}) if end is not None else {}
@@ -355,48 +357,36 @@ class ClaimDriver(Driver):
                 "claimed": claimed,
                 "redelivered": claimed - first,
             }
-            if info is not None and info.pause_s > 0:
-                report["pausedUntil"] = until = str(info.config.get("pause_until"))
-                paused[name] = until
-                if self._paused.get(name) != until:
-                    logger.warning(
-                        "stream=%s partition=%d waits: consumer %s is paused until %s (%s)",
-                        partition.stream, of.within(partition.index)[1], info.name, until,
-                        resumed_by(self._options.connection.command, partition.stream, info.name),
-                    )  # fmt: skip
+            of = self.claimant.by_partition[name]
+            self._paused.note(name, of.stream, of.number, of.name, info)
+            if name in self._paused.until:
+                report["pausedUntil"] = self._paused.until[name]
             if self._poison is not None:
                 report["deadLetters"] = self._poison.stored.total()
-        self._paused, self._noted_at = paused, look.at
+        self._noted_at = look.at
         infos = {name: info for name, info in look.consumers.items() if info is not None}
-        self._count(lambda counts: _count_consumers(counts, of, infos, awaiting))
+        self._count(lambda counts: _count_consumers(counts, infos, awaiting))
 
     def _look_again(self, client: Client) -> None:
         if time.monotonic() - self._noted_at < self._options.metrics_interval_s:
             return  # the driver itself has just looked
-        consumers, of = self.claimant.consumers, self._layout
+        consumers = self.claimant.consumers
         answers = JetStream(client).consumer_infos(
             [(consumer.stream, consumer.name) for consumer in consumers]
         )
         infos = {c.partition: info for c, info in zip(consumers, answers, strict=True) if info}
-        self._count(lambda counts: _count_consumers(counts, of, infos))
+        self._count(lambda counts: _count_consumers(counts, infos))
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
-            stored, of = self._poison.stored, self._layout
-            counts.set_layout(of)
-            counts.set_dead_letters({name: stored[name] for name in of.names if name in stored})
+            counts.set_dead_letters(self._poison.stored)
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
     def _check_streams(self, infos: Mapping[str, StreamInfo]) -> None:
         for info in infos.values():
-            if not info.allow_direct:
-                raise OptionError(
-                    "stream",
-                    f"'{info.name}' has direct get off, by which claimed messages are fetched; set"
-                    f" allow_direct on it (`nats stream edit {info.name} --allow-direct`)",
-                )
+            check_direct(info)
             self._check_start(info)
         if self._poison is not None:
             of = self._survey.layout
@@ -422,26 +412,15 @@ class ClaimDriver(Driver):
                 f"{offset.policy}, this query has {options.consumer} and {self._sharing.policy};"
                 " use those, or a new checkpointLocation"
             )
-        several = options.several
-        if offset.several and several is not None:
-            left = sorted(name for name in offset.streams if not several.takes(name))
-            if left:
-                raise OffsetError(
-                    f"the checkpoint has claims of stream {', '.join(left)}, which this query does"
-                    f" not read: {several.option}={several}. Read it again; other streams may come."
-                    " To go on without it, run the query with all of them and"
-                    " trigger(availableNow=True), then start with a new checkpointLocation: what is"
-                    " acknowledged does not come again"
-                )
+        check_several(
+            offset.streams if offset.several else None,
+            options.several,
+            "go on without it by trigger(availableNow=True) with all of them, and then a new"
+            " checkpointLocation: what is acknowledged does not come again",
+        )
+        if offset.several:
             self._streams.remember(offset.streams)
             return offset
-        if offset.several or several is not None:
-            was, has = ("several streams", "one") if offset.several else ("one stream", "several")
-            raise OffsetError(
-                f"the checkpoint has claims of {was}, and this query has {has}, whose consumers"
-                " are others. Give it the option stream that it had, or a new"
-                " checkpointLocation"
-            )
         check_layout(
             offset.partitions, offset.streams, layout.streams, len(layout),
             "drain the old layout with the old options and trigger(availableNow=True), then start"
@@ -465,40 +444,31 @@ def _are_acked(layout: Layout, look: ServerView[str]) -> bool:
     return all(is_acked(name, p.stream) for name, p in zip(layout.names, layout, strict=True))
 
 
-def _count_dealt(counts: ReadCounts, dealt: Dealt, of: Layout) -> None:
-    """Whose the messages are that the query was dealt, of these partitions."""
-    counts.set_layout(of)
-    for name in of.names:
-        counts.add_claims(name, [claim.deliveries for claim in dealt.mine.get(name, ())])
-        counts.add_left(name, "open", len(dealt.theirs.get(name, ())))
-        counts.add_left(name, "committed", len(dealt.settled.get(name, ())))
+def _count_dealt(counts: ReadCounts, dealt: Dealt) -> None:
+    """Whose the messages are that the query was dealt."""
+    mine = dealt.mine.items()
+    counts.add_claims({name: [claim.deliveries for claim in taken] for name, taken in mine})
+    for reason, left in (("open", dealt.theirs), ("committed", dealt.settled)):
+        counts.add_left(reason, {name: left.get(name, ()) for name in dealt.mine})
 
 
-def _count_batch(
-    counts: ReadCounts, of: Layout, messages: Mapping[str, int], is_lost: bool
-) -> None:
+def _count_batch(counts: ReadCounts, messages: Mapping[str, int], is_lost: bool) -> None:
     """A batch of so many messages, by partition, begins, or was given up."""
-    counts.set_layout(of)
-    there = {name: messages[name] for name in of.names if name in messages}
-    counts.set_under_way({} if is_lost else there)
-    counts.add_lost(there if is_lost else {})
+    counts.set_under_way({} if is_lost else messages)
+    counts.add_lost(messages if is_lost else {})
 
 
 def _count_consumers(
     counts: ReadCounts,
-    of: Layout,
     infos: Mapping[str, ConsumerInfo],
     awaiting: Mapping[str, int] | None = None,
 ) -> None:
     """
-    Counts at the shared consumers of these partitions: messages that nobody was dealt, those not
-    acknowledged, and, if that is known now, those that wait for redelivery.
+    Counts at the shared consumers: messages that nobody was dealt, those not acknowledged, and, if
+    that is known now, those that wait for redelivery.
     """
-    counts.set_layout(of)
-    there = {name: infos[name] for name in of.names if name in infos}
-    awaiting = awaiting or {}
-    counts.set_awaiting({name: awaiting[name] for name in there if name in awaiting})
-    counts.set_lag({name: info.num_pending for name, info in there.items()})
-    counts.set_ack_pending({name: info.num_ack_pending for name, info in there.items()})
-    for name, info in there.items():
+    counts.set_awaiting(awaiting or {})
+    counts.set_lag({name: info.num_pending for name, info in infos.items()})
+    counts.set_ack_pending({name: info.num_ack_pending for name, info in infos.items()})
+    for name, info in infos.items():
         counts.set_paused(name, info.pause_s > 0)

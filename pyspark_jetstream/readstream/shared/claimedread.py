@@ -25,7 +25,7 @@ from ...fetch.decoding.rows import RowBuilder
 from ...fetch.directget import read_direct
 from ...fetch.layout import DirectRead
 from ...sanitize import get_logger
-from .claims import Claims, length, runs
+from .claims import Claims, length, runs, sequences_of
 
 logger = get_logger(__name__)
 
@@ -137,9 +137,8 @@ def _columns(claims: Claims) -> tuple[pa.Array, pa.Array]:
     sequences: list[int] = []
     deliveries: list[int] = []
     for count, ranges in claims.items():
-        for first, last in ranges:
-            sequences.extend(range(first, last + 1))
-            deliveries.extend([count] * (last - first + 1))
+        sequences.extend(sequences_of(ranges))
+        deliveries.extend([count] * length(ranges))
     return pa.array(sequences, pa.int64()), pa.array(deliveries, pa.int32())
 
 

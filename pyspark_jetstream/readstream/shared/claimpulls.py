@@ -14,6 +14,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...client import wire
@@ -48,6 +49,27 @@ headers and payload.
 """
 
 
+@dataclass(slots=True)
+class LastClaim:
+    """One claim of all consumers: when it was made, through which server, and what it has."""
+
+    claims: dict[str, list[Claim]]
+    """By partition."""
+    began_s: float = -math.inf
+    """Start of its last try, by `time.monotonic`."""
+    server: str = ""
+    """The run of the server that it was made through."""
+    oldest_ns: float = math.inf
+    """Time when the oldest of its messages was stored, by the server's clock."""
+    delivered: dict[str, int] = field(default_factory=dict)
+    """The number of the last delivery that each consumer made to us, by partition."""
+
+    @property
+    def count(self) -> int:
+        """Number of its messages."""
+        return sum(map(len, self.claims.values()))
+
+
 class ClaimPulls:
     """
     One pull each of some consumers, from the request to the end.
@@ -56,6 +78,7 @@ class ClaimPulls:
         consumers: by place.
         wanted: how many messages each is asked for, by place.
         many: of the connection that they go over.
+        claim: the pulls add to it what they bring, also where they break off.
     """
 
     def __init__(
@@ -63,25 +86,21 @@ class ClaimPulls:
         consumers: Mapping[str, SharedConsumer],
         wanted: Mapping[str, int],
         many: ManyClaims,
+        claim: LastClaim,
     ) -> None:
-        self.claims: dict[str, list[Claim]] = {place: [] for place in wanted}
-        """Claims that the pulls brought, by place; they count also where the pulls break off."""
-        self.delivered: dict[str, int] = {}
-        """The number of the last delivery, by place."""
-        self.oldest_ns = math.inf
-        """Time when the oldest message was stored, by the server's clock."""
-        self.unanswered: list[SharedConsumer] = []
-        """Consumers for which nobody answered: they may not be there any more."""
         self.open: dict[int, str] = {}
         """Pulls that may bring more: their places, by subscription."""
         self._consumers = consumers
         self._acks = {place: consumers[place].acks.encode() for place in wanted}
         self._wanted = wanted
+        self._full = {place: len(claim.claims[place]) + count for place, count in wanted.items()}
+        """With how many claims each has brought what it was asked for, by place."""
         self._many = many
+        self._claim = claim
 
     def __repr__(self) -> str:
-        count = sum(map(len, self.claims.values()))
-        return f"<ClaimPulls {count} of {sum(self._wanted.values())}, {len(self.open)} open>"
+        left = sum(map(self.room, self._wanted))
+        return f"<ClaimPulls for {left} more, {len(self.open)} open>"
 
     def run(
         self,
@@ -119,8 +138,8 @@ class ClaimPulls:
             self.scan(connection)
             if not self.open:
                 break
-            left = sum(map(self._room, self.open.values()))
-            if left >= _GATHER_MESSAGES and any(self.claims.values()):
+            left = sum(map(self.room, self.open.values()))
+            if left >= _GATHER_MESSAGES and any(self._claim.claims.values()):
                 self._gather(connection)
             frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
             if frame is None:
@@ -136,6 +155,7 @@ class ClaimPulls:
         not there as a whole. Where a frame ends is what its line says, whatever it holds.
         """
         buffer, pos, many_of = connection.buffer, connection.pos, self._many
+        claim = self._claim
         while found := _CLAIM.match(buffer, pos):
             sid, acks, deliveries, sequence, delivery, stored, size = found.groups()
             place = self.open.get(int(sid))
@@ -143,20 +163,20 @@ class ClaimPulls:
             if place is None or acks != self._acks[place] or not buffer.startswith(wire.CRLF, end):
                 break
             end += len(wire.CRLF)
-            claims, room = self.claims[place], self._room(place)
+            claims, room = claim.claims[place], self.room(place)
             many = many_of.cut(buffer, pos, end - pos, int(sid), acks, room)
             if many:
                 claims += many.claims
-                self.delivered[place] = many.delivery
-                self.oldest_ns = min(self.oldest_ns, many.oldest_ns)
+                claim.delivered[place] = many.delivery
+                claim.oldest_ns = min(claim.oldest_ns, many.oldest_ns)
                 end = pos + many.size
             else:
                 claims.append(Claim(int(sequence), int(deliveries)))
-                self.delivered[place] = int(delivery)
-                self.oldest_ns = min(self.oldest_ns, int(stored))
+                claim.delivered[place] = int(delivery)
+                claim.oldest_ns = min(claim.oldest_ns, int(stored))
             many_of.add_credit(end - pos)
             pos = end
-            if len(claims) >= self._wanted[place]:
+            if len(claims) >= self._full[place]:
                 del self.open[int(sid)]
         connection.pos = pos
 
@@ -170,7 +190,7 @@ class ClaimPulls:
         place = self.open.get(frame.sid)
         if place is None:
             return
-        consumer = self._consumers[place]
+        consumer, claim = self._consumers[place], self._claim
         if frame.reply:
             ack = ack_of(frame.reply)
             if ack.consumer != self._acks[place]:
@@ -181,10 +201,10 @@ class ClaimPulls:
                     f" not on {consumer.acks}.…; shared consumers need the plain form of ack"
                     " subjects",
                 )
-            self.claims[place].append(Claim(ack.facts.sequence, ack.delivered))
-            self.delivered[place] = ack.facts.delivery
-            self.oldest_ns = min(self.oldest_ns, ack.facts.time)
-            if not self._room(place):
+            claim.claims[place].append(Claim(ack.facts.sequence, ack.delivered))
+            claim.delivered[place] = ack.facts.delivery
+            claim.oldest_ns = min(claim.oldest_ns, ack.facts.time)
+            if not self.room(place):
                 del self.open[frame.sid]
             return
         code, text = wire.status_of(frame.headers)
@@ -192,20 +212,17 @@ class ClaimPulls:
         if status is Status.HEARTBEAT:
             return
         del self.open[frame.sid]
-        if status in (Status.ENDED, Status.MOVED):
-            return
-        if status is Status.AWAY:
-            self.unanswered.append(consumer)
-            return
+        if status in (Status.ENDED, Status.MOVED, Status.AWAY):
+            return  # the look behind the claim says whether its consumer is gone
         raise ReadError(
             consumer.stream,
             consumer.number,
             f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
         )
 
-    def _room(self, place: str) -> int:
+    def room(self, place: str) -> int:
         """Number of messages that the pull may still bring."""
-        return self._wanted[place] - len(self.claims[place])
+        return self._full[place] - len(self._claim.claims[place])
 
     def _gather(self, connection: Connection) -> None:
         """Waits a moment for more than has come, where no frame is there as a whole."""

@@ -20,15 +20,15 @@ No I/O, no clock.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from ...client.info import Mark
 from ...errors import OffsetError
 from ...fetch.planning import split_range
-from ..offsets import VERSION, check_written, marks_json, marks_of
+from ..offsets import VERSION, check_written, marks_json, marks_of, reading
 
 _KEYS: Final = frozenset(
     "version policy consumer partitions streams serial claims query marks several".split()
@@ -109,6 +109,11 @@ def shared_name(prefix: str, partition: str, is_several: bool) -> str:
     return prefix if is_several else f"{prefix}-{partition}"
 
 
+def sequences_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """The sequences in the ranges."""
+    return chain.from_iterable(range(first, last + 1) for first, last in ranges)
+
+
 def length(ranges: Ranges) -> int:
     """Number of sequences in the ranges."""
     return sum(last - first + 1 for first, last in ranges)
@@ -120,7 +125,7 @@ def runs(claims: Claims, gap: int) -> Ranges:
 
     Reading a few messages of others costs less than another request.
     """
-    return merged((span for ranges in claims.values() for span in ranges), gap)
+    return merged(chain.from_iterable(claims.values()), gap)
 
 
 def pieces(claims: Claims, tasks: int, maximum: int | None) -> list[dict[int, Ranges]]:
@@ -136,8 +141,7 @@ def pieces(claims: Claims, tasks: int, maximum: int | None) -> list[dict[int, Ra
     flat = sorted(
         Claim(sequence, deliveries)
         for deliveries, ranges in claims.items()
-        for first, last in ranges
-        for sequence in range(first, last + 1)
+        for sequence in sequences_of(ranges)
     )
     return [gathered(flat[low:high]) for low, high in cuts]
 
@@ -178,12 +182,8 @@ class ClaimedOffset:
 
     def sequences(self, partition: str) -> list[int]:
         """Their sequences, ascending."""
-        return sorted(
-            sequence
-            for ranges in self.claims.get(partition, {}).values()
-            for first, last in ranges
-            for sequence in range(first, last + 1)
-        )
+        claims = self.claims.get(partition, {})
+        return sorted(sequences_of(chain.from_iterable(claims.values())))
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""
@@ -222,7 +222,7 @@ class ClaimedOffset:
                 " checkpointLocation, and startingOffsets where the old query ended"
             )
         check_written(value, _KEYS)
-        try:
+        with reading("the checkpoint holds no offset of a shared consumer", value):
             several = value.get("several") is True
             return cls(
                 policy=str(value["policy"]),
@@ -240,11 +240,6 @@ class ClaimedOffset:
                 marks=marks_of(value),
                 several=several,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(
-                f"the checkpoint holds no offset of a shared consumer ({error!r}):"
-                f" {json.dumps(value)[:200]}"
-            ) from None
 
 
 def _partition(text: str, streams: Mapping[str, Any] | None) -> str:

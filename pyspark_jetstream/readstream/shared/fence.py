@@ -41,9 +41,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from ...errors import OffsetError
 from ...foreign import read_json, unpacked
-from .claims import Claim, Ranges, length, merged, ranges_of, ranges_text, text_ranges
+from ..offsets import reading
+from .claims import Claim, Ranges, length, merged, ranges_of, ranges_text, sequences_of, text_ranges
 
 _VERSION: Final = 1
 
@@ -218,7 +218,7 @@ class Fence:
             return ()
         if settled is not None and settled.stream != held.stream:
             return ()
-        return (sequence for first, last in held.ranges for sequence in range(first, last + 1))
+        return sequences_of(held.ranges)
 
     def voided(self, queries: Iterable[str]) -> Fence:
         """The record after these were given up."""
@@ -322,7 +322,7 @@ class Fence:
         Raises:
             OffsetError: It is no such record, or one of a newer version.
         """
-        try:
+        with reading("this is no record of open batches", data):
             content = read_json(data if data[:1] == b"{" else unpacked(data))
             if content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']!r}")
@@ -351,10 +351,6 @@ class Fence:
                 clock=float(content["clock"]),
                 time=float(content["time"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OffsetError(
-                f"this is no record of open batches ({error!r}): {data[:80]!r}"
-            ) from None
 
 
 def _above(floor: int, ranges: Ranges) -> Ranges:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ...client.connection import Client
@@ -42,26 +42,6 @@ _SHORT: Final = 2
 """A batch that took this part, a half, of that time is likely to be over before it."""
 
 
-@dataclass(slots=True)
-class Budget:
-    """
-    Number of claims that a run may still make, if it ends at the present end (`availableNow`).
-    """
-
-    is_frozen: bool = False
-    left: int | None = None
-    """None before the consumers were asked, and for a run that does not end."""
-
-    def spend(self, claims: int) -> None:
-        """Takes claims off the budget."""
-        if self.left is not None:
-            self.left = max(0, self.left - claims)
-
-    def limit(self, maximum: int) -> int:
-        """The most claims that may be made now."""
-        return maximum if self.left is None else min(maximum, self.left)
-
-
 class GroupMember:
     """
     The claims of one run of a query.
@@ -80,7 +60,6 @@ class GroupMember:
         streams: SharedStreams,
         poison: Poison | None,
         batches: OpenBatches | None,
-        budget: Budget,
     ) -> None:
         self.batches = batches
         self.heartbeats = Heartbeats(
@@ -90,6 +69,11 @@ class GroupMember:
         )
         keep_s = min(_KEEP_S, claimant.ack_wait_s / _IN_TIME)
         self.ahead = Ahead(options.connection, claimant, self.heartbeats, keep_s)
+        self.left: int | None = None
+        """
+        Number of claims that may still be made, if the run ends at the present end
+        (`availableNow`); None before the consumers were asked, and for a run that does not end.
+        """
         self.lasted_s = math.inf
         """Duration of the batch that was planned before, until Spark came for another."""
         self._client = client
@@ -97,7 +81,6 @@ class GroupMember:
         self._claimant = claimant
         self._streams = streams
         self._poison = poison
-        self._budget = budget
         self._settled = -1
         """The serial of the last batch that is acknowledged."""
 
@@ -122,20 +105,20 @@ class GroupMember:
         if claimed:
             self._streams.look_at_streams()  # before one that was made anew is claimed of
             claimed = self.drop_gone(claimed, of)
-        maximum = self._budget.limit(self._maximum())
+        maximum = self._maximum()
         is_full = 0 < maximum <= count(claimed)
         if is_full:
-            self._budget.spend(count(claimed))
+            self._spend(count(claimed))
             self._go_ahead()
         if before is not None:
             self.settle(before)
             claimed = self.drop_gone(claimed, of)
         if is_full:
             return claimed
-        waits = self._budget.left is None and not count(claimed)
+        waits = self.left is None and not count(claimed)
         more = self._claim_and_keep(max(0, maximum - count(claimed)), WAIT_S if waits else 0)
         claimed = {p: claimed.get(p, []) + taken for p, taken in more.items()}
-        self._budget.spend(count(claimed))
+        self._spend(count(claimed))
         if 0 < maximum <= count(claimed):
             self._go_ahead()
         return claimed
@@ -156,7 +139,7 @@ class GroupMember:
 
     def is_held_up(self, look: ServerView[str]) -> bool:
         """Whether a run that ends at what is there waits for a consumer that is paused."""
-        return bool(self._budget.left) and any(
+        return bool(self.left) and any(
             info is not None and info.pause_s > 0 and info.num_pending + info.num_ack_pending > 0
             for info in look.consumers.values()
         )
@@ -177,16 +160,20 @@ class GroupMember:
 
         Not with `maxDeliver`: what is given back has been delivered once more, and did nothing.
         """
-        limit = self._budget.limit(self._maximum())
+        limit = self._maximum()
         if limit and self._poison is None and self.lasted_s * _SHORT < self.ahead.keep_s:
             self.ahead.begin(limit)
 
     def _maximum(self) -> int:
-        """The most messages of a batch."""
+        """The most messages that a batch may claim now."""
         maximum = self._options.max_records or MAX_CLAIMS
         if self._options.max_bytes is not None:
             maximum = min(maximum, messages_in(self._options.max_bytes, self._streams.infos))
-        return maximum
+        return maximum if self.left is None else min(maximum, self.left)
+
+    def _spend(self, claims: int) -> None:
+        if self.left is not None:
+            self.left = max(0, self.left - claims)
 
     def awaiting_redelivery(self, look: ServerView[str]) -> dict[str, int]:
         """
@@ -265,11 +252,11 @@ class GroupMember:
     def hold(self, upto: ClaimedOffset) -> None:
         """Keeps the claims of a batch that is run again."""
         consumers = self._claimant.by_partition
-        there = [partition for partition in upto.claims if self._holds(upto, partition)]
-        for partition in there:
-            ack(self._client, consumers[partition], upto.sequences(partition), IN_PROGRESS)
-        for partition in there:
-            self.heartbeats.hold(consumers[partition], upto.sequences(partition))
+        for partition in upto.claims:
+            if self._holds(upto, partition):
+                sequences = upto.sequences(partition)
+                ack(self._client, consumers[partition], sequences, IN_PROGRESS)
+                self.heartbeats.hold(consumers[partition], sequences)
 
     def settle(self, offset: ClaimedOffset) -> None:
         """

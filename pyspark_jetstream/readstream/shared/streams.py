@@ -136,7 +136,12 @@ class SharedStreams:
         return self.marks
 
     def look(self) -> ServerView[str]:
-        """The streams and the consumers as they are now; those that came are joined."""
+        """
+        The streams and the consumers as they are now; those that came are joined.
+
+        Raises:
+            ConsumerNotFoundError: A consumer was deleted.
+        """
         return self._amid_deletions(self._look)
 
     def look_at_streams(self) -> None:
@@ -154,6 +159,9 @@ class SharedStreams:
             if info is not None and self._claimant.by_partition[index] == asked[index]
         }
         self._claimant.note_clock(infos.values(), asked_s)
+        for index in look.consumers.keys() - infos.keys():
+            if asked[index] in self._claimant.consumers:
+                self._survey.js.consumer_info(asked[index].stream, asked[index].name)  # raises
         self._check_consumers(infos)
         return look
 
@@ -171,8 +179,7 @@ class SharedStreams:
         for name, created in known.items():
             if name not in streams:
                 self._deleted[name] = created
-        anew = ", while the query ran; what was not read of the one of {} is gone"
-        self.check_there(streams, known, anew)
+        self.check_there(streams, known)
         self.check_taken_back()
         self._claimant.set_consumers(self._consumers())
         if self._has_joined and self._known != self.created:
@@ -251,14 +258,11 @@ class SharedStreams:
                 starts[name] = None if is_whole else at[name] + 1
         return starts
 
-    def check_there(
-        self, there: Mapping[str, StreamInfo], known: Mapping[str, str], anew: str
-    ) -> None:
+    def check_there(self, there: Mapping[str, StreamInfo], known: Mapping[str, str]) -> None:
         """
         Args:
             there: the streams there are.
             known: creation times of streams, by name.
-            anew: what that means if one was made anew, with a place for its creation time then.
 
         Raises:
             DataLossError: One was deleted or made anew since (`failOnDataLoss`).
@@ -268,8 +272,12 @@ class SharedStreams:
             if info is None:
                 self._lost(name, 0, "the stream was deleted, with what was not read of it")
             elif info.created != created:
-                what = f"the stream was made anew at {info.created}"
-                self._lost(name, 0, what + anew.format(created))
+                self._lost(
+                    name,
+                    0,
+                    f"the stream was made anew at {info.created}; what was not read of the one of"
+                    f" {created} is gone",
+                )
 
     def check_taken_back(self) -> None:
         """

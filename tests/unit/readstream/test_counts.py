@@ -133,7 +133,7 @@ def test_streams_that_come_and_go():
     counts = ReadCounts("q", "r", Layout.of_streams(["A", "B"]))
     counts.set_lag({"A": 5, "B": 7})
     counts.set_layout(Layout.of_streams(["B", "C"]))
-    counts.set_lag({"B": 3})
+    counts.set_lag({"B": 3, "A": 5})
 
     assert said(counts, "lag_messages") == {("q", "B", "0"): (3,)}
     assert said(counts, "rows_total") == {("q", stream, "0"): (0,) for stream in "ABC"}
@@ -256,9 +256,8 @@ def test_claims_redeliveries_and_dead_letters():
     they are now.
     """
     counts = driver()
-    counts.add_claims("0", [1, 1, 2])
-    counts.add_claims("0", [5])
-    counts.add_claims("1", [])
+    counts.add_claims({"0": [1, 1, 2]})
+    counts.add_claims({"0": [5], "1": []})
     counts.set_dead_letters({"0": 2})
     counts.set_ack_pending({"0": 9})
 
@@ -305,9 +304,8 @@ def test_no_counter_ever_becomes_less(seed):
                 changes = {"pins": rng.randrange(5), "strangers": rng.randrange(3)}
                 counts.set_pins(str(partition), pins(unpins=unpins, **changes))
             case 1:
-                counts.add_claims(
-                    str(partition), [rng.randrange(1, 3) for _ in range(rng.randrange(5))]
-                )
+                deliveries = [rng.randrange(1, 3) for _ in range(rng.randrange(5))]
+                counts.add_claims({str(partition): deliveries})
             case 2:
                 counts.add_batch(rng.random())
             case 3:

@@ -100,7 +100,7 @@ def test_a_pinned_query_shares_nothing():
         (OVERFLOW | {"standby": "true"}, "standby", "pinned_client"),
         (OVERFLOW | {"endingOffsets": "latest"}, "endingOffsets", "an end for one reader"),
         (OVERFLOW | {"minRecordsPerTrigger": "5"}, "minRecordsPerTrigger", "hold claims back"),
-        (OVERFLOW | {"readMode": "direct"}, "consumer", "contradicts readMode=direct"),
+        (OVERFLOW | {"readMode": "direct"}, "priorityPolicy", "readMode=direct reads without"),
         (OVERFLOW | {"readMode": "consumer"}, "readMode", "reads by direct get"),
         (OVERFLOW | {"maxDeliver": "5"}, "maxDeliver", "give both or none"),
         (OVERFLOW | {"deadLetterSubject": "d"}, "maxDeliver", "give both or none"),

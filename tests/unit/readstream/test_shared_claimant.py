@@ -12,8 +12,8 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.info import consumer_info_of
 from pyspark_jetstream.readstream.shared import acks as acks_module
-from pyspark_jetstream.readstream.shared.claimant import Claimant, ClaimSizes, LastClaim
-from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claimant import Claimant, ClaimSizes
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls, LastClaim
 from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
 
@@ -55,7 +55,8 @@ def test_scanned_or_one_by_one(seed):
         sent[place].append(claim)
         text += rng.choice((b"", b"", b"PING\r\n", b"MSG other 3 1\r\nx\r\n"))
     pulls = {place: max(1, len(claims) - rng.randint(0, 2)) for place, claims in sent.items()}
-    claimed = ClaimPulls(consumers, pulls, ManyClaims())
+    claim = LastClaim({place: [] for place in pulls})
+    claimed = ClaimPulls(consumers, pulls, ManyClaims(), claim)
     claimed.open = {7: 0, 8: 1}
     connection: Any = SimpleNamespace(buffer=b"", pos=0)
     scanned = 0
@@ -73,7 +74,7 @@ def test_scanned_or_one_by_one(seed):
             if isinstance(frame_, wire.Frame) and frame_.reply:
                 claimed.receive(frame_)
 
-    assert claimed.claims == {place: claims[: pulls[place]] for place, claims in sent.items()}
+    assert claim.claims == {place: claims[: pulls[place]] for place, claims in sent.items()}
     assert scanned
 
 

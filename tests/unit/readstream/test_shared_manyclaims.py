@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.readstream.shared import manyclaims as many_module
-from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls, LastClaim
 from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
 from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
 
@@ -126,7 +126,8 @@ def wire_text(rng: random.Random, count: int) -> bytes:
 def outcome(parts, pulls, many) -> tuple[Any, ...]:
     """What two pulls bring whose bytes come in these parts; and how far, with which error."""
     consumers = {place: SharedConsumer(place, "S", f"jobs-{place}", None) for place in (0, 1)}
-    claimed = ClaimPulls(consumers, pulls, many)
+    claim = LastClaim({place: [] for place in pulls})
+    claimed = ClaimPulls(consumers, pulls, many, claim)
     claimed.open = {7: 0, 8: 1}
     connection: Any = SimpleNamespace(buffer=b"", pos=0)
     error = None
@@ -144,7 +145,7 @@ def outcome(parts, pulls, many) -> tuple[Any, ...]:
     except JetStreamError as raised:
         error = repr(raised)
     left = connection.buffer[connection.pos :]
-    return claimed.claims, claimed.open, claimed.delivered, claimed.oldest_ns, left, error
+    return claim, claimed.open, left, error
 
 
 class _Alone(ManyClaims):
@@ -215,7 +216,7 @@ def test_a_backlog_is_cut():
     )
     parts = [text[at : at + 300_000] for at in range(0, len(text), 300_000)]
     many = _Counted()
-    taken = outcome(parts, {0: count, 1: 1}, many)[0]
+    taken = outcome(parts, {0: count, 1: 1}, many)[0].claims
     assert taken[0] == [Claim(n, 1) for n in range(count // 2, count)]
     assert many.claims > 0.9 * len(taken[0])
 
@@ -244,6 +245,6 @@ def test_what_is_looked_at_is_linear(monkeypatch, kind):
         frames.append(delivery(sequence=n + 1, number=n + 1, **odds))
     text = b"".join(frames)
     parts = [text[at : at + 300_000] for at in range(0, len(text), 300_000)]
-    taken = outcome(parts, {0: 10**6, 1: 10**6}, ManyClaims())[0]
+    taken = outcome(parts, {0: 10**6, 1: 10**6}, ManyClaims())[0].claims
     assert len(taken[0]) + len(taken[1]) == 30_000
     assert looked <= len(text) + 2 * many_module._MOST_CREDIT
