@@ -121,8 +121,11 @@ def picks(
     return [
         PickRead(
             stream=snapshot.stream,
+            filter=None,
+            start=0,
+            end=snapshot.sequence,
+            expected=None,
             plan=snapshotplan.pack(piece, named=rows <= snapshotplan.NAMED),
-            up_to=snapshot.sequence,
             include_headers=options.needs_headers or options.drop_markers,  # they show there
             fail_on_data_loss=options.fail_on_data_loss,
             layout=layout,

@@ -291,7 +291,7 @@ def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
         tasks = source.partitions()
         found = [r for task in tasks for b in source.read(task) for r in b.to_pylist()]
 
-        assert {task.work.up_to for task in tasks} == {seq - 1}
+        assert {task.work.end for task in tasks} == {seq - 1}
         assert as_dict(found) == reduced(stored(js, stream), [">"], seq - 1)
 
 

@@ -26,7 +26,7 @@ PINNED = ConsumerRead(
     partition=0, stream="S", filter=None, start=0, end=100, expected=90,
     include_headers=False, fail_on_data_loss=True, consumer="q-0", group="g",
 )  # fmt: skip
-PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None)
+PICK = PickRead(None, "S", None, 0, 9, None, False, True, plan=b"plan", layout=LAYOUT)
 WORKS = (
     RANGE,
     PICK,

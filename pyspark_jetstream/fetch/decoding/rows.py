@@ -238,19 +238,23 @@ class RowBuilder:
         self._parsed = lru_cache(_HEADERS_CACHED)(_parsed)
 
     @classmethod
-    def of(cls, read: Slice, layout: Layout | None = None) -> RowBuilder:
+    def of(
+        cls, read: Slice, layout: Layout | None = None, only: pa.Array | None = None
+    ) -> RowBuilder:
         """
         Rows of the slice's partition.
 
         Args:
             layout: tells whose a message is, where the slice holds others' messages as well.
+            only: sequences, as the class has them.
         """
         classify, mine = layout.telling(read.partition) if layout is not None else (None, "")
         return cls(
             read.stream,
             read.include_headers,
             read.on_invalid_subject,
-            partition=read.partition,
+            only,
+            read.partition,
             classify=classify,
             mine=mine,
         )

@@ -109,7 +109,7 @@ class SnapshotSource:
                 raise BackfillError(
                     f"a snapshot plans {pick!r}, which is no piece of it; report this"
                 )
-            sequences[pick.stream] = pick.up_to
+            sequences[pick.stream] = pick.end
             # In a place of this run: another one that plans now does not meet it.
             place = journal.scratch(f"piece-{number:05d}")
             journal.storage.write(place, pick.plan)
@@ -185,8 +185,11 @@ class SnapshotSource:
         parsed = self._parsed
         work = PickRead(
             stream=stream,
+            filter=None,
+            start=0,
+            end=up_to,
+            expected=None,
             plan=packed,
-            up_to=up_to,
             include_headers=piece["headers"] or parsed.drop_markers,
             fail_on_data_loss=parsed.fail_on_data_loss,
             layout=layout,
