@@ -44,7 +44,7 @@ from ..worker import core_time
 from .assumptions import removed_unread, stream_changes
 from .dataloss import GO_ON, History, check_loss, is_read, report_loss
 from .decoding.rows import Builder, RowBuilder
-from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
+from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on
 from .layout import DirectRead
 from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
@@ -337,13 +337,7 @@ class _RangeReader:
             gets.abandon()  # other requests are for the time when nothing is under way
         elif ending.code == wire.NO_RESPONDERS:
             gets.abandon()
-            # Off, or no leader and no replica right now: the stream's own word decides.
-            if not self._js.stream_info(read.stream).allow_direct:
-                raise ReadError(
-                    read.stream,
-                    read.partition or 0,
-                    "direct get is off; set allow_direct on the stream, or readMode=consumer",
-                )
+            check_on(self._js, read.stream, read.partition or 0)
             return reached
         elif ending.code == 404:
             gets.abandon()

@@ -177,7 +177,10 @@ class Survey:
             else:
                 info = self.info_of(self._options.stream)
                 layout = resolve_layout(self._options, {info.name: info.config})
-                self._check_filter(info)
+                if self._options.partition_subject is not None:
+                    whole = subjects.partition_wildcard(self._options.partition_subject)
+                    check_subjects(self.js, info, "partitionSubject", [whole])
+                check_subjects(self.js, info, "subject", self._options.subjects)
                 self._layout = layout
             self._check_next()
             self._own = self._layout
@@ -256,37 +259,6 @@ class Survey:
             raise error
         self._beyond = ()
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
-
-    def _check_filter(self, info: StreamInfo) -> None:
-        """
-        Whether each filter to read by can match: a subject that the stream takes, or has.
-
-        Raises:
-            OptionError: One cannot. Of a stream that is filled from others, or changes subjects,
-                that cannot be told; then it is a warning.
-        """
-        if self._options.partition_subject is not None:
-            whole = subjects.partition_wildcard(self._options.partition_subject)
-            self._check_match("partitionSubject", whole, info)
-        for filter_ in self._options.subjects:
-            self._check_match("subject", filter_, info)
-
-    def _check_match(self, option: str, filter_: str, info: StreamInfo) -> None:
-        taken: list[str] = info.config.get("subjects") or []
-        if any(subjects.overlaps(filter_, subject) for subject in taken):
-            return
-        if self.js.message_get(info.name, seq=1, next_by_subj=filter_) is not None:
-            return  # stored before its subjects were others
-        takes = f"takes {_some(taken)}" if taken else "takes none by itself"
-        error = OptionError(
-            option,
-            f"'{filter_}' matches no message of stream '{info.name}', which {takes}; write the"
-            " filter by the subjects that are stored (`nats stream subjects"
-            f" {info.name}`), or leave it out to read them all",
-        )
-        if not info.is_filled:
-            raise error
-        logger.warning("nothing is read until a message matches: %s", error)
 
     def site(self, info: StreamInfo) -> planning.Site:
         """Where the server of a stream is."""
@@ -770,22 +742,27 @@ def check_past(
             raise OptionError(option, f"'{moment.text}' lies in the future")
 
 
-def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> None:
+def check_subjects(js: JetStream, info: StreamInfo, option: str, filters: Sequence[str]) -> None:
     """
+    Whether each filter to read by can match: a subject that the stream takes, or has.
+
     Raises:
-        OptionError: A filter matches nothing that the stream can hold, as far as that is known:
-            what is mirrored, sourced or transformed need not be among its subjects.
+        OptionError: One cannot. Of a stream that is filled from others, or changes subjects, that
+            cannot be told; then it is a warning.
     """
-    if info.is_filled:
+    taken: list[str] = info.config.get("subjects") or []
+    others = [f for f in filters if not any(subjects.overlaps(f, subject) for subject in taken)]
+    # What matches may have been stored before the stream's subjects were others.
+    found = js.messages_of([(info.name, {"seq": 1, "next_by_subj": f}) for f in others])
+    if all(found):
         return
-    stored: list[str] = info.config.get("subjects") or []
-    for filter_ in filters:
-        if stored and not any(subjects.overlaps(filter_, subject) for subject in stored):
-            raise OptionError(
-                option,
-                f"'{filter_}' is outside of stream '{info.name}', which holds {_some(stored)}",
-            )
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+    some = f"{', '.join(taken[:3])}{', …' if len(taken) > 3 else ''}"
+    error = OptionError(
+        option,
+        f"'{others[found.index(None)]}' matches no message of stream '{info.name}', which takes"
+        f" {some or 'none by itself'}; write the filter by the subjects that are stored (`nats"
+        f" stream subjects {info.name}`), or leave it out to read them all",
+    )
+    if not info.is_filled:
+        raise error
+    logger.warning("nothing is read until a message matches: %s", error)

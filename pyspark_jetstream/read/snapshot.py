@@ -50,7 +50,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
             for info in infos.values():
                 check_direct(info)
             if len(infos) == 1:
-                check_subjects(info, "multiLast", options.filters)
+                check_subjects(survey.js, info, "multiLast", options.filters)
             tasks: list[ReadTask] = []
             at = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:

@@ -34,7 +34,7 @@ WORKS = (
     by_own_consumer(PINNED, LAYOUT, None),
     by_own_consumer(RANGE, LAYOUT, "S.>"),
     ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
-    CallRead("S", DirectCall(seq=1), True, LAYOUT),
+    CallRead("S", DirectCall(seq=1), LAYOUT),
     BucketRead(PICK, ("$KV.B.>",)),
     WarmUp(),
 )
