@@ -74,12 +74,6 @@ class DirectCall:
         """Whether it names one message by its sequence, and nothing else."""
         return self.query().keys() == {"seq"}
 
-    @property
-    def capability(self) -> str:
-        """The capability that servers before 2.11 lack for this call; "" for none."""
-        fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
-        return f"a direct get with {', '.join(fields)}" if fields else ""
-
     def check_version(self, found: Version) -> None:
         """
         Accepts a server of this version for this call.
@@ -87,8 +81,9 @@ class DirectCall:
         Raises:
             UnsupportedServerError: It knows single messages only, and those not by time.
         """
-        if self.capability:
-            require(found, BATCHED, self.capability)
+        fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
+        if fields:
+            require(found, BATCHED, f"a direct get with {', '.join(fields)}")
 
     def query(self) -> dict[str, Any]:
         """The request's fields."""

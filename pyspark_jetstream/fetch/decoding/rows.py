@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-SERVER_HEADERS: Final = NOT_READ
-"""Names of headers that are left out wherever they stand (`serverheaders`)."""
-
 _PREAMBLE: Final = wire.HEADER_PREAMBLE + CRLF
 _CLEAN: Final = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r\n)*+")
 """Header lines as nearly all messages have them; others are looked at one by one."""
@@ -83,7 +80,7 @@ def user_headers(lines: bytes | None) -> list[tuple[str, list[str]]] | None:
     headers: dict[str, list[str]] = {}
     clean = _CLEAN.fullmatch(lines) is not None
     for name, value in wire.parse_headers(_PREAMBLE + lines):
-        if name not in SERVER_HEADERS and (clean or not _is_none(name, value)):
+        if name not in NOT_READ and (clean or not _is_none(name, value)):
             headers.setdefault(name, []).append(value)
     return list(headers.items()) or None
 
