@@ -335,31 +335,26 @@ class Survey:
         streams = {name: found[name] if name in found else known[name] for name in every}
         return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
-    def taken_back(self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]) -> set[str]:
-        """
-        The streams that were taken back since their marks to an older copy, and have outgrown
-        these.
-
-        A stream is asked about only where that can be: the first time, and when another server
-        leads it or it is another run of the one that is asked. Where its leader has no term, also
-        when it has grown, but not again at once.
-        """
-        asked = {
-            name: mark for name, mark in marks.items() if not self._is_whole(mark, infos[name])
-        }
-        others = replaced(self.js, asked)
-        for name in asked.keys() - others:
-            self._note_whole(infos[name], asked[name].sequence)
-        return others
-
     def changed(
         self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]
     ) -> dict[str, Change]:
-        """By stream what shows that it is not what it was at its mark."""
+        """
+        By stream what shows that it is not what it was at its mark.
+
+        Whether one was taken back to an older copy and has outgrown its mark is asked only where
+        that can be: the first time, and when another server leads it or it is another run of the
+        one that is asked. Where its leader has no term, also when it has grown, but not again at
+        once.
+        """
         changes = {name: stream_changes(infos[name], mark) for name, mark in marks.items()}
-        outgrown = self.taken_back(
-            {name: marks[name] for name, change in changes.items() if change is None}, infos
-        )
+        asked = {
+            name: mark
+            for name, mark in marks.items()
+            if changes[name] is None and not self._is_whole(mark, infos[name])
+        }
+        outgrown = replaced(self.js, asked)
+        for name in asked.keys() - outgrown:
+            self._note_whole(infos[name], asked[name].sequence)
         changes |= {name: stream_changes(infos[name], marks[name], True) for name in outgrown}
         return {name: change for name, change in changes.items() if change is not None}
 
