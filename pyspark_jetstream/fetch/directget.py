@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -42,6 +42,7 @@ from ..errors import (
 from ..sanitize import get_logger
 from ..worker import core_time
 from .assumptions import removed_unread, stream_changes
+from .call import behind
 from .dataloss import GO_ON, History, check_loss, is_read, report_loss
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on
@@ -289,15 +290,9 @@ class _RangeReader:
             messages = sequences = self._appetite.limit(most)
             if self._is_far and self._pace is not None:
                 messages, sequences = self._pace.stretch(messages, max_bytes)
-            query: dict[str, Any] = {
-                "seq": after + 1,
-                "batch": min(messages, read.end - after),
-                "max_bytes": max_bytes,
-            }
-            if read.filter is not None:
-                query["next_by_subj"] = read.filter
+            limits = {"batch": min(messages, read.end - after), "max_bytes": max_bytes}
             until = min(after + sequences, read.end)
-            gets.ask(query, until)
+            gets.ask(behind(after, read.filter) | limits, until)
             if is_courteous:
                 self._waits.asked(until, core_time())
 

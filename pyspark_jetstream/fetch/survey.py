@@ -25,6 +25,7 @@ from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
+from .call import behind
 from .layout import DirectRead, Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
@@ -686,10 +687,7 @@ def _known(span: Span, info: StreamInfo) -> int | None:
 
 def _behind(span: Span, sequence: int) -> tuple[str, dict[str, Any]]:
     """Asks for the first message of the span's filter behind this sequence."""
-    query: dict[str, Any] = {"seq": sequence + 1}
-    if span.filter is not None:
-        query["next_by_subj"] = span.filter
-    return span.stream, query
+    return span.stream, behind(sequence, span.filter)
 
 
 def _counted(span: Span, first: Found | None, beyond: Found | None) -> int | None:
