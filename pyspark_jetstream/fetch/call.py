@@ -74,12 +74,6 @@ class DirectCall:
         """Whether it names one message by its sequence, and nothing else."""
         return self.query().keys() == {"seq"}
 
-    @property
-    def capability(self) -> str:
-        """The capability that servers before 2.11 lack for this call; "" for none."""
-        fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
-        return f"a direct get with {', '.join(fields)}" if fields else ""
-
     def check_version(self, found: Version) -> None:
         """
         Accepts a server of this version for this call.
@@ -87,8 +81,9 @@ class DirectCall:
         Raises:
             UnsupportedServerError: It knows single messages only, and those not by time.
         """
-        if self.capability:
-            require(found, BATCHED, self.capability)
+        fields = [name for name in ("start_time", "batch", "multi_last") if getattr(self, name)]
+        if fields:
+            require(found, BATCHED, f"a direct get with {', '.join(fields)}")
 
     def query(self) -> dict[str, Any]:
         """The request's fields."""
@@ -116,6 +111,12 @@ class DirectCall:
             return replace(self, seq=last + 1, start_time=None)
         # ADR-31: "This number would be used in subsequent requests as the up_to_seq value".
         return replace(self, seq=last + 1, up_to_seq=up_to, up_to_time=None)
+
+
+def behind(sequence: int, filter_: str | None) -> dict[str, Any]:
+    """The fields that name the first message behind a sequence, of a filter or of all subjects."""
+    filtered = {"next_by_subj": filter_} if filter_ is not None else {}
+    return {"seq": sequence + 1, **filtered}
 
 
 _FIELDS: Final = (

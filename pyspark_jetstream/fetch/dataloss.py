@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
@@ -25,6 +25,7 @@ from ..errors import (
 )
 from ..sanitize import get_logger
 from .assumptions import stream_changes
+from .call import behind
 from .layout import Slice
 
 if TYPE_CHECKING:
@@ -174,12 +175,7 @@ def is_read(js: JetStream, read: Slice, last: int) -> bool:
 
 def recount(js: JetStream, read: Slice, pairs: int = _COUNTS) -> int:
     """Number of the range's messages, by the majority of so many pairs of answers."""
-    queries: list[tuple[str, dict[str, Any]]] = []
-    for after in (read.start, read.end):
-        query: dict[str, Any] = {"seq": after + 1}
-        if read.filter is not None:
-            query["next_by_subj"] = read.filter
-        queries.append((read.stream, query))
+    queries = [(read.stream, behind(after, read.filter)) for after in (read.start, read.end)]
     answers = js.next_messages(queries * pairs)
     counts = Counter[int]()
     for first, beyond in zip(answers[::2], answers[1::2], strict=True):

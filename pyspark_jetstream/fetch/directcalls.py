@@ -56,7 +56,6 @@ from ..errors import (
     NotConnectedError,
     PermissionsError,
     ProtocolError,
-    ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
     TooManySubjectsError,
@@ -67,7 +66,7 @@ from ..values import stream_name
 from .call import MAX_MATCHES, PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
-from .gets import Ending, ForeignAnswerError, Gets
+from .gets import Ending, ForeignAnswerError, Gets, check_on
 from .mirrors import Mirrors
 from .pace import FAR_S, appetite_of, pace_of
 
@@ -126,13 +125,8 @@ class DirectCalls:
     the request's field, before anything is sent.
     """
 
-    def __init__(self, client: Client, stream: str, leader: bool = False) -> None:
-        """
-        Args:
-            leader: whether the leader is asked after the subject-appended form, too.
-        """
+    def __init__(self, client: Client, stream: str) -> None:
         self.stream = stream
-        self._leader = leader
         self._largest = 0
         """Bytes of the largest message so far."""
         self._client = client
@@ -169,7 +163,7 @@ class DirectCalls:
         The last message of a subject or filter (`last_by_subj`).
 
         By default the request's own subject names it, so that a user who may read only some
-        subjects can be given just these. That form is not checked with the leader.
+        subjects can be given just these.
         """
         return self._one(_call(last_by_subj=subject, appended=appended))
 
@@ -352,9 +346,9 @@ class DirectCalls:
                 self._refused(calls[i], reply.status, reply.description)
                 again.append(i)
         self._mirrors.have_answered |= bool(foreign)
-        sure = [i for i in missing if self._leader or not calls[i].appended]
-        self._of_leader(calls, sure, by_call)
-        if self._may_ask and self._instead(calls, foreign, by_call):
+        self._of_leader(calls, [i for i in missing if not calls[i].appended], by_call)
+        appended = [i for i in missing if calls[i].appended]
+        if self._may_ask and self._instead(calls, foreign + appended, by_call):
             foreign = []
         found = [message for message in (by_call[i] for i in which) if message is not None]
         sizes = [max(1, len(message.stored) + len(message.data)) for message in found]
@@ -470,14 +464,7 @@ class DirectCalls:
             raise TooManySubjectsError(self.stream, call.multi_last, MAX_MATCHES)
         if code != wire.NO_RESPONDERS:
             raise ApiError(subject, code, 0, text or "refused")
-        # Off, or no leader and no replica right now: the stream's own word decides.
-        if not self._js.stream_info(self.stream).allow_direct:
-            raise ReadError(
-                self.stream,
-                0,
-                "direct get is off; set allow_direct on the stream"
-                f" (`nats stream edit {self.stream} --allow-direct`)",
-            )
+        check_on(self._js, self.stream)
 
     def _leader_has_more(self, call: DirectCall, answer: Page) -> bool:
         """Whether what looks like the end is none, because somebody else has less."""

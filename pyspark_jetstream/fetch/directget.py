@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -42,9 +42,10 @@ from ..errors import (
 from ..sanitize import get_logger
 from ..worker import core_time
 from .assumptions import removed_unread, stream_changes
+from .call import behind
 from .dataloss import GO_ON, History, check_loss, is_read, report_loss
 from .decoding.rows import Builder, RowBuilder
-from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets
+from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on
 from .layout import DirectRead
 from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
@@ -289,15 +290,9 @@ class _RangeReader:
             messages = sequences = self._appetite.limit(most)
             if self._is_far and self._pace is not None:
                 messages, sequences = self._pace.stretch(messages, max_bytes)
-            query: dict[str, Any] = {
-                "seq": after + 1,
-                "batch": min(messages, read.end - after),
-                "max_bytes": max_bytes,
-            }
-            if read.filter is not None:
-                query["next_by_subj"] = read.filter
+            limits = {"batch": min(messages, read.end - after), "max_bytes": max_bytes}
             until = min(after + sequences, read.end)
-            gets.ask(query, until)
+            gets.ask(behind(after, read.filter) | limits, until)
             if is_courteous:
                 self._waits.asked(until, core_time())
 
@@ -337,13 +332,7 @@ class _RangeReader:
             gets.abandon()  # other requests are for the time when nothing is under way
         elif ending.code == wire.NO_RESPONDERS:
             gets.abandon()
-            # Off, or no leader and no replica right now: the stream's own word decides.
-            if not self._js.stream_info(read.stream).allow_direct:
-                raise ReadError(
-                    read.stream,
-                    read.partition or 0,
-                    "direct get is off; set allow_direct on the stream, or readMode=consumer",
-                )
+            check_on(self._js, read.stream, read.partition or 0)
             return reached
         elif ending.code == 404:
             gets.abandon()

@@ -24,7 +24,7 @@ from ..client.connection import Client, Reply
 from ..client.info import Found, found_of
 from ..client.jetstream import JetStream
 from ..client.versions import COUNTED, Version, require, unsupported
-from ..errors import NotConnectedError, ProtocolError, RequestTimeoutError
+from ..errors import NotConnectedError, ProtocolError, ReadError, RequestTimeoutError
 from ..sanitize import get_logger
 from .decoding.replies import Replies, cut
 from .mirrors import Mirrors, OriginState
@@ -476,6 +476,22 @@ class Gets:
     def _lost(self, request: _Request) -> NotConnectedError:
         return NotConnectedError(
             "the server", f"replies of a direct get were lost after sequence {request.after}"
+        )
+
+
+def check_on(js: JetStream, stream: str, partition: int = 0) -> None:
+    """
+    Accepts that nobody answers direct gets: no leader and no replica may be there right now.
+
+    Raises:
+        ReadError: They are off, by the stream's own word.
+    """
+    if not js.stream_info(stream).allow_direct:
+        raise ReadError(
+            stream,
+            partition,
+            f"direct get is off; set allow_direct on the stream (`nats stream edit {stream}"
+            " --allow-direct`), or let a streaming query do without it (readMode=consumer)",
         )
 
 

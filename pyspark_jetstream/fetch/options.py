@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -199,17 +199,12 @@ def stream_values(values: Values) -> dict[str, Any]:
             "contradicts partitions: partitionSubject is the filter of each partition",
         )
     exclusive(values, "startingOffsets", "startingTimestamp")
-    starting, partitions = values["startingOffsets"], values.given("partitions")
-    known = len(values["subject"]) or partitions or None
-    if "startingTimestamp" in values:
-        starting = values["startingTimestamp"]
     option = "startingTimestamp" if "startingTimestamp" in values else "startingOffsets"
-    parsed(option, _inside(known, several), starting)
     delay_s = values["maxPublishDelay"]
     connection = replace(connection_options(values), max_publish_delay_s=delay_s)
     common = {"connection": connection, "stream": stream, "several": several}
-    common |= {"extent": values.fill(RowExtent)}
-    return common | {"partitions": partitions, "starting": starting}
+    common |= {"extent": values.fill(RowExtent), "partitions": values.given("partitions")}
+    return common | {"starting": _inside(values, option, several)}
 
 
 def _several(values: Values) -> Several | None:
@@ -269,23 +264,28 @@ def one_stream(values: Values, what: str) -> None:
         raise OptionError(several.option, f"{what} has one stream, this names several: {several}")
 
 
-def _inside(partitions: int | None, several: Several | None) -> Callable[[Starting], Starting]:
-    def check(starting: Starting) -> Starting:
-        if several is None and starting.streams:
-            raise ValueError("expected no name of a stream, as one stream is read")
-        if several is not None and starting.sequences:
-            raise ValueError('expected sequences by stream, such as {"ORDERS": {"0": 42}}')
-        for stream, of in starting.streams.items():
-            if several is not None and not several.takes(stream):
-                raise ValueError(f"stream '{stream}' is none of {several}")
-            if of.keys() != {0}:
-                raise ValueError(f"expected partition 0 of '{stream}': each stream is one")
-        for index in starting.sequences:
-            if partitions is not None and index >= partitions:
-                raise ValueError(f"partition {index} is none of 0 to {partitions - 1}")
-        return starting
+def _inside(values: Values, option: str, several: Several | None) -> Starting:
+    """
+    The positions that an option gives.
 
-    return check
+    Raises:
+        OptionError: One is of no stream or partition that is read.
+    """
+    where: Starting = values[option]
+    if several is None and where.streams:
+        raise OptionError(option, "expected no name of a stream, as one stream is read")
+    if several is not None and where.sequences:
+        raise OptionError(option, 'expected sequences by stream, such as {"ORDERS": {"0": 42}}')
+    for stream, of in where.streams.items():
+        if several is not None and not several.takes(stream):
+            raise OptionError(option, f"stream '{stream}' is none of {several}")
+        if of.keys() != {0}:
+            raise OptionError(option, f"expected partition 0 of '{stream}': each stream is one")
+    partitions = len(values["subject"]) or values.given("partitions") or None
+    for index in where.sequences:
+        if partitions is not None and index >= partitions:
+            raise OptionError(option, f"partition {index} is none of 0 to {partitions - 1}")
+    return where
 
 
 def ending_of(values: Values) -> Starting:
@@ -301,6 +301,4 @@ def ending_of(values: Values) -> Starting:
     words = [word for of in (ending.sequences, *ending.streams.values()) for word in of.values()]
     if EARLIEST in words:
         raise OptionError("endingOffsets", "expected sequences or latest, got 'earliest'")
-    known = len(values["subject"]) or values.given("partitions") or None
-    parsed(option, _inside(known, _several(values)), ending)
-    return replace(ending, word=LATEST)
+    return replace(_inside(values, option, _several(values)), word=LATEST)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ..client.options import ConnectionOptions
@@ -54,6 +55,7 @@ _SELDOM_TRIP_S: Final = 0.02
 _SELDOM_MOST: Final = 2.0
 
 _KNOWN: Final = 1_000
+"""Kinds of requests, streams and servers of which each is remembered."""
 
 _PULL_S: Final = 0.02
 """Time in which a server answers a pull of some MiB."""
@@ -142,14 +144,10 @@ def seldom_s(often_s: float, round_trip_s: float) -> float:
     return often_s * max(1.0, min(round_trip_s / _SELDOM_TRIP_S, _SELDOM_MOST))
 
 
-_paces: dict[Hashable, Pace] = {}
-
-
+@lru_cache(maxsize=_KNOWN)
 def pace_of(key: Hashable) -> Pace:
     """The pace of one kind of request, kept for this process's next tasks."""
-    if len(_paces) >= _KNOWN and key not in _paces:
-        _paces.clear()
-    return _paces.setdefault(key, Pace())
+    return Pace()
 
 
 class Appetite:
@@ -183,12 +181,10 @@ class Appetite:
             self._patience = _SOON
 
 
-_of_servers: dict[ConnectionOptions, Appetite] = {}
-
-
+@lru_cache(maxsize=_KNOWN)
 def appetite_of(options: ConnectionOptions) -> Appetite:
     """The appetite for a server, kept for this process's next tasks."""
-    return _of_servers.setdefault(options, Appetite())
+    return Appetite()
 
 
 _USUAL_DELAY_S: Final = 0.04
@@ -319,15 +315,10 @@ class Courtesy:
         self._window = max(share * self._window, float(self._least))
 
 
-_courtesies: dict[Hashable, Courtesy] = {}
-
-
+@lru_cache(maxsize=_KNOWN)
 def courtesy_of(options: ConnectionOptions, stream: str) -> Courtesy:
     """The courtesy towards a stream's publishers, kept for this process's next tasks."""
-    key = options, stream
-    if len(_courtesies) >= _KNOWN and key not in _courtesies:
-        _courtesies.clear()
-    return _courtesies.setdefault(key, Courtesy(options.max_publish_delay_s))
+    return Courtesy(options.max_publish_delay_s)
 
 
 class _Asked(NamedTuple):

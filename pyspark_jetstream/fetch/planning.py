@@ -145,14 +145,14 @@ def wide_filter(filtered: bool, partitions: int, behind: int, num_subjects: int)
     return filtered and behind > NEAR_END and num_subjects / partitions > FEW_SUBJECTS
 
 
-def filter_on_server(filter_: str, matching: int | None, sequences: int) -> bool:
+def filter_on_server(filter_: str | None, matching: int | None, sequences: int) -> bool:
     """
     Whether a direct read should let the server filter, rather than drop rows itself.
 
     A literal subject is an index lookup for the server; a wide filter must save enough messages.
     """
-    if subjects.is_literal(filter_):
-        return True
+    if filter_ is None or subjects.is_literal(filter_):
+        return filter_ is not None
     return matching is not None and matching * FILTERED_COST < sequences * DIRECT_COST
 
 

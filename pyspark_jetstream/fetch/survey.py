@@ -25,6 +25,7 @@ from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
+from .call import behind
 from .layout import DirectRead, Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
 from .own import GROUP, are_allowed
@@ -177,7 +178,10 @@ class Survey:
             else:
                 info = self.info_of(self._options.stream)
                 layout = resolve_layout(self._options, {info.name: info.config})
-                self._check_filter(info)
+                if self._options.partition_subject is not None:
+                    whole = subjects.partition_wildcard(self._options.partition_subject)
+                    check_subjects(self.js, info, "partitionSubject", [whole])
+                check_subjects(self.js, info, "subject", self._options.subjects)
                 self._layout = layout
             self._check_next()
             self._own = self._layout
@@ -257,37 +261,6 @@ class Survey:
         self._beyond = ()
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
-    def _check_filter(self, info: StreamInfo) -> None:
-        """
-        Whether each filter to read by can match: a subject that the stream takes, or has.
-
-        Raises:
-            OptionError: One cannot. Of a stream that is filled from others, or changes subjects,
-                that cannot be told; then it is a warning.
-        """
-        if self._options.partition_subject is not None:
-            whole = subjects.partition_wildcard(self._options.partition_subject)
-            self._check_match("partitionSubject", whole, info)
-        for filter_ in self._options.subjects:
-            self._check_match("subject", filter_, info)
-
-    def _check_match(self, option: str, filter_: str, info: StreamInfo) -> None:
-        taken: list[str] = info.config.get("subjects") or []
-        if any(subjects.overlaps(filter_, subject) for subject in taken):
-            return
-        if self.js.message_get(info.name, seq=1, next_by_subj=filter_) is not None:
-            return  # stored before its subjects were others
-        takes = f"takes {_some(taken)}" if taken else "takes none by itself"
-        error = OptionError(
-            option,
-            f"'{filter_}' matches no message of stream '{info.name}', which {takes}; write the"
-            " filter by the subjects that are stored (`nats stream subjects"
-            f" {info.name}`), or leave it out to read them all",
-        )
-        if not info.is_filled:
-            raise error
-        logger.warning("nothing is read until a message matches: %s", error)
-
     def site(self, info: StreamInfo) -> planning.Site:
         """Where the server of a stream is."""
         trip_s = away_s(self.js.client.connection)
@@ -363,31 +336,26 @@ class Survey:
         streams = {name: found[name] if name in found else known[name] for name in every}
         return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
-    def taken_back(self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]) -> set[str]:
-        """
-        The streams that were taken back since their marks to an older copy, and have outgrown
-        these.
-
-        A stream is asked about only where that can be: the first time, and when another server
-        leads it or it is another run of the one that is asked. Where its leader has no term, also
-        when it has grown, but not again at once.
-        """
-        asked = {
-            name: mark for name, mark in marks.items() if not self._is_whole(mark, infos[name])
-        }
-        others = replaced(self.js, asked)
-        for name in asked.keys() - others:
-            self._note_whole(infos[name], asked[name].sequence)
-        return others
-
     def changed(
         self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]
     ) -> dict[str, Change]:
-        """By stream what shows that it is not what it was at its mark."""
+        """
+        By stream what shows that it is not what it was at its mark.
+
+        Whether one was taken back to an older copy and has outgrown its mark is asked only where
+        that can be: the first time, and when another server leads it or it is another run of the
+        one that is asked. Where its leader has no term, also when it has grown, but not again at
+        once.
+        """
         changes = {name: stream_changes(infos[name], mark) for name, mark in marks.items()}
-        outgrown = self.taken_back(
-            {name: marks[name] for name, change in changes.items() if change is None}, infos
-        )
+        asked = {
+            name: mark
+            for name, mark in marks.items()
+            if changes[name] is None and not self._is_whole(mark, infos[name])
+        }
+        outgrown = replaced(self.js, asked)
+        for name in asked.keys() - outgrown:
+            self._note_whole(infos[name], asked[name].sequence)
         changes |= {name: stream_changes(infos[name], marks[name], True) for name in outgrown}
         return {name: change for name, change in changes.items() if change is not None}
 
@@ -719,10 +687,7 @@ def _known(span: Span, info: StreamInfo) -> int | None:
 
 def _behind(span: Span, sequence: int) -> tuple[str, dict[str, Any]]:
     """Asks for the first message of the span's filter behind this sequence."""
-    query: dict[str, Any] = {"seq": sequence + 1}
-    if span.filter is not None:
-        query["next_by_subj"] = span.filter
-    return span.stream, query
+    return span.stream, behind(sequence, span.filter)
 
 
 def _counted(span: Span, first: Found | None, beyond: Found | None) -> int | None:
@@ -770,22 +735,27 @@ def check_past(
             raise OptionError(option, f"'{moment.text}' lies in the future")
 
 
-def check_subjects(info: StreamInfo, option: str, filters: Sequence[str]) -> None:
+def check_subjects(js: JetStream, info: StreamInfo, option: str, filters: Sequence[str]) -> None:
     """
+    Whether each filter to read by can match: a subject that the stream takes, or has.
+
     Raises:
-        OptionError: A filter matches nothing that the stream can hold, as far as that is known:
-            what is mirrored, sourced or transformed need not be among its subjects.
+        OptionError: One cannot. Of a stream that is filled from others, or changes subjects, that
+            cannot be told; then it is a warning.
     """
-    if info.is_filled:
+    taken: list[str] = info.config.get("subjects") or []
+    others = [f for f in filters if not any(subjects.overlaps(f, subject) for subject in taken)]
+    # What matches may have been stored before the stream's subjects were others.
+    found = js.messages_of([(info.name, {"seq": 1, "next_by_subj": f}) for f in others])
+    if all(found):
         return
-    stored: list[str] = info.config.get("subjects") or []
-    for filter_ in filters:
-        if stored and not any(subjects.overlaps(filter_, subject) for subject in stored):
-            raise OptionError(
-                option,
-                f"'{filter_}' is outside of stream '{info.name}', which holds {_some(stored)}",
-            )
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+    some = f"{', '.join(taken[:3])}{', …' if len(taken) > 3 else ''}"
+    error = OptionError(
+        option,
+        f"'{others[found.index(None)]}' matches no message of stream '{info.name}', which takes"
+        f" {some or 'none by itself'}; write the filter by the subjects that are stored (`nats"
+        f" stream subjects {info.name}`), or leave it out to read them all",
+    )
+    if not info.is_filled:
+        raise error
+    logger.warning("nothing is read until a message matches: %s", error)

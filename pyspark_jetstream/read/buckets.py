@@ -20,7 +20,6 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import OptionError, StreamNotFoundError
 from ..fetch.decoding.rows import kept
-from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.options import StreamOptions
 from ..fetch.survey import Survey, check_direct
 from ..subjects import bucket_prefix
@@ -30,8 +29,8 @@ from .narrowing import Narrowing
 from .options import BucketOptions, RangeOptions
 from .pushdown import NarrowedReader, TakesFilters
 from .ranges import JetStreamRangeReader
-from .snapshot import picks, take
-from .snapshotplanner import Snapshots
+from .snapshot import JetStreamSnapshotReader
+from .snapshotplanner import bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,45 +69,29 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         with borrow(options.connection, at_start=True) as client:
             survey = Survey(client, options)
             survey.require((2, 12), "reading a bucket (multi-subject and batched direct get)")
-            prefix = _prefix(survey.js, self._stream(survey), options.bucket)
-            planned = replace(
-                options,
-                filters=tuple(f"{prefix}{key}" for key in options.keys),
-                include_headers=True,
-            )
-            narrowing = _of_subjects(self.narrowing, prefix)
-            reads = self._history if options.history else self._latest
-            return [
-                ReadTask(options.connection, read)
-                for read in reads(client, planned, prefix, narrowing)
-            ]
-
-    def _latest(
-        self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
-    ) -> Sequence[Work]:
-        """The latest values: a snapshot."""
-        layout = Layout((SubjectPartition(0, planned.stream),))
-        snapshot = take(client, planned.stream, planned, narrowing)
-        return picks(planned, snapshot, layout, 0, narrowing)
-
-    def _history(
-        self, client: Client, planned: BucketOptions, prefix: str, narrowing: Narrowing
-    ) -> Sequence[Work]:
-        """Every revision up to the bound: a range."""
-        upto = Snapshots(client, planned.stream, planned.filters, True).bound(
-            planned.up_to_sequence, planned.up_to_time
-        )
-        same = {field.name: getattr(planned, field.name) for field in fields(StreamOptions)}
-        same["bucket"] = None
-        same["subjects"] = (planned.filters[0] if len(planned.filters) == 1 else f"{prefix}>",)
+            info = self._stream(survey)
+            prefix = _prefix(survey.js, info, options.bucket)
+            filters = tuple(f"{prefix}{key}" for key in options.keys)
+            upto = None
+            if options.history:
+                upto = bound(survey.js, info, options.up_to_sequence, options.up_to_time)
+        narrowing = _of_subjects(self.narrowing, prefix)
+        if not options.history:
+            latest = JetStreamSnapshotReader(replace(options, filters=filters))
+            latest.narrowing = narrowing
+            return latest.partitions()
+        same = {field.name: getattr(options, field.name) for field in fields(StreamOptions)}
+        same |= {"bucket": None, "include_headers": True}
+        same["subjects"] = (filters[0] if len(filters) == 1 else f"{prefix}>",)
         ending = Starting(LATEST, {0: upto} if upto is not None else {})
-        options = RangeOptions(**same, ending=ending, drop_markers=False, read_from=None)
-        ranges = JetStreamRangeReader(options)
-        ranges.narrowing = narrowing
-        works = [task.work for task in ranges.partitions()]
-        if len(planned.filters) == 1:
-            return works
-        return [BucketRead(work, planned.filters) for work in works]
+        history = JetStreamRangeReader(
+            RangeOptions(**same, ending=ending, drop_markers=False, read_from=None)
+        )
+        history.narrowing = narrowing
+        tasks = history.partitions()
+        if len(filters) == 1:
+            return tasks
+        return [ReadTask(options.connection, BucketRead(task.work, filters)) for task in tasks]
 
     def _stream(self, survey: Survey) -> StreamInfo:
         bucket = self._options.bucket

@@ -70,6 +70,16 @@ BATCH_OPTIONS: Final = table(
 
 
 @dataclass(frozen=True, slots=True)
+class RangeOptions(StreamOptions):
+    """A range of sequences or of time."""
+
+    ending: Starting
+    drop_markers: bool
+    read_from: str | None
+    """The mirror that has the messages, or `mirrors.ANY`; None where the stream itself is read."""
+
+
+@dataclass(frozen=True, slots=True)
 class CallOptions(StreamOptions):
     """One direct get; the fields are those of its request."""
 
@@ -128,7 +138,12 @@ def read_options(
     for name in _BOUNDS:
         if name in values:
             raise OptionError(name, "needs option 'multiLast' or 'bucket' too")
-    return range_options(values)
+    common = stream_values(values)
+    exclusive(values, "endingOffsets", "endingTimestamp")
+    if "readFrom" in values:
+        one_stream(values, "a read from a mirror")
+        parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
+    return values.fill(RangeOptions, **common, ending=ending_of(values))
 
 
 def _refuse(values: Values, what: str, *names: str) -> None:
@@ -182,25 +197,3 @@ def _call(values: Values) -> CallOptions:
     common = stream_values(values)
     parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
     return values.fill(CallOptions, **common, start_time=common["starting"].moment)
-
-
-@dataclass(frozen=True, slots=True)
-class RangeOptions(StreamOptions):
-    """A range of sequences or of time."""
-
-    ending: Starting
-    drop_markers: bool
-    read_from: str | None
-    """The mirror that has the messages, or `mirrors.ANY`; None where the stream itself is read."""
-
-
-def range_options(values: Values) -> RangeOptions:
-    """
-    Options of a range read, of their typed values; `read_options` tells it from other batch reads.
-    """
-    common = stream_values(values)
-    exclusive(values, "endingOffsets", "endingTimestamp")
-    if "readFrom" in values:
-        one_stream(values, "a read from a mirror")
-        parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
-    return values.fill(RangeOptions, **common, ending=ending_of(values))

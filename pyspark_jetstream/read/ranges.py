@@ -150,25 +150,11 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
             for partition, span in whole
             for filter_ in self.narrowing.within([span.filter])
         ]
-        counts = survey.counts([span for _, span in fewer], infos)
-        on_server = [
-            span.filter is not None
-            and count != 0
-            and planning.filter_on_server(span.filter, count, span.end - span.start)
-            for (_, span), count in zip(fewer, counts, strict=True)
-        ]
-        targets = [
-            (partition, span, count, by_server)
-            for (partition, span), count, by_server in zip(fewer, counts, on_server, strict=True)
-            if count != 0
-        ]
+        targets = _counted(survey, infos, fewer)
         if fewer != whole and not all(by_server for _, _, _, by_server in targets):
             # The narrower filter costs the server more than it saves: read as without.
-            counts = survey.counts([span for _, span in whole], infos)
             targets = [
-                (partition, span, count, False)
-                for (partition, span), count in zip(whole, counts, strict=True)
-                if count != 0
+                (p, span, count, False) for p, span, count, _ in _counted(survey, infos, whole)
             ]
         filters, bounds = len(layout.named_filters), {(s.start, s.end) for _, s, _, _ in targets}
         scans = [target for target in targets if not target[3]]
@@ -227,18 +213,27 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
     ) -> tuple[list[int], list[int]]:
         """The bounds, as far as the query's filters reach."""
         narrowing, margin = self.narrowing, timedelta(seconds=CLOCKS_S)
-        streams = [partition.stream for partition in survey.layout]
         starts = [max(start, narrowing.sequences.low - 1) for start in starts]
         ends = [min(end, narrowing.sequences.high) for end in ends]
         if narrowing.since is not None:
             since = survey.before(shifted(narrowing.since, -margin), infos)
-            starts = [
-                max(start, since[stream]) for start, stream in zip(starts, streams, strict=True)
-            ]
+            starts = [max(starts[p.index], since[p.stream]) for p in survey.layout]
         if narrowing.until is not None:
             until = survey.before(shifted(narrowing.until, margin), infos)
-            ends = [min(end, until[stream]) for end, stream in zip(ends, streams, strict=True)]
+            ends = [min(ends[p.index], until[p.stream]) for p in survey.layout]
         return starts, ends
+
+
+def _counted(
+    survey: Survey, infos: Mapping[str, StreamInfo], spans: Sequence[tuple[int | None, Span]]
+) -> list[tuple[int | None, Span, int | None, bool]]:
+    """Those with messages: how many these are, and whether the server is to filter them."""
+    counts = survey.counts([span for _, span in spans], infos)
+    return [
+        (p, span, count, planning.filter_on_server(span.filter, count, span.end - span.start))
+        for (p, span), count in zip(spans, counts, strict=True)
+        if count != 0
+    ]
 
 
 class FilteredRangeReader(TakesFilters, JetStreamRangeReader):

@@ -51,8 +51,6 @@ class CallRead:
 
     stream: str
     call: DirectCall
-    leader: bool
-    """Whether the user may ask the stream's leader."""
     layout: Layout
     on_invalid_subject: str = "fail"
 
@@ -62,7 +60,7 @@ class CallRead:
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
         builder = RowBuilder(self.stream, include_headers=True, on_invalid=self.on_invalid_subject)
-        pages = DirectCalls(client, self.stream, self.leader).pages(self.call)
+        pages = DirectCalls(client, self.stream).pages(self.call)
         batches = (record_batch(builder, page) for page in pages)
         classify = self.layout.classifier()
         return batches if classify is None else numbered(batches, "subject", classify)
@@ -88,14 +86,12 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
             self._call(datetime.now(UTC)).check_version(client.connection.version)
             info = self._info(client)
             if info is not None:
-                self._check(info)
-            leader = info is not None and self._may_ask_the_leader(client)
+                self._check(JetStream(client), info)
         configs = {info.name: info.config} if info is not None else {}
         work = CallRead(
             options.stream,
             # By the server's clock, which the messages' times are of, if the user may ask for it.
             self._call(info.now if info is not None else datetime.now(UTC)),
-            leader,
             resolve_layout(options, configs),
             options.on_invalid_subject,
         )
@@ -128,22 +124,15 @@ class JetStreamCallReader(SentAsRows, DataSourceReader):
             logger.info("stream=%s not checked: %s", self._options.stream, error)
             return None
 
-    def _may_ask_the_leader(self, client: Client) -> bool:
-        try:
-            JetStream(client).message_get(self._options.stream, seq=1)
-        except PermissionsError as error:
-            logger.info("stream=%s asked of anybody: %s", self._options.stream, error)
-            return False
-        return True
-
-    def _check(self, info: StreamInfo) -> None:
+    def _check(self, js: JetStream, info: StreamInfo) -> None:
         options = self._options
         check_direct(info)
-        for option, filters in (
-            ("multiLast", options.multi_last),
-            ("lastBySubject", (options.last_by_subject,)),
-            ("nextBySubject", (options.next_by_subject,)),
-        ):
-            check_subjects(info, option, [filter_ for filter_ in filters if filter_ is not None])
+        filters = {
+            "multiLast": options.multi_last,
+            "lastBySubject": (options.last_by_subject,),
+            "nextBySubject": (options.next_by_subject,),
+        }
+        for option, of in filters.items() if not info.is_filled else ():
+            check_subjects(js, info, option, [filter_ for filter_ in of if filter_ is not None])
         moments = {"upToTime": options.up_to_time, "startingTimestamp": options.start_time}
         check_past(info, options.up_to_sequence, moments)

@@ -7,22 +7,21 @@ task, delivers the messages of the same snapshot (`snapshotread`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from ..client.connection import Client, borrow
-from ..client.jetstream import JetStream
 from ..fetch.decoding.rows import Texts
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey, check_direct, check_subjects
 from ..tasks.rows import ReadTask, SentAsRows, TaskRows
 from . import snapshotplan
-from .lasts import LastOfEach, by_sequence
+from .lasts import by_sequence
 from .narrowing import Interval, Narrowing
 from .options import SnapshotOptions
 from .pushdown import NarrowedReader, TakesFilters
-from .snapshotplanner import Snapshot, Snapshots
+from .snapshotplanner import Snapshots, bound
 from .snapshotread import PickRead
 
 
@@ -49,20 +48,62 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
             layout, infos = survey.layout, survey.streams()
             for info in infos.values():
                 check_direct(info)
-            if len(infos) == 1:
-                check_subjects(info, "multiLast", options.filters)
+            if len(infos) == 1 and options.bucket is None:
+                check_subjects(survey.js, info, "multiLast", options.filters)
             tasks: list[ReadTask] = []
             at = {} if layout.partition_subject else {p.stream: p.index for p in layout}
             for stream in layout.streams:
                 part, number = layout.within(at[stream]) if stream in at else (layout, None)
                 mine = None if number is None else options.number(stream, number)
                 if mine is None or mine in self.narrowing.partitions:
-                    snapshot = take(client, stream, options, self.narrowing)
-                    tasks += [
-                        ReadTask(options.connection, read)
-                        for read in picks(options, snapshot, part, number, self.narrowing)
-                    ]
+                    tasks += self._tasks(client, stream, part, number)
             return tasks
+
+    def _tasks(
+        self, client: Client, stream: str, layout: Layout, partition: int | None
+    ) -> Iterator[ReadTask]:
+        """
+        The plan of a stream's snapshot, cut for tasks, as far as the query needs it.
+
+        Raises:
+            SubjectDecodeError: A subject of it is no UTF-8 (`onInvalidSubject`).
+        """
+        options, narrowing = self._options, self.narrowing
+        filters = [filter_ for filter_ in narrowing.within(options.filters) if filter_ is not None]
+        if not filters:
+            return
+        snapshots = Snapshots(client, stream, filters, options.fail_on_data_loss)
+        snapshot = snapshots.take(options.up_to_sequence, options.up_to_time)
+        classify = layout.classifier() if partition is None else None
+        texts = Texts(stream, options.on_invalid_subject)
+        plan, rows = by_sequence(snapshotplan.PLANNED), 0
+        for found in snapshot.last:
+            wanted = _wanted(snapshotplan.plan_of(found, texts), classify, narrowing)
+            plan.add(wanted)
+            rows += wanted.num_rows
+        for piece in snapshotplan.split(
+            plan, rows, options.min_partitions, options.max_records_per_partition
+        ):
+            work = PickRead(
+                stream=stream,
+                filter=None,
+                start=0,
+                end=snapshot.sequence,
+                expected=None,
+                plan=snapshotplan.pack(piece, named=rows <= snapshotplan.NAMED),
+                # Markers show in the headers.
+                include_headers=options.needs_headers or options.drop_markers,
+                fail_on_data_loss=options.fail_on_data_loss,
+                layout=layout,
+                partition=partition,
+                mark=snapshot.mark,
+                on_invalid_subject=options.on_invalid_subject,
+            )
+            yield ReadTask(options.connection, work)
+
+
+class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
+    """A snapshot reader that takes the filters of a query."""
 
 
 def bounds(options: SnapshotOptions) -> dict[str, int]:
@@ -73,67 +114,11 @@ def bounds(options: SnapshotOptions) -> dict[str, int]:
         OptionError: A bound in the future.
     """
     with borrow(options.connection, at_start=True) as client:
-        pins = {}
-        for stream in Survey(client, options).layout.streams:
-            bound = Snapshots(client, stream, options.filters, True).bound(
-                options.up_to_sequence, options.up_to_time
-            )
-            pins[stream] = (
-                JetStream(client).stream_info(stream).last_seq if bound is None else bound
-            )
+        survey, pins = Survey(client, options), {}
+        for stream, info in survey.streams().items():
+            past = bound(survey.js, info, options.up_to_sequence, options.up_to_time)
+            pins[stream] = info.last_seq if past is None else past
         return pins
-
-
-class FilteredSnapshotReader(TakesFilters, JetStreamSnapshotReader):
-    """A snapshot reader that takes the filters of a query."""
-
-
-def take(client: Client, stream: str, options: SnapshotOptions, narrowing: Narrowing) -> Snapshot:
-    """The plan that the options ask for, as far as the query needs it."""
-    filters = [filter_ for filter_ in narrowing.within(options.filters) if filter_ is not None]
-    if not filters:
-        return Snapshot(stream, None, 0, LastOfEach())
-    return Snapshots(client, stream, filters, options.fail_on_data_loss).take(
-        options.up_to_sequence, options.up_to_time
-    )
-
-
-def picks(
-    options: SnapshotOptions,
-    snapshot: Snapshot,
-    layout: Layout,
-    partition: int | None,
-    narrowing: Narrowing,
-) -> list[PickRead]:
-    """
-    The snapshot's plan, cut for tasks, as far as the query needs it.
-
-    Raises:
-        SubjectDecodeError: A subject of it is no UTF-8 (`onInvalidSubject`).
-    """
-    classify = layout.classifier() if partition is None else None
-    texts = Texts(snapshot.stream, options.on_invalid_subject)
-    plan, rows = by_sequence(snapshotplan.PLANNED), 0
-    for found in snapshot.last:
-        wanted = _wanted(snapshotplan.plan_of(found, texts), classify, narrowing)
-        plan.add(wanted)
-        rows += wanted.num_rows
-    return [
-        PickRead(
-            stream=snapshot.stream,
-            plan=snapshotplan.pack(piece, named=rows <= snapshotplan.NAMED),
-            up_to=snapshot.sequence,
-            include_headers=options.needs_headers or options.drop_markers,  # they show there
-            fail_on_data_loss=options.fail_on_data_loss,
-            layout=layout,
-            partition=partition,
-            mark=snapshot.mark,
-            on_invalid_subject=options.on_invalid_subject,
-        )
-        for piece in snapshotplan.split(
-            plan, rows, options.min_partitions, options.max_records_per_partition
-        )
-    ]
 
 
 def _wanted(

@@ -67,9 +67,8 @@ _VANISHED: Final = (
 class Snapshot:
     """The messages of a snapshot."""
 
-    stream: str
-    mark: Mark | None
-    """The stream when it was planned; None where nothing is to be read."""
+    mark: Mark
+    """The stream when it was planned."""
     sequence: int
     """The sequence that the plan is as of."""
     last: LastOfEach
@@ -126,8 +125,8 @@ class Snapshots:
             SnapshotLossError: The stream no longer holds what it held then (`failOnDataLoss`).
             ReadTimeoutError: Nobody who is up to date answered within `requestTimeout`.
         """
-        past = self.bound(up_to_sequence, up_to_time)
         before = self._js.stream_info(self._stream)
+        past = bound(self._js, before, up_to_sequence, up_to_time)
         for attempt in range(1, _TRIES + 1):
             index = self._find(before, past)
             after = self._js.stream_info(self._stream)
@@ -138,31 +137,7 @@ class Snapshots:
                 report_loss(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
                 break
             before = after
-        return Snapshot(self._stream, after.mark, index.pin, index.seen.last)
-
-    def bound(
-        self, up_to_sequence: int | None = None, up_to_time: Moment | None = None
-    ) -> int | None:
-        """
-        The sequence that was asked for, None for the stream's end.
-
-        A moment stands for the last sequence stored before it.
-
-        Raises:
-            OptionError: It lies in the future.
-        """
-        info = self._js.stream_info(self._stream)
-        check_past(info, up_to_sequence, {"upToTime": up_to_time})
-        if up_to_time is None:
-            return up_to_sequence
-        following = self._js.message_get(self._stream, start_time=up_to_time.rfc3339(info.now))
-        if following is not None and following.sequence == info.origin:
-            logger.warning(
-                "stream=%s: upToTime '%s' lies before its first message, so the snapshot has no"
-                " rows", self._stream, up_to_time.text,
-            )  # fmt: skip
-        # ADR-31 leaves it open; the server takes a message of that very moment for a later one.
-        return following.sequence - 1 if following is not None else info.last_seq
+        return Snapshot(after.mark, index.pin, index.seen.last)
 
     # ── the messages ─────────────────────────────────────────────────────────────────────────
 
@@ -340,6 +315,30 @@ class Snapshots:
         if info.first_seq > info.origin or info.num_deleted > _DELETED:
             return False
         return not info.num_deleted or min(self._js.deleted(self._stream)) > pin
+
+
+def bound(
+    js: JetStream, info: StreamInfo, up_to_sequence: int | None, up_to_time: Moment | None
+) -> int | None:
+    """
+    The sequence that was asked for, None for the stream's end.
+
+    A moment stands for the last sequence stored before it.
+
+    Raises:
+        OptionError: It lies in the future.
+    """
+    check_past(info, up_to_sequence, {"upToTime": up_to_time})
+    if up_to_time is None:
+        return up_to_sequence
+    following = js.message_get(info.name, start_time=up_to_time.rfc3339(info.now))
+    if following is not None and following.sequence == info.origin:
+        logger.warning(
+            "stream=%s: upToTime '%s' lies before its first message, so the snapshot has no rows",
+            info.name, up_to_time.text,
+        )  # fmt: skip
+    # ADR-31 leaves it open; the server takes a message of that very moment for a later one.
+    return following.sequence - 1 if following is not None else info.last_seq
 
 
 def _put_later(last: LastOfEach, names: list[bytes], headers: Iterable[Headers | None]) -> None:

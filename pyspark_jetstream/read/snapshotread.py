@@ -9,13 +9,12 @@ whatever was written or deleted since the plan, a row is the planned message or 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 
 from ..client.connection import Client
-from ..client.info import Mark
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
@@ -35,24 +34,14 @@ _BATCH_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PickRead:
-    """Planned messages of a stream (`snapshotplan.pack`)."""
+class PickRead(DirectRead):
+    """Planned messages of a stream (`snapshotplan.pack`), as of the sequence `end`."""
 
-    stream: str
-    plan: bytes
-    up_to: int
-    """The snapshot's sequence, for what is said of it."""
-    include_headers: bool
-    fail_on_data_loss: bool
-    layout: Layout
-    partition: int | None
-    """None where the subject decides."""
-    mark: Mark | None = None
-    """The stream as the plan saw it; None where the caller checks that it is still the same."""
-    on_invalid_subject: str = "fail"
+    plan: bytes = field(kw_only=True)
+    layout: Layout = field(kw_only=True)
 
     def __repr__(self) -> str:
-        return f"<PickRead {self.stream} as of {self.up_to}, {len(self.plan)} bytes of plan>"
+        return f"<PickRead {self.stream} as of {self.end}, {len(self.plan)} bytes of plan>"
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """The rows."""
@@ -76,25 +65,14 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         return
     fetched: list[pa.Array] = []
     wanted = plan["sequence"].combine_chunks()
-    between = DirectRead(
-        partition=read.partition,
-        stream=read.stream,
-        filter=None,
-        start=wanted[0].as_py() - 1,
-        end=wanted[-1].as_py(),
-        expected=None,
-        include_headers=read.include_headers,
-        fail_on_data_loss=read.fail_on_data_loss,
-        mark=mark,
-    )
     if snapshotplan.is_dense(plan["sequence"]):
-        builder = _builder(read, wanted)
-        for batch in read_direct(client, between, builder):
+        between = replace(read, start=wanted[0].as_py() - 1, end=wanted[-1].as_py())
+        for batch in read_direct(client, between, RowBuilder.of(read, only=wanted)):
             fetched.append(batch.column("sequence"))
             yield batch
     calls = DirectCalls(client, read.stream)
-    builder = _builder(read)
-    history = History(js, between)
+    builder = RowBuilder.of(read)
+    history = History(js, read)
     gone = [plan.slice(0, 0)]
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
@@ -121,12 +99,6 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _builder(read: PickRead, only: pa.Array | None = None) -> RowBuilder:
-    return RowBuilder(
-        read.stream, read.include_headers, read.on_invalid_subject, only, read.partition
-    )
-
-
 def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:
     names = gone["subject"].drop_null().to_pylist()
     if not names:  # a plan of more subjects than it names
@@ -135,7 +107,7 @@ def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:
     error = SnapshotLossError(
         read.stream,
         tuple(names),
-        f"{gone.num_rows} of {planned} messages of the snapshot as of sequence {read.up_to} left"
+        f"{gone.num_rows} of {planned} messages of the snapshot as of sequence {read.end} left"
         f" the stream before they were read: {why}",
     )
     report_loss(error, read.fail_on_data_loss)

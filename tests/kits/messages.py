@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.fetch.decoding import rows
+from pyspark_jetstream.serverheaders import NOT_READ
 
 SID = 7
 INBOX = "_INBOX.abc"
@@ -144,7 +144,7 @@ class Message:
         if with_headers:
             found = {}
             for name, value in self.headers:
-                if name not in rows.SERVER_HEADERS and name.isascii():
+                if name not in NOT_READ and name.isascii():
                     found.setdefault(name, []).append(value)
             row["headers"] = list(found.items()) or None
         return row

@@ -162,7 +162,7 @@ def place(message):
 
 def asked(js, stream, last, names) -> dict[str, object]:
     """What each way of reading brings."""
-    calls = DirectCalls(js.client, stream, leader=True)
+    calls = DirectCalls(js.client, stream)
     filter_ = names[3]
     found: dict[str, object] = {}
     some = [*range(98, 103), *range(138, 144), 150, 200, *range(298, 303), last, last + 1]

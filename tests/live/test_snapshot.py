@@ -12,7 +12,9 @@ import pytest
 from pyspark_jetstream import pinned
 from pyspark_jetstream.client.connection import Connection
 from pyspark_jetstream.errors import OptionError, SnapshotLossError
+from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read import lasts, snapshotplan
+from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 from ..kits.seeds import fresh
 from ..kits.snapshots import as_dict, fill, reader, reduced, rows, stored
@@ -291,7 +293,7 @@ def test_a_time_excludes_its_own_moment(js, nats_server, new_stream, publish):
         tasks = source.partitions()
         found = [r for task in tasks for b in source.read(task) for r in b.to_pylist()]
 
-        assert {task.work.up_to for task in tasks} == {seq - 1}
+        assert {task.work.end for task in tasks} == {seq - 1}
         assert as_dict(found) == reduced(stored(js, stream), [">"], seq - 1)
 
 
@@ -322,6 +324,22 @@ def test_bad_input_is_found_on_the_driver(js, nats_server, new_stream, publish, 
         reader(nats_server, **given).partitions()
     assert caught.value.option == blamed
     assert "\n" not in str(caught.value)
+
+
+def test_subjects_that_the_stream_takes_no_more(js, nats_server, new_stream, publish):
+    """
+    What was stored before the stream had other subjects is read, by a snapshot and one by one.
+    """
+    stream = new_stream()
+    publish([(f"{stream}.a", b"1"), (f"{stream}.a", b"2")])
+    config = js.stream_info(stream).config | {"subjects": [f"{stream}new.>"]}
+    js.call(f"STREAM.UPDATE.{stream}", config)
+
+    assert [
+        r["data"] for r in rows(reader(nats_server, stream=stream, multiLast=f"{stream}.*"))
+    ] == [b"2"]
+    one = {"servers": nats_server.url, "stream": stream, "nextBySubject": f"{stream}.*"}
+    assert [r["data"] for r in rows(JetStreamCallReader(parse_read(one)))] == [b"1"]
 
 
 def test_the_address_example(js, nats_server, new_stream, publish):

@@ -41,7 +41,7 @@ def test_exact_while_writers_write(js, nats_server, new_stream, monkeypatch, way
             source = reader(nats_server, stream=stream, multiLast=f"{stream}.>", minPartitions=3)
             tasks = source.partitions()
             found = [r for task in tasks for b in source.read(task) for r in b.to_pylist()]
-            ends = {task.work.up_to for task in tasks}
+            ends = {task.work.end for task in tasks}
 
             assert len(ends) == 1 and len(tasks) == 3
             there = {seq: m for seq, m in stored(js, stream).items() if seq <= max(ends)}
@@ -149,7 +149,7 @@ def test_what_happens_amid_the_plan(js, nats_server, new_stream, publish, monkey
     tasks = source.partitions()
     found = as_dict([r for task in tasks for b in source.read(task) for r in b.to_pylist()])
 
-    assert found == reduced(stored(js, stream), [">"], tasks[0].work.up_to)
+    assert found == reduced(stored(js, stream), [">"], tasks[0].work.end)
     assert (f"{stream}.new" in found) is False
     assert found.get(f"{stream}.7") == {
         "purge": None, "overwrite": (31, b"new"), "birth": (8, b"")
@@ -179,7 +179,7 @@ def test_a_subject_that_goes_after_another_has_come(
     tasks = source.partitions()
     found = as_dict([r for task in tasks for b in source.read(task) for r in b.to_pylist()])
 
-    assert tasks[0].work.up_to == 7
+    assert tasks[0].work.end == 7
     assert found == reduced(stored(js, stream), [">"], 7)
 
 
@@ -220,7 +220,7 @@ def test_new_and_expiring_subjects_are_no_alarm(
     amid(monkeypatch, way, come_and_go, times=10)
     tasks = reader(nats_server, stream=stream, multiLast=f"{stream}.*").partitions()
 
-    assert tasks[0].work.up_to == 30
+    assert tasks[0].work.end == 30
     assert next(leaving) == (1 if way == "names" else 2)
 
 

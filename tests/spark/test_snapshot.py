@@ -239,7 +239,7 @@ def test_pushed_filters_reach_the_server(
         ({"multiLast": "{name}.>", "upToSequence": 1, "upToTime": "-1m"}, "option 'upToTime'"),
         ({"multiLast": "{name}.>", "upToSequence": 99}, "option 'upToSequence': 99 lies in the"),
         ({"multiLast": "[]"}, "option 'multiLast': expected a subject"),
-        ({"multiLast": "elsewhere.>"}, "option 'multiLast': 'elsewhere.>' is outside"),
+        ({"multiLast": "elsewhere.>"}, "option 'multiLast': 'elsewhere.>' matches no message"),
         ({"bucket": "NOWHERE", "stream": None}, "option 'bucket': there is no bucket 'NOWHERE'"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

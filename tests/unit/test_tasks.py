@@ -26,7 +26,7 @@ PINNED = ConsumerRead(
     partition=0, stream="S", filter=None, start=0, end=100, expected=90,
     include_headers=False, fail_on_data_loss=True, consumer="q-0", group="g",
 )  # fmt: skip
-PICK = PickRead("S", b"plan", 9, False, True, LAYOUT, None)
+PICK = PickRead(None, "S", None, 0, 9, None, False, True, plan=b"plan", layout=LAYOUT)
 WORKS = (
     RANGE,
     PICK,
@@ -34,7 +34,7 @@ WORKS = (
     by_own_consumer(PINNED, LAYOUT, None),
     by_own_consumer(RANGE, LAYOUT, "S.>"),
     ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
-    CallRead("S", DirectCall(seq=1), True, LAYOUT),
+    CallRead("S", DirectCall(seq=1), LAYOUT),
     BucketRead(PICK, ("$KV.B.>",)),
     WarmUp(),
 )

@@ -38,14 +38,13 @@ from ...arrays import (
     woven,
 )
 from ...client.blocks import DIRECT_NAMES as _NAMES
-from ...client.wire import CRLF, HEADER_PREAMBLE, number_of
+from ...client.wire import CRLF, number_of
 from ...errors import ProtocolError
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
-_PREAMBLE: Final = HEADER_PREAMBLE + CRLF
-_LINES: Final = 2 + len(_NAMES) + 2
-"""Lines of a message without headers of its own: frame, preamble, the server's, empty, data."""
+_WIDTH: Final = len(_NAMES)
+"""Pieces of a message's header block."""
 
 _MIN_HEADER: Final = sum(map(len, _NAMES)) + (len(_NAMES) + 1) * len(CRLF)
 """Bytes of the server's lines without their values: no header block is smaller."""
@@ -74,28 +73,21 @@ class Columns(NamedTuple):
 class Replies:
     """Whole messages as they were cut, and what their headers say of each and of the stream."""
 
-    def __init__(
-        self, pieces: pa.Array, at: int, width: int, payloads: pa.Array, streams: tuple[str, ...]
-    ) -> None:
+    def __init__(self, pieces: pa.Array, payloads: pa.Array, streams: tuple[str, ...]) -> None:
         """
         Args:
-            pieces: lines, `width` a message; those that the server added begin at `at`. Where
-                that is 0, the first holds what was stored, too, which need not end in a CRLF.
+            pieces: the server's lines of each message. The first holds what was stored, too, which
+                need not end in a CRLF.
 
         Raises:
             ValueError: There are other lines than those that servers add for these streams.
         """
         self._pieces = pieces
-        self._at = at
-        self._width = width
         self._payloads = payloads
         # A stored line of the same beginning cannot end in ours: a stream's name holds no blank.
         self._stream_lines = [_NAMES[0] + stream.encode() for stream in streams]
-        first = self._pieces.take(every(width, len(payloads), at))
-        self._ours = [
-            pc.equal(first, scalar(line)) if at else pc.ends_with(first, line)
-            for line in self._stream_lines
-        ]
+        self._first = take(pieces, every(_WIDTH, len(payloads)))
+        self._ours = [pc.ends_with(self._first, line) for line in self._stream_lines]
         if not is_all(reduce(pc.or_, self._ours)):
             raise ValueError("a message of another stream")
         self._subjects = self._values(1)
@@ -142,17 +134,14 @@ class Replies:
         return is_all(pc.greater(self._sequences[1:], self._sequences[:-1]))
 
     def _stored(self) -> pa.Array:
-        if self._at:
-            return pa.repeat(scalar(_PREAMBLE), len(self))
-        first = self._pieces.take(every(self._width, len(self)))
-        stored = pc.binary_slice(first, 0, -len(self._stream_lines[0]))
+        stored = pc.binary_slice(self._first, 0, -len(self._stream_lines[0]))
         for line, theirs in zip(self._stream_lines[1:], self._ours[1:], strict=True):
-            stored = pc.if_else(theirs, pc.binary_slice(first, 0, -len(line)), stored)
+            stored = pc.if_else(theirs, pc.binary_slice(self._first, 0, -len(line)), stored)
         return stored
 
     def _values(self, header: int) -> pa.Array:
         name = _NAMES[header]
-        lines = self._pieces.take(every(self._width, len(self), self._at + header))
+        lines = take(self._pieces, every(_WIDTH, len(self), header))
         if not is_all(pc.starts_with(lines, name)):
             raise ValueError(f"no {name!r} where it should be")
         return pc.binary_slice(lines, len(name), REST)
@@ -162,7 +151,7 @@ class Replies:
         Raises:
             ProtocolError: There is none where it should be.
         """
-        line: bytes = self._pieces[row * self._width + self._at + header].as_py()
+        line: bytes = self._pieces[row * _WIDTH + header].as_py()
         if not line.startswith(_NAMES[header]):
             raise ProtocolError(f"no {_NAMES[header]!r} but {line[:64]!r}")
         return number_of(line[len(_NAMES[header]) :].decode("latin-1"))
@@ -178,48 +167,14 @@ def cut(frames: Buffer, prefix: bytes, *streams: str) -> Replies | None:
         prefix: what the frames' lines begin with, `HMSG <inbox> <sid> `. The inbox should be one
             that nobody else can know, or a payload could imitate it, and the cut would fail.
     """
-    for way in (_cut_at_lines, _cut_at_frames):
-        try:
-            messages = way(frames, prefix, streams)
-        except ValueError:
-            continue  # also Arrow's, of a number that is none
-        if messages is not None:
-            return messages
-    return None
+    try:
+        return _cut(frames, prefix, streams)
+    except ValueError:  # also Arrow's, of a number that is none
+        return None
 
 
-def _cut_at_lines(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
-    """
-    For messages without headers of their own and without CRLF in their payloads, which are most:
-    then each is ten lines.
-    """
-    view = memoryview(frames)
-    if bytes(view[-len(CRLF) :]) != CRLF:
-        return None
-    lines = pc.split_pattern(whole(view[: -len(CRLF)]), CRLF).values
-    count, odd = divmod(len(lines), _LINES)
-    if odd or not count:
-        return None
-    first = lines.take(every(_LINES, count))
-    if not is_all(pc.starts_with(first, prefix)):
-        return None
-    header, total = _sound_sizes(pc.binary_slice(first, len(prefix), REST))
-    if not is_all(pc.equal(lines.take(every(_LINES, count, 1)), scalar(HEADER_PREAMBLE))):
-        return None
-    payloads = lines.take(every(_LINES, count, _LINES - 1))
-    begins = offsets(lines).take(every(_LINES, count + 1))
-    # All lines but the first are as long as the frame's size says, the last as its payload's.
-    there = pc.subtract(begins[1:], pc.add(begins[:-1], pc.binary_length(first)))
-    crlfs = (_LINES - 2) * len(CRLF)
-    if not is_all(pc.equal(pc.add(there, int32(crlfs)), total)) or not is_all(
-        pc.equal(pc.binary_length(payloads), pc.subtract(total, header))
-    ):
-        return None
-    return Replies(lines, 2, _LINES, payloads, streams)
-
-
-def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
-    """For all messages: cut where frames begin, then by their sizes."""
+def _cut(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
+    """Cuts where frames begin, then by their sizes."""
     rests = pc.split_pattern(whole(frames), prefix).values
     count = len(rests) - 1
     if count < 1 or len(rests[0].as_py()):
@@ -228,8 +183,12 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> R
     lines = pc.split_pattern(pc.binary_slice(rests, 0, _FIRST_LINE), CRLF, max_splits=1).values
     if len(lines) != 2 * count:
         return None
-    words = lines.take(every(2, count))
-    header, total = _sound_sizes(words)
+    words = take(lines, every(2, count))
+    header, total = sizes(words)
+    if not is_all(pc.greater_equal(header, int32(_MIN_HEADER))) or not is_all(
+        pc.greater_equal(total, header)
+    ):
+        return None  # no server sends these
     # Each is the rest of the frame's line, a CRLF, header block and payload, and a CRLF. Nothing is
     # cut by sizes that do not add up to exactly that.
     there = pc.subtract(
@@ -244,28 +203,13 @@ def _cut_at_frames(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> R
     bodies = pc.add(begins, header)
     borders = woven([begins, pc.subtract(bodies, crlfs), bodies, ends])
     parts = between(borders, rests.buffers()[2])
-    if not is_all(pc.equal(parts.take(every(4, count, 1)), scalar(2 * CRLF))):
+    if not is_all(pc.equal(take(parts, every(4, count, 1)), scalar(2 * CRLF))):
         return None
-    width = len(_NAMES)
-    pieces = pc.split_pattern(parts.take(every(4, count)), CRLF, max_splits=width - 1, reverse=True)
-    if not is_all(pc.equal(pc.list_value_length(pieces), int32(width))):
+    blocks, payloads = (take(parts, every(4, count, at)) for at in (0, 2))
+    pieces = pc.split_pattern(blocks, CRLF, max_splits=_WIDTH - 1, reverse=True)
+    if not is_all(pc.equal(pc.list_value_length(pieces), int32(_WIDTH))):
         return None
-    return Replies(pieces.values, 0, width, parts.take(every(4, count, 2)), streams)
-
-
-def _sound_sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """
-    `sizes` of direct gets' messages.
-
-    Raises:
-        ValueError: No server sends these.
-    """
-    header, total = sizes(words)
-    if not is_all(pc.greater_equal(header, int32(_MIN_HEADER))) or not is_all(
-        pc.greater_equal(total, header)
-    ):
-        raise ValueError("a frame with sizes that cannot be")
-    return header, total
+    return Replies(pieces.values, payloads, streams)
 
 
 def sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:

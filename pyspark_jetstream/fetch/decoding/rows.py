@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from ..layout import Layout, Slice
 
 logger = get_logger(__name__)
-
-SERVER_HEADERS: Final = NOT_READ
-"""Names of headers that are left out wherever they stand (`serverheaders`)."""
 
 _PREAMBLE: Final = wire.HEADER_PREAMBLE + CRLF
 _CLEAN: Final = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r\n)*+")
@@ -83,7 +80,7 @@ def user_headers(lines: bytes | None) -> list[tuple[str, list[str]]] | None:
     headers: dict[str, list[str]] = {}
     clean = _CLEAN.fullmatch(lines) is not None
     for name, value in wire.parse_headers(_PREAMBLE + lines):
-        if name not in SERVER_HEADERS and (clean or not _is_none(name, value)):
+        if name not in NOT_READ and (clean or not _is_none(name, value)):
             headers.setdefault(name, []).append(value)
     return list(headers.items()) or None
 
@@ -229,27 +226,32 @@ class RowBuilder:
         self._only = only
         self._include_headers = include_headers
         self._partition = partition
-        self._classify = _remembered(classify) if classify is not None else None
+        self._classify = None
+        if classify is not None:
+            self._classify = lru_cache(_KNOWN_SUBJECTS)(lambda subject: classify(raw(subject)))
         self._mine = mine.encode()
         self.odd = 0
         """Rows so far whose message was stored with something else than headers."""
-        self._parsed_headers: dict[bytes, list[tuple[str, list[str]]] | None] = {}
-        self._odd: set[bytes] = set()
+        self._parsed = lru_cache(_HEADERS_CACHED)(_parsed)
 
     @classmethod
-    def of(cls, read: Slice, layout: Layout | None = None) -> RowBuilder:
+    def of(
+        cls, read: Slice, layout: Layout | None = None, only: pa.Array | None = None
+    ) -> RowBuilder:
         """
         Rows of the slice's partition.
 
         Args:
             layout: tells whose a message is, where the slice holds others' messages as well.
+            only: sequences, as the class has them.
         """
         classify, mine = layout.telling(read.partition) if layout is not None else (None, "")
         return cls(
             read.stream,
             read.include_headers,
             read.on_invalid_subject,
-            partition=read.partition,
+            only,
+            read.partition,
             classify=classify,
             mine=mine,
         )
@@ -316,30 +318,16 @@ class RowBuilder:
 
     def _headers(self, stored: pa.Array, sequences: pa.Array) -> pa.Array:
         """The column of headers, of what stands before the server's lines (`blocks`)."""
-        parsed, odd = self._parsed_headers, self._odd
-        if len(parsed) >= _HEADERS_CACHED:
-            parsed.clear()
-            odd.clear()
         encoded = stored.dictionary_encode()
-        values, codes = [], []
-        for code, block in enumerate(encoded.dictionary.to_pylist()):
-            if block not in parsed:
-                lines = lines_of(block)
-                parsed[block] = user_headers(lines)
-                if lines is None or _has_others(lines):
-                    odd.add(block)
-            values.append(parsed[block])
-            if block in odd:
-                codes.append(code)
-        if codes:
-            self._note(sequences.filter(pc.is_in(encoded.indices, pa.array(codes, pa.int32()))))
-        return pa.array(values, HEADERS).take(encoded.indices)
+        parsed = [self._parsed(block) for block in encoded.dictionary.to_pylist()]
+        odd = [code for code, (_, is_odd) in enumerate(parsed) if is_odd]
+        if odd:
+            self._note(sequences.filter(pc.is_in(encoded.indices, pa.array(odd, pa.int32()))))
+        return pa.array([headers for headers, _ in parsed], HEADERS).take(encoded.indices)
 
     def _note(self, sequences: pa.Array) -> None:
         """Counts and logs rows whose messages were stored with something else than headers."""
         count = len(sequences)
-        if not count:
-            return
         self.odd += count
         logger.warning(
             "stream=%s: the headers of %d messages are malformed, as their publisher sent them."
@@ -349,20 +337,10 @@ class RowBuilder:
         )  # fmt: skip
 
 
-def _remembered(classify: Callable[[str], int | None]) -> Callable[[bytes], int | None]:
-    """`classify` for subjects as they come."""
-    known: dict[bytes, int | None] = {}
-
-    def of_bytes(subject: bytes) -> int | None:
-        try:
-            return known[subject]
-        except KeyError:
-            if len(known) >= _KNOWN_SUBJECTS:
-                known.clear()
-            known[subject] = code = classify(raw(subject))
-            return code
-
-    return of_bytes
+def _parsed(stored: bytes) -> tuple[list[tuple[str, list[str]]] | None, bool]:
+    """What a message was stored with as headers, and whether any of it is none."""
+    lines = lines_of(stored)
+    return user_headers(lines), lines is None or _has_others(lines)
 
 
 Builder: TypeAlias = RowBuilder | StoredBuilder

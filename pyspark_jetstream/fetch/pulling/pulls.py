@@ -101,10 +101,6 @@ def status_of(code: int, text: str) -> Status:
 class Superseded(Exception):
     """The session cannot go on; another one of the same attempt may."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
 
 class Taken(NamedTuple):
     """A consumer as an attempt has taken it over."""
@@ -370,7 +366,7 @@ class Attempt:
             try:
                 yield from self._session(patience)
             except Superseded as reason:
-                why = reason.why
+                why = str(reason)
             except (NotConnectedError, RequestTimeoutError) as error:
                 client.drop()
                 why = str(error)

@@ -13,8 +13,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyspark_jetstream.fetch.layout import DirectRead
-from pyspark_jetstream.fetch.own import Own
+from pyspark_jetstream.fetch.layout import Slice
 
 
 class Chunk(NamedTuple):
@@ -28,7 +27,7 @@ class Chunk(NamedTuple):
     """By the server's count; None where it did not count."""
 
 
-def chunked(reads: Iterable[DirectRead | Own], maximum: int) -> list[Chunk]:
+def chunked(reads: Iterable[Slice], maximum: int) -> list[Chunk]:
     """The reads of a plan; those that continue each other as one, up to `maximum` messages."""
     chunks: list[Chunk] = []
     for read in reads:

@@ -3,63 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..terminal import complain
 from .faults import BackfillError, StorageError
-from .journal import Entry, Journal, Manifest, Plan
+from .journal import Journal, Manifest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from .parquet import ParquetTarget
+    from .ranges import RangeSource
+    from .relay import RelayTarget
+    from .snapshots import SnapshotSource
 
 Shown = Callable[[int, int], None]
 """Called for each chunk with the messages it was planned with and its rows."""
 
 
-class ChunkSource(Protocol):
-    """Rows in chunks that stay the same."""
+ChunkSource: TypeAlias = "RangeSource | SnapshotSource"
+"""Rows in chunks that stay the same."""
 
-    fail_on_data_loss: bool
-
-    def plan(self, spark: SparkSession, journal: Journal) -> Plan:
-        """Pins what is read and cuts it into chunks; asked once in the life of a backfill."""
-
-    def check(self, plan: Plan) -> None:
-        """
-        Raises:
-            BackfillError: The streams are not those of the plan any more.
-        """
-
-    def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
-        """The rows of a chunk."""
-
-    def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """Number of a chunk's messages that are gone, by the number of rows that were read."""
-
-
-class ChunkTarget(Protocol):
-    """Target of chunks, each as a whole."""
-
-    def check(self, plan: Plan) -> Plan:
-        """
-        What the plan must say of the target, too.
-
-        Raises:
-            UsageError: The target does not fit what is read.
-            BackfillError: It is not the one of the plan.
-        """
-
-    def take(self, rows: DataFrame, number: int) -> Entry:
-        """Takes a chunk; what an earlier run left of it is dealt with here."""
-
-    def undo(self, entry: Entry) -> None:
-        """Takes back what can be, of a chunk that will not be recorded."""
-
-    def result(self, entries: list[Entry]) -> dict[str, Any]:
-        """The manifest's part about the chunks; drops files that belong to none."""
-
-    def faults(self, manifest: Manifest) -> list[str]:
-        """Reads everything again and compares it with the manifest; what differs."""
+ChunkTarget: TypeAlias = "ParquetTarget | RelayTarget"
+"""Target of chunks, each as a whole."""
 
 
 def copy(
@@ -81,7 +47,7 @@ def copy(
     manifest = journal.manifest or journal.claim()
     if manifest is None:
         plan = journal.plan
-        if plan is None:
+        if not plan:
             plan = source.plan(spark, journal)
             plan = journal.begin(plan | target.check(plan))
         else:

@@ -53,7 +53,8 @@ Manifest = dict[str, Any]
 class Journal:
     """The journal of one backfill."""
 
-    plan: Plan | None
+    plan: Plan
+    """Empty before there is one."""
     done: dict[int, Entry]
     """The entries, by chunk."""
     manifest: Manifest | None
@@ -73,7 +74,7 @@ class Journal:
         self._job = job
         self._settings = dict(settings)
         self._load()
-        if self.plan is None:
+        if not self.plan:
             self._check_empty()
 
     def __repr__(self) -> str:
@@ -106,17 +107,6 @@ class Journal:
         self._write(_PLAN, plan)
         self.plan = plan
         return plan
-
-    def opened(self) -> Plan:
-        """
-        The plan.
-
-        Raises:
-            BackfillError: There is none yet.
-        """
-        if self.plan is None:
-            raise BackfillError(f"{self.storage.root}: nothing is planned yet; report this")
-        return self.plan
 
     def note(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Keeps what a target must know of a chunk that is not done; what is kept already stays."""
@@ -153,7 +143,7 @@ class Journal:
 
     def finish(self, result: Mapping[str, Any]) -> Manifest:
         """Writes the manifest; the plan is part of it."""
-        plan = {name: value for name, value in (self.plan or {}).items() if name != "chunks"}
+        plan = {name: value for name, value in self.plan.items() if name != "chunks"}
         manifest = {**plan, "finished_at": _now(), "chunks": len(self.done), **result}
         self._write(MANIFEST, manifest)
         self.manifest = manifest
@@ -168,7 +158,7 @@ class Journal:
         return f"{PROGRESS}/run-{self.run}/{name}"
 
     def _load(self) -> None:
-        self.plan = self._read(_PLAN)
+        self.plan = self._read(_PLAN) or {}
         self.done = {}
         for name in self.storage.names(PROGRESS):
             match = _ENTRY.fullmatch(name)
@@ -177,9 +167,8 @@ class Journal:
                 self.done[int(match[1])] = entry
         # Last: a run that ends meanwhile writes it first and then removes what was read above.
         self.manifest = self._read(MANIFEST)
-        if self.manifest is not None:
-            self.plan = self.manifest
-        if self.plan is not None:
+        self.plan = self.manifest or self.plan
+        if self.plan:
             self._check_same(self.plan)
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ class ReplayTarget(RelayTarget):
         """Publishes what of the chunk is wanted and not in the target."""
         end = self._info().last_seq
         start = int(self._journal.note(f"begin-{number:05d}", {"sequence": end})["sequence"])
-        letters = self._selection.of(rows, self._journal.opened()["subjects"]).persist()
+        letters = self._selection.of(rows, self._journal.plan["subjects"]).persist()
         before = letters.select("msg_id").limit(0)
         try:
             counts = letters.agg(*_measures()).first()

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from . import checksums
-from .faults import BackfillError, StorageError, UsageError
+from .faults import StorageError, UsageError
 from .journal import Entry, Journal, Manifest, Plan
 
 if TYPE_CHECKING:
@@ -196,12 +196,9 @@ class ParquetTarget:
 
     def _relative(self, uri: str) -> str:
         """A file's path below the root, of the URI by which Spark names it."""
-        path, root = unquote(uri), self._storage.root
         # Hadoop writes `file:/x`, Spark sometimes `file:///x`.
-        for text in (path, path.replace(":///", ":/", 1)):
-            if text.startswith(f"{root}/"):
-                return text[len(root) + 1 :]
-        raise BackfillError(f"'{path}' is not below '{root}'; report this")
+        root = self._storage.root.partition(":")[2]
+        return unquote(uri).partition(f"{root}/")[2]
 
     def _strangers(self, known: set[str]) -> list[str]:
         """Files that a run of this backfill moved into place but did not record."""

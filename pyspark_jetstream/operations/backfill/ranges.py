@@ -17,14 +17,13 @@ from pyspark_jetstream.client.info import Mark, StreamInfo
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.marks import replaced
 from pyspark_jetstream.fetch.assumptions import stream_changes
+from pyspark_jetstream.fetch.layout import Slice
 from pyspark_jetstream.fetch.options import Several
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import RangeOptions
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.subjects import REST
-from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead
-from pyspark_jetstream.tasks.rows import ReadTask
 from pyspark_jetstream.values import EARLIEST, LATEST, Starting
 
 from .chunks import Chunk, chunked, offsets
@@ -117,9 +116,10 @@ class RangeSource:
                 ending=Starting(LATEST, streams={s: {0: last[p]} for p, s in enumerate(streams)}),
                 several=Several(tuple(streams)),
             )
-        reads = [_range_of(task) for task in JetStreamRangeReader(pinned).partitions()]
-        if parsed.read_from is not None:
-            reads = [replace(read, stream=parsed.stream) for read in reads]
+        reads: list[Slice] = []
+        for task in JetStreamRangeReader(pinned).partitions():
+            assert isinstance(task.work, Slice)
+            reads.append(replace(task.work, stream=task.work.copy_of or task.work.stream))
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])
@@ -175,8 +175,7 @@ class RangeSource:
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The messages of a chunk, as many tasks as the options say, else as there are cores."""
-        plan = journal.opened()
-        return self.read(spark, plan, Chunk(**plan["chunks"][number]))
+        return self.read(spark, journal.plan, Chunk(**journal.plan["chunks"][number]))
 
     def read(self, spark: SparkSession, plan: Plan, chunk: Chunk) -> DataFrame:
         """The messages of any chunk of the plan's streams."""
@@ -199,18 +198,6 @@ class RangeSource:
                 f" of several streams such as {json.dumps({streams[0]: {'0': 1}})}"
             )
         return Starting(EARLIEST, dict.fromkeys(range(len(streams)), self._sequences[name]))
-
-
-def _range_of(task: ReadTask) -> RangeRead | OwnRead:
-    """
-    What a task reads, whichever way that is.
-
-    Raises:
-        TypeError: It is no range: what is not known here must not be left out.
-    """
-    if not isinstance(task.work, RangeRead | OwnRead):
-        raise TypeError(f"a task of a range reads none; report this: {task}")
-    return task.work
 
 
 def marked(info: StreamInfo) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class RelayTarget:
         end = self._info().last_seq
         start = int(self._journal.note(f"begin-{number:05d}", {"sequence": end})["sequence"])
         messages = self._messages(rows)
-        before: Mapping[str, Any] = {"rows": 0, "checksum": 0}
+        before: dict[str, Any] = {"rows": 0, "checksum": 0}
         if end > start:  # by an earlier run, or somebody else publishes there
             stored = self._stored(start, end)
             before = self._measured(stored, start, end)
@@ -151,9 +151,7 @@ class RelayTarget:
         if first is None or last < first:
             return []
         stored = self._stored(first - 1, last)
-        row = stored.agg(*_measures(stored), F.countDistinct("msg_id").alias("ids")).first()
-        if row is None:
-            raise BackfillError("an aggregation without a row; report this")
+        (row,) = stored.agg(*_measures(stored), F.countDistinct("msg_id").alias("ids")).collect()
         faults = []
         if row["rows"] != row["ids"]:
             faults.append(f"it holds {row['rows'] - row['ids']} messages more than once")
@@ -169,7 +167,7 @@ class RelayTarget:
     @property
     def _prefix(self) -> str:
         """Prefix of this backfill's ids."""
-        return f"{self._journal.opened()['id']}-"
+        return f"{self._journal.plan['id']}-"
 
     def _messages(self, rows: DataFrame) -> DataFrame:
         """Rows as they are published."""
@@ -214,17 +212,16 @@ class RelayTarget:
         id = F.get(F.element_at("headers", "Nats-Msg-Id"), 0)
         return rows.select(id.alias("msg_id"), "data")
 
-    def _measured(self, stored: DataFrame, start: int, end: int) -> Mapping[str, Any]:
+    def _measured(self, stored: DataFrame, start: int, end: int) -> dict[str, Any]:
         """
         The measures of what an earlier run has stored in `(start, end]`.
 
         Raises:
             BackfillError: Messages left it since, so it cannot be told what was there.
         """
-        row = stored.agg(*_measures(stored), F.count(F.lit(1)).alias("all")).first()
-        self._check_kept(row["all"] if row is not None else 0, start, end)
-        measured: Mapping[str, Any] = row.asDict() if row is not None else {}
-        return measured
+        (row,) = stored.agg(*_measures(stored), F.count(F.lit(1)).alias("all")).collect()
+        self._check_kept(row["all"], start, end)
+        return row.asDict()
 
     def _check_kept(self, count: int, start: int, end: int) -> None:
         """

@@ -29,7 +29,6 @@ from pyspark_jetstream.tasks.rows import ReadTask, TaskRows
 from .faults import BackfillError, UsageError
 from .journal import Journal, Plan
 from .ranges import check_streams, marked
-from .storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,11 +104,8 @@ class SnapshotSource:
         layout: Layout | None = None
         for number, task in enumerate(reader.partitions()):
             pick = task.work
-            if not isinstance(pick, PickRead):
-                raise BackfillError(
-                    f"a snapshot plans {pick!r}, which is no piece of it; report this"
-                )
-            sequences[pick.stream] = pick.up_to
+            assert isinstance(pick, PickRead)
+            sequences[pick.stream] = pick.end
             # In a place of this run: another one that plans now does not meet it.
             place = journal.scratch(f"piece-{number:05d}")
             journal.storage.write(place, pick.plan)
@@ -159,37 +155,32 @@ class SnapshotSource:
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
         """The messages of a chunk, a task for each of its pieces."""
-        plan = journal.opened()
-        chunk = plan["chunks"][number]
-        up_to = int(plan["streams"][chunk["stream"]]["sequence"])
-        layout = Layout(
-            tuple(SubjectPartition(*partition) for partition in plan["partitions"]),
-            plan["partition_subject"],
-        )
         tasks = [
-            self._task(journal.storage, chunk["stream"], up_to, layout, piece)
-            for piece in chunk["pieces"]
+            self._task(journal, journal.plan["chunks"][number]["stream"], piece)
+            for piece in journal.plan["chunks"][number]["pieces"]
         ]
         task_rows = TaskRows.of(self._parsed, self._parsed.drop_markers)
         return _planned(spark, tasks, task_rows, self._schema)
 
-    def _task(
-        self, storage: Storage, stream: str, up_to: int, layout: Layout, piece: dict[str, Any]
-    ) -> ReadTask:
+    def _task(self, journal: Journal, stream: str, piece: dict[str, Any]) -> ReadTask:
         """A piece of the plan as the package's own task."""
+        parsed, plan, storage = self._parsed, journal.plan, journal.storage
         packed = storage.read(piece["path"])
         if packed is None:
             raise BackfillError(
                 f"{storage.path(piece['path'])} is gone; has another run of this backfill ended?"
             )
-        parsed = self._parsed
+        of = tuple(SubjectPartition(*partition) for partition in plan["partitions"])
         work = PickRead(
             stream=stream,
+            filter=None,
+            start=0,
+            end=int(plan["streams"][stream]["sequence"]),
+            expected=None,
             plan=packed,
-            up_to=up_to,
             include_headers=piece["headers"] or parsed.drop_markers,
             fail_on_data_loss=parsed.fail_on_data_loss,
-            layout=layout,
+            layout=Layout(of, plan["partition_subject"]),
             partition=piece["partition"],
             on_invalid_subject=parsed.on_invalid_subject,
         )

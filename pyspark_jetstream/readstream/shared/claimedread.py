@@ -119,12 +119,8 @@ class ClaimedRead(DirectRead):
 
 def _batches(client: Client, read: ClaimedRead, sequences: pa.Array) -> Iterator[pa.RecordBatch]:
     """The rows claimed; what covers them, messages of others among them, is read along."""
-    builder = RowBuilder(
-        read.stream, read.include_headers, read.on_invalid_subject, sequences, read.partition
-    )
-    by_server = read.filter is not None and planning.filter_on_server(
-        read.filter, len(sequences), read.end - read.start
-    )
+    builder = RowBuilder.of(read, only=sequences)
+    by_server = planning.filter_on_server(read.filter, len(sequences), read.end - read.start)
     filter_, gap = (read.filter, _FILTERED_GAP) if by_server else (None, _GAP)
     for first, last in runs(read.claims, gap):
         # They are counted over all of them, above.
