@@ -114,19 +114,21 @@ class Bucket:
             "num_replicas": replicas,
         }
 
-    def last(self, *keys: str) -> list[StoredMessage | None]:
+    def last(self, *keys: str) -> list[StoredMessage]:
         """
-        The record of each key; one without data was deleted.
+        The record of each key. One without data was deleted, or never was, which has sequence 0.
 
         Raises:
             RecordError: One was stored by somebody else.
         """
-        messages = self.js.last_messages(self.stream, [f"{self.prefix}{key}" for key in keys])
+        subjects = [f"{self.prefix}{key}" for key in keys]
+        messages = self.js.last_messages(self.stream, subjects)
         for key, message in zip(keys, messages, strict=True):
             fault = _fault(message) if message is not None else None
             if message is not None and fault is not None:
                 raise RecordError(self.name, key, f"sequence {message.sequence}: {fault}")
-        return messages
+        pairs = zip(subjects, messages, strict=True)
+        return [message or StoredMessage(0, subject, [], b"") for subject, message in pairs]
 
     def replace(self, key: str, data: bytes, sequence: int) -> int | None:
         """
@@ -147,7 +149,7 @@ class Bucket:
                 raise
             # Stored, but its PubAck was lost and the request made again?
             (last,) = self.last(key)
-            return last.sequence if last is not None and last.data == data else None
+            return last.sequence if last.data == data else None
 
 
 def _fault(message: StoredMessage) -> str | None:

@@ -19,10 +19,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, product
 from typing import Any, Final, Literal, NamedTuple
 
-from ..foreign import read_json
+from ..foreign import Reader, each, flag, number, read_json, record, text
 from ..outbox.priority import Priority
 from ..outbox.throttling.throttle import PausedBy
 from ..outbox.throttling.throttleprotocol import Reason
@@ -442,20 +443,18 @@ class MetricsSnapshot:
         }
 
     @staticmethod
-    def of_json(said: object) -> MetricsSnapshot:
+    def of_json(said: Any) -> MetricsSnapshot:
         """
         What `as_json` made; metrics that are not known here are left out.
 
         Raises:
             ValueError: It is something else.
         """
-        if not isinstance(said, dict):
-            raise ValueError(f"expected metrics, got {said!r:.60}")
+        known = {name: pairs for name, pairs in record({})(said).items() if name in EXPORTED}
         return MetricsSnapshot.of(
-            (name, *_series_of(EXPORTED[name], pair))
-            for name, pairs in said.items()
-            if name in EXPORTED
-            for pair in _list(pairs)
+            (name, tuple(labels), values)
+            for name, pairs in known.items()
+            for labels, values in each(partial(_series_of, EXPORTED[name]))(pairs)
         )
 
 
@@ -516,22 +515,14 @@ def _quantile(metric: Metric, series: Sequence[int], share: float) -> float:
     return (*metric.buckets, math.inf)[bisect_left(counts, share * counts[-1])]
 
 
-def _series_of(metric: Metric, said: object) -> tuple[Labels, tuple[int, ...]]:
+def _series_of(metric: Metric, said: Any) -> list[Any]:
+    """Reads labels and values of a series."""
     match said:
-        case [[*labels], [*values]]:
-            texts = tuple(label for label in labels if isinstance(label, str))
-            counts = tuple(value for value in values if type(value) is int and 0 <= value < _MAX)
-            "".join(texts).encode()  # half a surrogate pair is a ValueError
-            if len(texts) == len(labels) == len(metric.labels):
-                if len(counts) == len(values) == metric.width:
-                    return texts, counts
-    raise ValueError(f"{metric.name}: expected labels and values, got {said!r:.60}")
-
-
-def _list(said: object) -> list[object]:
-    if not isinstance(said, list):
-        raise ValueError(f"expected a list, got {said!r:.60}")
-    return said
+        case [labels, values]:
+            each(text)(labels), each(number(0, _MAX - 1))(values)
+            if len(labels) == len(metric.labels) and len(values) == metric.width:
+                return [labels, values]
+    raise ValueError(f": expected labels and values, got {said!r:.60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,28 +565,34 @@ class Report:
             ValueError: It is something else.
         """
         try:
-            said = read_json(data)
-        except ValueError:
-            raise ValueError(f"expected JSON, got {data[:60]!r}") from None
-        if not isinstance(said, dict) or said.get("type") != _TYPE:
-            raise ValueError(f"expected a report of metrics, got {data[:60]!r}")
-        if len(str(said.get("run"))) > _MAX_RUN:
-            raise ValueError(f"run: expected {_MAX_RUN} characters at most")
-        said.setdefault("query_name", "")
-        return Report(
-            _typed(said, "producer_id", int),
-            _typed(said, "run", str),
-            _typed(said, "query_id", str),
-            _typed(said, "batch_id", int),
-            _typed(said, "sequence", int),
-            _typed(said, "final", bool),
-            MetricsSnapshot.of_json(said.get("metrics")),
-            _typed(said, "query_name", str),
-        )
+            said = _REPORT(read_json(data))
+        except ValueError as error:
+            raise ValueError(f"expected a report of metrics, got {data[:60]!r}: {error}") from None
+        return Report(*(said[name] for name in _SAID), said.get("query_name", ""))
 
 
-def _typed(said: dict[str, Any], name: str, kind: type) -> Any:
-    value = said.get(name)
-    if type(value) is not kind or (type(value) is int and not -_MAX < value < _MAX):
-        raise ValueError(f"{name}: expected {kind.__name__}, got {value!r:.60}")
-    return value
+def _type(said: Any) -> str:
+    if said != _TYPE:
+        raise ValueError(f" is not {_TYPE}")
+    return _TYPE
+
+
+def _run(said: Any) -> str:
+    if len(text(said)) > _MAX_RUN:
+        raise ValueError(f" has more than {_MAX_RUN} characters")
+    return str(said)
+
+
+_WHOLE: Final = number(1 - _MAX, _MAX - 1)
+_SAID: Final[dict[str, Reader]] = {
+    "producer_id": _WHOLE,
+    "run": _run,
+    "query_id": text,
+    "batch_id": _WHOLE,
+    "sequence": _WHOLE,
+    "final": flag,
+    "metrics": MetricsSnapshot.of_json,
+}
+"""Members of a report, in the order of its fields."""
+
+_REPORT: Final = record({"type": _type, **_SAID}, {"query_name": text})

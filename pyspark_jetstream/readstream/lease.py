@@ -259,8 +259,7 @@ class Lease:
         key = waits_key(self._key, self._notice.owner.query)
         try:
             (before,) = self._bucket.last(key)
-            sequence = before.sequence if before is not None else 0
-            self._bucket.replace(key, self._notice.to_bytes(), sequence)
+            self._bucket.replace(key, self._notice.to_bytes(), before.sequence)
         except JetStreamError as error:
             logger.info("standby: operators are not told that this query waits: %s", error)
             if isinstance(error, PermissionsError):
@@ -308,10 +307,8 @@ class Lease:
             raise QueryFencedError(self._consumer, self._view.fenced)
 
 
-def _record_of(message: StoredMessage | None) -> tuple[LeaseRecord | None, int]:
-    """The record that a message holds, None where it was deleted; and its sequence."""
-    if message is None:
-        return None, 0
+def _record_of(message: StoredMessage) -> tuple[LeaseRecord | None, int]:
+    """The record that a message holds, None where there is none; and its sequence."""
     return LeaseRecord.from_bytes(message.data) if message.data else None, message.sequence
 
 

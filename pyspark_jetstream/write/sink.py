@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
     from ..client.options import ConnectionOptions
     from .exactlyonce.ids import Ids
-    from .exactlyonce.ledger import Ledger
 
 logger = get_logger(__name__)
 
@@ -136,11 +134,12 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Checks the counts, and the streams, in which the rows are already."""
         self._log_for()
-        total = _sum(messages, self.options)
-        _check_targets(self.options, messages)
+        tasks = _checked(messages, self.options)
+        total = _sum(tasks)
+        _check_targets(self.options, tasks)
         if total is not None:
-            _log(f"write={self.write_id}", messages, total)
-        _warn(messages, once=False)
+            _log(f"write={self.write_id}", tasks, total)
+        _warn(tasks, once=False)
         self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -149,7 +148,7 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         logger.warning(
             "write=%s was aborted by Spark, whose error says why. %d rows of it stay in their"
             " streams. If the write is run again, they are stored twice",
-            self.write_id, _stored_rows(messages),
+            self.write_id, _stored_rows(_reported(messages)),
         )  # fmt: skip
         self._forget()
 
@@ -161,8 +160,10 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
         """Drops the tasks' records; the rows are stored, so that they stay is no failure."""
         try:
             if self.options.ledger:
-                with _ledger(self.options) as ledger:
-                    ledger.forget(self.write_id, 0)
+                from .exactlyonce.ledger import Ledger
+
+                with borrow(self.options.connection) as client:
+                    Ledger(JetStream(client)).forget(self.write_id, 0)
         except JetStreamError as error:
             logger.warning(
                 "write=%s: all rows are stored, and its records stay in the ledger until somebody"
@@ -193,19 +194,25 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Checks the counts and the streams, and marks the batch as written."""
-        query = _query_of(messages)
-        self._log_for(query, batchId)
-        total = _sum(messages, self.options)
-        targets = _check_targets(self.options, messages)
+        self._log_for(_reported(messages), batchId)
+        tasks = _checked(messages, self.options)
+        total = _sum(tasks)
+        targets = _check_targets(self.options, tasks)
         if total is None:
             logger.info("batch=%d was written before a restart, as the ledger says", batchId)
         else:
-            _log(f"batch={batchId}", messages, total)
-        _warn(messages, once=True)
-        self._warn_of_circle(messages, batchId)
-        if not self.options.ledger or query is None:
+            _log(f"batch={batchId}", tasks, total)
+        if not tasks:
             return
-        with _ledger(self.options) as ledger:
+        _warn(tasks, once=True)
+        self._warn_of_circle(tasks, batchId)
+        if not self.options.ledger:
+            return
+        from .exactlyonce.ledger import Ledger
+
+        query = tasks[0].write_id
+        with borrow(self.options.connection) as client:
+            ledger = Ledger(JetStream(client))
             if total is None:
                 ledger.forget(query, batchId)
             else:
@@ -219,10 +226,9 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         if self.options.rules.park_stream is not None:
             self._drain(query)
 
-    def _warn_of_circle(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+    def _warn_of_circle(self, tasks: list[Published], batch: int) -> None:
         """Says once in a run of the query that it reads rows that it writes."""
-        tasks = [message for message in messages if isinstance(message, Published)]
-        key = (tasks[0].write_id, tasks[0].run, "") if tasks else ("", "", "")
+        key = (tasks[0].write_id, tasks[0].run, "")
         if not self._checkpoint or key in _WARNED:
             return
         from .circles import circle, read_by
@@ -271,42 +277,50 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""
-        self._log_for(_query_of(messages), batchId)
+        tasks = _reported(messages)
+        self._log_for(tasks, batchId)
         logger.warning(
             "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
             " their streams. It runs again, with the same ids, when the query is started again",
-            batchId, _stored_rows(messages),
+            batchId, _stored_rows(tasks),
         )  # fmt: skip
 
-    def _log_for(self, query: str | None, batch: int) -> None:
-        name = self.options.metrics.query_name
-        log_for(self.options.connection.log_level, name or query, batch)
+    def _log_for(self, tasks: list[Published], batch: int) -> None:
+        name = self.options.metrics.query_name or (tasks[0].write_id if tasks else None)
+        log_for(self.options.connection.log_level, name, batch)
 
 
-def _sum(messages: list[WriterCommitMessage | None], options: SinkOptions) -> Written | None:
+def _reported(messages: list[WriterCommitMessage | None]) -> list[Published]:
+    """The reports of those tasks that have one."""
+    return [message for message in messages if isinstance(message, Published)]
+
+
+def _checked(messages: list[WriterCommitMessage | None], options: SinkOptions) -> list[Published]:
     """
-    All tasks together; None when the ledger had the batch already.
+    The reports of all tasks.
 
     Raises:
-        CommitError: A task's message is missing.
+        CommitError: A task has none, or it is not known where all of its rows are.
     """
-    total = Written(0, 0, 0, 0, 0, 0)
-    before = False
-    for partition, message in enumerate(messages):
-        if not isinstance(message, Published):
-            raise CommitError(
-                options.rows.subject or "*",
-                f"task {partition} of {len(messages)} reports nothing: Spark never ran it. With"
-                " Trigger.Continuous Spark drops every row of a Python sink; use another trigger",
-            )
-        if message.written is None:
-            before = True
-        else:
-            total = Written(*map(sum, zip(total, message.written, strict=True)))
-    if not total.adds_up:
-        subject = options.rows.subject or "*"
-        raise CommitError(subject, f"the rows do not add up, report this: {total}")
-    return None if before else total
+    subject, tasks = options.rows.subject or "*", _reported(messages)
+    if len(tasks) < len(messages):
+        raise CommitError(
+            subject,
+            f"{len(messages) - len(tasks)} of {len(messages)} tasks report nothing: Spark never ran"
+            " them. With Trigger.Continuous Spark drops every row of a Python sink; use another"
+            " trigger",
+        )
+    for task in tasks:
+        if task.written is not None and not task.written.adds_up:
+            raise CommitError(subject, f"the rows do not add up, report this: {task.written}")
+    return tasks
+
+
+def _sum(tasks: list[Published]) -> Written | None:
+    """All tasks together; None when the ledger had the batch already."""
+    counts = [task.written for task in tasks if task.written is not None]
+    total = Written(*map(sum, zip(Written(0, 0, 0, 0, 0, 0), *counts, strict=True)))
+    return total if len(counts) == len(tasks) else None
 
 
 def _write(
@@ -370,41 +384,34 @@ def _get_ready(connection: ConnectionOptions) -> None:
         logger.info("a worker has no connection yet: %s", error)
 
 
-def _check_targets(
-    options: SinkOptions, messages: list[WriterCommitMessage | None]
-) -> list[FoundStream]:
+def _check_targets(options: SinkOptions, tasks: list[Published]) -> list[FoundStream]:
     """
     The target streams as they are now.
 
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
     """
-    seen = [
-        one for message in messages if isinstance(message, Published) for one in message.streams
-    ]
+    seen = [stream for task in tasks for stream in task.streams]
     if not seen:
         return []
-    rows = sum(message.sequenced for message in messages if isinstance(message, Published))
+    rows = sum(task.sequenced for task in tasks)
     with borrow(options.connection) as client:
         return check_targets(JetStream(client), seen, rows)
 
 
-def _log(where: str, messages: list[WriterCommitMessage | None], total: Written) -> None:
+def _log(where: str, tasks: list[Published], total: Written) -> None:
     counts = " ".join(f"{name}={value}" for name, value in total._asdict().items())
-    metrics = MetricsSnapshot.merged(
-        message.metrics.ended() for message in messages if isinstance(message, Published)
-    )
-    logger.info("written %s tasks=%d %s: %s", where, len(messages), counts, metrics.summary())
+    metrics = MetricsSnapshot.merged(task.metrics.ended() for task in tasks)
+    logger.info("written %s tasks=%d %s: %s", where, len(tasks), counts, metrics.summary())
 
 
-def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
+def _warn(tasks: list[Published], once: bool) -> None:
     """
     Says of each header that rows had and that did not go out what became of it.
 
     Args:
         once: whether it has been enough to say it once in a run of the query.
     """
-    tasks = [message for message in messages if isinstance(message, Published)]
     total: Counter[str] = Counter()
     for task in tasks:
         total.update(task.left_out)
@@ -417,14 +424,6 @@ def _warn(messages: list[WriterCommitMessage | None], once: bool) -> None:
             "write=%s: the header %s of %d rows was not sent: %s",
             tasks[0].write_id, name, rows, left_out_because(name),
         )  # fmt: skip
-
-
-@contextmanager
-def _ledger(options: SinkOptions) -> Iterator[Ledger]:
-    from .exactlyonce.ledger import Ledger
-
-    with borrow(options.connection) as client:
-        yield Ledger(JetStream(client))
 
 
 def _query_and_batch() -> tuple[str, int]:
@@ -442,11 +441,5 @@ def _query_and_batch() -> tuple[str, int]:
     return query, int(batch)
 
 
-def _query_of(messages: list[WriterCommitMessage | None]) -> str | None:
-    """The query's id, as its tasks say; None where none does."""
-    return next((each.write_id for each in messages if isinstance(each, Published)), None)
-
-
-def _stored_rows(messages: list[WriterCommitMessage | None]) -> int:
-    written = [message.written for message in messages if isinstance(message, Published)]
-    return sum(task.acked for task in written if task is not None)
+def _stored_rows(tasks: list[Published]) -> int:
+    return sum(task.written.acked for task in tasks if task.written is not None)

@@ -74,7 +74,7 @@ class Alive:
         (before,) = bucket.last(self.key)
         self._count += 1
         data = f"{self._count} {time.time_ns()}".encode()  # no two are the same bytes
-        bucket.replace(self.key, data, before.sequence if before is not None else 0)
+        bucket.replace(self.key, data, before.sequence)
         self._next = time.monotonic() + self._every_s
 
 
@@ -245,8 +245,7 @@ class OpenBatches:
         keys = [self.alive.key.rpartition(".")[0] + f".{name}" for name in names]
         away = []
         for name, message in zip(names, self._bucket.last(*keys), strict=True):
-            there = message is not None and message.data
-            silent_s = now - parse_time(message.time).timestamp() if message and there else None
+            silent_s = now - parse_time(message.time).timestamp() if message.data else None
             if silent_s is None or silent_s > self._abandon_s:
                 away.append(name)
                 logger.warning(
@@ -262,15 +261,15 @@ class OpenBatches:
         """Reads the record; one that somebody deleted is what this query knows of it."""
         (message,) = self._bucket.last(self._key)
         self._looked_at = time.monotonic()
-        before, self._sequence = self._sequence, message.sequence if message is not None else 0
-        if message is not None and message.data and message.sequence >= before:
+        before, self._sequence = self._sequence, message.sequence
+        if message.data and message.sequence >= before:
             self._fence = Fence.from_bytes(message.data)
         elif self._fence.open:
             logger.warning(
                 "consumer=%s: the record of open batches was %s (bucket=%s). This query writes it"
                 " again with its own batches. If messages that another query has planned are dealt"
                 " to this one, they are read twice", self._key,
-                "taken back to an older one" if message and message.data else "deleted", BUCKET,
+                "taken back to an older one" if message.data else "deleted", BUCKET,
             )  # fmt: skip
 
     def _change(self, change: Callable[[Fence], Fence]) -> None:

@@ -42,7 +42,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from ...client.info import StoredMessage, StreamInfo, parse_time
 from ...client.jetstream import JetStream
@@ -83,6 +83,9 @@ STREAM: Final = f"KV_{BUCKET}"
 _PREFIX: Final = f"$KV.{BUCKET}."
 
 _MAX_TAKEOVERS: Final = 20
+
+_NOTHING: Final = StoredMessage(0, "", [], b"")
+"""A record that was not asked for."""
 
 _UNAVAILABLE: Final = 503
 """The code of an error of JetStream itself: it is off, or nobody answers under this prefix."""
@@ -138,14 +141,14 @@ class Ledger:
         """
         keys = [f"{name.write}.committed", str(name)]
         keys += [secrets_key(name.write)] * secrets + [mapping_key(name)] * mapping
-        found = dict(zip(keys, self._last(*keys), strict=True))
+        found = dict(zip(keys, self._bucket.last(*keys), strict=True))
         committed, last = (found[key] for key in keys[:2])
         return LedgerLook(
             committed_of(committed),
             last,
-            any(each is not None and not each.data for each in (committed, last)),
-            found.get(secrets_key(name.write)),
-            found.get(mapping_key(name)),
+            any(each.sequence and not each.data for each in (committed, last)),
+            found.get(secrets_key(name.write), _NOTHING),
+            found.get(mapping_key(name), _NOTHING),
             time.monotonic(),
         )
 
@@ -164,21 +167,19 @@ class Ledger:
             prefix = self._secrets(name, look.secrets).prefix(name.write, name.batch)
         return f"{prefix or ids.prefix}-{name.task}"
 
-    def _secrets(self, name: TaskName, message: StoredMessage | None) -> Secrets:
+    def _secrets(self, name: TaskName, message: StoredMessage) -> Secrets:
         """Those of the query; the first task that finds none makes them."""
         for _ in range(_MAX_TAKEOVERS):
-            if message is not None and message.data:
+            if message.data:
                 return secrets_of(message)
             made = Secrets().renewed(name.batch, os.urandom(SECRET_BYTES))
             if self._put_secrets(name.write, made, message):
                 return made
-            (message,) = self._last(secrets_key(name.write))
+            (message,) = self._bucket.last(secrets_key(name.write))
         raise LedgerError(name.write, "others keep changing the secrets of its ids")
 
-    def _put_secrets(self, write: str, secrets: Secrets, last: StoredMessage | None) -> bool:
-        data = json.dumps(secrets.content()).encode()
-        place = last.sequence if last is not None else 0
-        return self._bucket.replace(secrets_key(write), data, place) is not None
+    def _put_secrets(self, write: str, secrets: Secrets, last: StoredMessage) -> bool:
+        return self._replace(secrets_key(write), secrets.content(), last) is not None
 
     def agree(self, name: TaskName, note: bytes, look: LedgerLook) -> bytes:
         """
@@ -199,12 +200,11 @@ class Ledger:
             )
         for _ in range(_MAX_TAKEOVERS):
             noted = look.mapping
-            if noted is not None and noted.data:
+            if noted.data:
                 return noted.data
             if look.committed.batch >= name.batch:
                 return note  # `begin` says what that means
-            place = noted.sequence if noted is not None else 0
-            if self._bucket.replace(mapping_key(name), note, place) is not None:
+            if self._bucket.replace(mapping_key(name), note, noted.sequence) is not None:
                 return note
             look = self.look(name, mapping=True)
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
@@ -271,7 +271,7 @@ class Ledger:
             record = TaskRecord(
                 name,
                 os.urandom(6).hex(),
-                last.sequence if last is not None else 0,
+                last.sequence,
                 self._with_targets(before, targets, since),
                 again=begun is not None or committed.rewound,
                 mapping=mapping,
@@ -371,8 +371,8 @@ class Ledger:
         Raises:
             WriterFencedError: Another attempt has taken the record over since.
         """
-        (last,) = self._last(str(record.name))
-        if last is None or last.sequence != record.sequence:
+        (last,) = self._bucket.last(str(record.name))
+        if last.sequence != record.sequence:
             raise self._fenced(record)
 
     def commit(
@@ -399,7 +399,7 @@ class Ledger:
         """
         key = f"{write}.committed"
         targets = list(targets)
-        (last,) = self._last(key)
+        (last,) = self._bucket.last(key)
         committed = committed_of(last)
         done = committed.batch
         if done > batch:
@@ -427,7 +427,7 @@ class Ledger:
                 raise rewound
             self._check_ends(write, committed, targets)
             content = self._fitting(committed.followed_by(batch, targets, parking), counts)
-            if self._bucket.replace(key, content, last.sequence if last is not None else 0) is None:
+            if self._bucket.replace(key, content, last.sequence) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
 
@@ -447,13 +447,12 @@ class Ledger:
         """
         key = f"{write}.parked"
         for _ in range(_MAX_TAKEOVERS):
-            committed, last = self._last(f"{write}.committed", key)
-            holder = content_of(last).get("process", "") if last is not None and last.data else ""
+            committed, last = self._bucket.last(f"{write}.committed", key)
+            holder = content_of(last).get("process", "")
             if process and not is_new and holder != process:
                 return None
             content = {"drain": os.urandom(6).hex(), "process": process or holder}
-            known = last.sequence if last is not None else 0
-            sequence = self._bucket.replace(key, json.dumps(content).encode(), known)
+            sequence = self._replace(key, content, last)
             if sequence is not None:
                 return committed_of(committed).batch, sequence
         raise LedgerError(key, "others keep sending the parked rows of the query")
@@ -463,8 +462,8 @@ class Ledger:
         Raises:
             WriterFencedError: Another drain has begun since.
         """
-        (last,) = self._last(f"{write}.parked")
-        if last is None or last.sequence != sequence:
+        (last,) = self._bucket.last(f"{write}.parked")
+        if last.sequence != sequence:
             raise WriterFencedError("*", f"another drain sends the parked rows of query {write}")
 
     def _check_ends(self, write: str, committed: Committed, targets: Iterable[FoundStream]) -> None:
@@ -504,14 +503,12 @@ class Ledger:
         Raises:
             WriterFencedError: The query runs.
         """
-        key = f"{write}.committed"
-        (last,) = self._last(key)
+        (last,) = self._bucket.last(f"{write}.committed")
         committed = committed_of(last)
         done = max(batch, committed.batch)
-        content = Committed(done, rewound=done < 0, parking=committed.parking).content()
-        known = last.sequence if last is not None else 0
-        if self._bucket.replace(key, json.dumps(content).encode(), known) is None:
-            raise WriterFencedError("*", f"query {write} runs: stop it first")
+        self._put_committed(
+            write, Committed(done, rewound=done < 0, parking=committed.parking), last
+        )
 
     def rewind(self, write: str, batch: int, force: bool = False) -> bool:
         """
@@ -530,10 +527,9 @@ class Ledger:
             ApiError: It cannot be told now how a stream is.
             WriterFencedError: The query runs.
         """
-        key = f"{write}.committed"
-        (last,) = self._last(key)
+        (last,) = self._bucket.last(f"{write}.committed")
         committed = committed_of(last)
-        if last is None or not last.data:
+        if not last.data:
             return False
         if committed.batch < batch - 1:
             raise LedgerError(
@@ -554,9 +550,7 @@ class Ledger:
             for info in there:
                 _check_forgotten(write, info)
         self._renew(write, batch + 1)
-        content = committed.rewound_to(batch, map(FoundStream.of, there))
-        if self._bucket.replace(key, json.dumps(content.content()).encode(), last.sequence) is None:
-            raise WriterFencedError("*", f"query {write} runs: stop it first")
+        self._put_committed(write, committed.rewound_to(batch, map(FoundStream.of, there)), last)
         begun = self._js.subject_counts(STREAM, [f"{_PREFIX}{write}.*.*"])[1]
         batches = {name.split(".")[-2] for name in begun}
         for number in {int(name) for name in batches if _TASK.fullmatch(name)}:
@@ -566,10 +560,14 @@ class Ledger:
 
     def _renew(self, write: str, batch: int) -> None:
         """Lets the ids of batches from this one on be others than those that were seen."""
-        (last,) = self._last(secrets_key(write))
-        secrets = secrets_of(last) if last is not None and last.data else Secrets()
-        if not self._put_secrets(write, secrets.renewed(batch, os.urandom(SECRET_BYTES)), last):
-            raise WriterFencedError("*", f"query {write} runs: stop it first")
+        (last,) = self._bucket.last(secrets_key(write))
+        renewed = secrets_of(last).renewed(batch, os.urandom(SECRET_BYTES))
+        if not self._put_secrets(write, renewed, last):
+            raise _runs(write)
+
+    def _put_committed(self, write: str, committed: Committed, last: StoredMessage) -> None:
+        if self._replace(f"{write}.committed", committed.content(), last) is None:
+            raise _runs(write)
 
     def forget(self, write: str, batch: int) -> None:
         """Drops the records of the batch."""
@@ -577,15 +575,13 @@ class Ledger:
 
     # ── records ──────────────────────────────────────────────────────────────────────────────
 
-    def _last(self, *keys: str) -> list[StoredMessage | None]:
-        return self._bucket.last(*keys)
+    def _replace(self, key: str, content: Mapping[str, Any], last: StoredMessage) -> int | None:
+        return self._bucket.replace(key, json.dumps(content).encode(), last.sequence)
 
     def _noted(self, subjects: Iterable[str]) -> list[str]:
         """Those with a record; of one that was deleted a marker stays."""
         keys = [subject.removeprefix(_PREFIX) for subject in subjects]
-        return [
-            key for key, last in zip(keys, self._last(*keys), strict=True) if last and last.data
-        ]
+        return [key for key, last in zip(keys, self._bucket.last(*keys), strict=True) if last.data]
 
     def _put(self, record: TaskRecord) -> None:
         streams = record.streams.items()
@@ -609,6 +605,10 @@ class Ledger:
             f"attempt {record.attempt} of task {record.name} is not the latest one in the ledger;"
             " the newer attempt writes its rows",
         )
+
+
+def _runs(write: str) -> WriterFencedError:
+    return WriterFencedError("*", f"query {write} runs: stop it first")
 
 
 def _overtaken(write: str, batch: int) -> WriterFencedError:

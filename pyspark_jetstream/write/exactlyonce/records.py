@@ -97,13 +97,13 @@ class LedgerLook:
     """The ledger's records of a task at one moment."""
 
     committed: Committed
-    last: StoredMessage | None
+    last: StoredMessage
     """The record of the task."""
     forgotten: bool
     """Whether that, or what the query has committed, was deleted."""
-    secrets: StoredMessage | None
+    secrets: StoredMessage
     """Those of its query, if they were asked for."""
-    mapping: StoredMessage | None
+    mapping: StoredMessage
     """The mapping of its batch, likewise."""
     at: float
 
@@ -113,29 +113,27 @@ class LedgerLook:
         return time.monotonic() - self.at < _FRESH_S
 
 
-def committed_of(message: StoredMessage | None) -> Committed:
+def committed_of(message: StoredMessage) -> Committed:
     """The last batch that a query has committed, as its record says."""
-    return Committed() if message is None or not message.data else _read(message, Committed.of)
+    return _read(message, Committed.of) if message.data else Committed()
 
 
-def begun_of(message: StoredMessage | None) -> dict[str, Any] | None:
+def begun_of(message: StoredMessage) -> dict[str, Any] | None:
     """
     What a task's first attempt noted: where streams ended before it, when they were created, by
     which mapping it went, which ids it made, how many messages of a subject they kept and when it
     began (all five not in old records); None without a record.
     """
-    return None if message is None or not message.data else _read(message, _BEGUN)
+    return _read(message, _BEGUN) if message.data else None
 
 
 def secrets_of(message: StoredMessage) -> Secrets:
-    secrets: Secrets = _read(message, Secrets.of)
-    return secrets
+    return _read(message, Secrets.of) if message.data else Secrets()
 
 
 def content_of(message: StoredMessage) -> dict[str, Any]:
-    """A record's fields."""
-    content: dict[str, Any] = _read(message, dict)
-    return content
+    """A record's fields; none where there is no record."""
+    return _read(message, dict) if message.data else {}
 
 
 def secrets_key(write: str) -> str:
