@@ -64,7 +64,7 @@ def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
     """The error of the first of these rows, whose made id its stream knew though it was new."""
     id = rows.ids[0].as_py().decode() if rows.ids is not None else ""
     subject, row = rows.distinct[rows.codes[0]], rows.rows[0].as_py()
-    return DuplicateIdError(subject, row, id, target.name, target.duplicate_window_s)
+    return DuplicateIdError(subject, f"row {row}", 0, id, target.name, target.duplicate_window_s)
 
 
 class Streams:
