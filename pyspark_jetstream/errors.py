@@ -59,8 +59,11 @@ from typing import Any, ClassVar, Final, dataclass_transform
 
 from .sanitize import sanitized
 
-_OFF: Final = (10039, 10076)
-"""err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr."""
+OFF: Final = frozenset({10039, 10076})
+"""
+err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr: the JetStream of the account, or of the
+server, is off, or not up yet.
+"""
 
 _EXPECTED: Final = (
     "drop the row's Nats-Expected-… header, which asks for that (map_filter); of a bucket's key it"
@@ -260,7 +263,7 @@ class ApiError(JetStreamError):
     @property
     def is_off(self) -> bool:
         """Whether JetStream is, of this account or this server."""
-        return self.err_code in _OFF
+        return self.err_code in OFF
 
     def _line(self) -> str:
         return (

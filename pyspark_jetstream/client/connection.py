@@ -49,6 +49,8 @@ _LATE_BYTES: Final = 4 << 20
 _ATTEMPT_S: Final = 3.0
 """Time-out of a request's first attempt; each later attempt has twice the time."""
 
+_NO_ANSWER: Final = "is JetStream up, and may this user publish there?"
+
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
 _RECENT_S: Final = 1.0
@@ -310,7 +312,7 @@ class Connection:
                 raise
             if frame is None:
                 missing = next(i for i in range(len(requests)) if i not in replies)
-                raise RequestTimeoutError(requests[missing][0], timeout_s)
+                raise RequestTimeoutError(requests[missing][0], timeout_s, _NO_ANSWER)
             if frame.sid != self._reply_sid:
                 continue  # a late frame of a subscription that has ended
             index = indexes.get(frame.subject)
