@@ -262,16 +262,19 @@ class Connection:
 
         PING is answered, INFO noted, -ERR raised.
         """
+        while isinstance(came := self._next(deadline), wire.Control):
+            self.control(came)
+        return came
+
+    def _next(self, deadline: float) -> wire.Frame | wire.Control | None:
+        """What comes next; None when `deadline` came first."""
         while True:
-            received, where = wire.next_frame(self.buffer, self.pos)
-            if received is None:
-                if not self.fill(deadline, where):
-                    return None
-                continue
-            self.pos = where
-            if isinstance(received, wire.Frame):
-                return received
-            self.control(received)
+            came, where = wire.next_frame(self.buffer, self.pos)
+            if came is not None:
+                self.pos = where
+                return came
+            if not self.fill(deadline, where):
+                return None
 
     def request(self, subject: str, data: bytes, timeout_s: float) -> Reply:
         """
@@ -338,15 +341,12 @@ class Connection:
         self._send_ping(timeout_s)
         deadline = time.monotonic() + timeout_s
         while self._trips.under_way:
-            received, where = wire.next_frame(self.buffer, self.pos)
-            if received is None:
-                if not self.fill(deadline, where):
-                    raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
-                continue
-            self.pos = where
-            if isinstance(received, wire.Control):
+            came = self._next(deadline)
+            if came is None:
+                raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
+            if isinstance(came, wire.Control):
                 try:
-                    self.control(received)
+                    self.control(came)
                 except PermissionsError:
                     if not forgiving:
                         raise
