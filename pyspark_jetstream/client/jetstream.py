@@ -65,6 +65,9 @@ DEFAULT_PREFIX: Final = "$JS.API"
 STREAM_NOT_FOUND: Final = 10059
 """err_code of JSStreamNotFoundErr."""
 
+STREAM_NAME_EXISTS: Final = 10058
+"""err_code of JSStreamNameExistErr: the stream is there with another configuration."""
+
 CONSUMER_NOT_FOUND: Final = 10014
 """err_code of JSConsumerNotFoundErr."""
 
