@@ -29,7 +29,7 @@ from . import wire
 from .handshake import shake_hands
 from .inboxes import INBOX, new_inbox
 from .patience import Patience
-from .peer import Presence, RoundTrips, is_early, received, send_all, unsent
+from .peer import Presence, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse
 
@@ -91,7 +91,6 @@ class Connection:
         self.pid = os.getpid()
         self._sock = sock
         self._presence = Presence(time.monotonic())
-        self._trips = RoundTrips()
         self._late = 0  # bytes read after the last deadline
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
@@ -116,7 +115,7 @@ class Connection:
     @property
     def round_trip_s(self) -> float:
         """The shortest time a PING took so far, there and back; 0 while that is not known."""
-        return self._trips.shortest_s
+        return self._presence.shortest_s
 
     @property
     def version(self) -> Version:
@@ -340,7 +339,7 @@ class Connection:
         """
         self._send_ping(timeout_s)
         deadline = time.monotonic() + timeout_s
-        while self._trips.under_way:
+        while self._presence.under_way:
             came = self._next(deadline)
             if came is None:
                 raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
@@ -377,7 +376,7 @@ class Connection:
             self._send_ping(max(silence_s, _LEAST_SEND_S))
 
     def _send_ping(self, timeout_s: float) -> None:
-        self._trips.asked(time.monotonic())
+        self._presence.asked(time.monotonic())
         self.send(wire.PING, timeout_s)
 
     def control(self, control: wire.Control) -> None:
@@ -385,7 +384,7 @@ class Connection:
         if control.verb == b"PING":
             self.send(wire.PONG)
         elif control.verb == b"PONG":
-            self._trips.answered(self._presence.heard)
+            self._presence.answered(self._presence.heard)
         elif control.verb == b"INFO":
             self.info.update(wire.info_of(control.argument))
         elif control.verb == b"-ERR":

@@ -203,7 +203,7 @@ class JetStream:
             state, total = answer["state"], answer.get("total", 0)
             counts = state.get("subjects") or {}
             end = min(offset + (answer.get("limit") or len(counts)), total)
-            pages.append(SubjectPage(state["last_seq"], offset, end, total, counts))
+            pages.append(SubjectPage(state["last_seq"], end, total, counts))
         return pages
 
     def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
