@@ -94,19 +94,11 @@ def _entered(options: ConnectionOptions, peer: Peer) -> tuple[socket.socket, dic
     failures: dict[str, Exception] = {}
     servers = [urlsplit(server) for server in options.servers]
     random.shuffle(servers)
-    met: set[SplitResult] = set()
     means = _means(options)
-    for server in servers * 2:
-        if server in met:
-            continue
-        try:
-            peer.dial(server.hostname, server.port)
-        except OSError as error:
-            failures.setdefault(peer.name, error)
-            continue
-        met.add(server)
+    for server in servers:
         info: dict[str, Any] = {}
         try:
+            peer.dial(server.hostname, server.port)
             _enter(options, means, server, peer, info)
             return peer.open(), info
         except (OSError, _Unentered) as error:
