@@ -260,11 +260,6 @@ class ApiError(JetStreamError):
     err_code: int
     description: str
 
-    @property
-    def is_off(self) -> bool:
-        """Whether JetStream is, of this account or this server."""
-        return self.err_code in OFF
-
     def _line(self) -> str:
         return (
             f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
