@@ -143,21 +143,16 @@ class JetStreamDataSource(DataSource):
         A streaming read, through consumers of its own or shared ones. Never raises: what `schema`
         could not know is said by the reader, when Spark first asks it something.
         """
-        try:
-            return self._stream_reader(schema)
-        except OptionError as error:
-            from .readstream.reader import RefusedReader
-
-            return RefusedReader(error)
-
-    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from .logs import log_for
         from .options import parse_stream
-        from .readstream.reader import StreamReader
+        from .readstream.reader import RefusedReader, StreamReader
 
-        options = parse_stream(dict(self.options))
-        log_for(options.connection.log_level, options.query_name or options.consumer)
-        _check_schema(schema, columns_of(self.options))
+        try:
+            options = parse_stream(dict(self.options))
+            log_for(options.connection.log_level, options.query_name or options.consumer)
+            _check_schema(schema, columns_of(self.options))
+        except OptionError as error:
+            return RefusedReader(error)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

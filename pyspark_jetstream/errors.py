@@ -59,8 +59,11 @@ from typing import Any, ClassVar, Final, dataclass_transform
 
 from .sanitize import sanitized
 
-_OFF: Final = (10039, 10076)
-"""err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr."""
+OFF: Final = frozenset({10039, 10076})
+"""
+err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr: the JetStream of the account, or of the
+server, is off, or not up yet.
+"""
 
 _EXPECTED: Final = (
     "drop the row's Nats-Expected-… header, which asks for that (map_filter); of a bucket's key it"
@@ -257,11 +260,6 @@ class ApiError(JetStreamError):
     err_code: int
     description: str
 
-    @property
-    def is_off(self) -> bool:
-        """Whether JetStream is, of this account or this server."""
-        return self.err_code in _OFF
-
     def _line(self) -> str:
         return (
             f"{self.subject}: {self.description} (code {self.code}, err_code {self.err_code})"
@@ -426,11 +424,8 @@ class SubjectDecodeError(ReadError):
 class TooManySubjectsError(ReadError):
     """More subjects match one multi-subject get than the server allows (413)."""
 
-    def __init__(self, stream: str, subjects: tuple[str, ...], maximum: int) -> None:
-        super().__init__(stream, 0, "")
-        self.args = (stream, subjects, maximum)
-        self.subjects = subjects
-        self.maximum = maximum
+    subjects: tuple[str, ...]
+    maximum: int
 
     def _line(self) -> str:
         return (
@@ -447,10 +442,7 @@ class DataLossError(ReadError):
 class SnapshotLossError(DataLossError):
     """Messages that belong to a snapshot of `subjects` are gone (`failOnDataLoss=true`)."""
 
-    def __init__(self, stream: str, subjects: tuple[str, ...], detail: str) -> None:
-        super().__init__(stream, 0, detail)
-        self.args = (stream, subjects, detail)
-        self.subjects = subjects
+    subjects: tuple[str, ...]
 
     def _line(self) -> str:
         some = ", ".join(f"'{subject}'" for subject in self.subjects[:10])
@@ -467,7 +459,7 @@ class PublishError(JetStreamError):
 
     def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""
-        return f"publish to '{self.subject}': {self.detail}{code}"
+        return f"publish to '{self.subject}': {self.detail}{code}{_remedy(self.err_code)}"
 
 
 class RowError(PublishError, ValueError):
@@ -477,17 +469,11 @@ class RowError(PublishError, ValueError):
 class PublishRejectedError(PublishError):
     """The server refused the message for good."""
 
-    def _line(self) -> str:
-        return f"{super()._line()}{_remedy(self.err_code)}"
-
 
 class PublishTimeoutError(PublishError, TimeoutError):
     """No PubAck within `publishTimeout`, retries included."""
 
     retryable = True
-
-    def _line(self) -> str:
-        return f"{super()._line()}{_remedy(self.err_code)}"
 
 
 class ProducerThrottledError(PublishError):
@@ -495,22 +481,12 @@ class ProducerThrottledError(PublishError):
 
     retryable = True
 
-    def __init__(
-        self,
-        subject: str,
-        reason: str,
-        subject_filter: str,
-        throttled_for: float,
-        request_id: int = 0,
-        detail: str = "",
-        err_code: int = 0,
-    ) -> None:
-        super().__init__(subject, detail, err_code)
-        self.args = (subject, reason, subject_filter, throttled_for, request_id, detail, err_code)
-        self.reason = reason
-        self.subject_filter = subject_filter
-        self.throttled_for = throttled_for
-        self.request_id = request_id
+    reason: str = ""
+    subject_filter: str = ""
+    throttled_for: float = 0.0
+    """Seconds."""
+    request_id: int = 0
+    """Of the operator's command; 0 where none paused it."""
 
     def _line(self) -> str:
         request = f", request {self.request_id}" if self.request_id else ""
@@ -526,10 +502,7 @@ class ProducerThrottledError(PublishError):
 
     def because(self, detail: str, err_code: int) -> ProducerThrottledError:
         """The same, with what the server said."""
-        return ProducerThrottledError(
-            self.subject, self.reason, self.subject_filter, self.throttled_for, self.request_id,
-            detail, err_code,
-        )  # fmt: skip
+        return ProducerThrottledError(self.subject, detail, err_code, *self.args[3:])
 
 
 class QueueTimeoutError(PublishError, TimeoutError):
@@ -541,17 +514,13 @@ class QueueTimeoutError(PublishError, TimeoutError):
 class DuplicateIdError(PublishError):
     """A stream has a message with the id that was made for a row, which is not stored therefore."""
 
-    def __init__(self, subject: str, row: int, id: str, stream: str, window_s: float) -> None:
-        super().__init__(subject, f"row {row}")
-        self.args = (subject, row, id, stream, window_s)
-        self.row = row
-        self.id = id
-        self.stream = stream
-        self.window_s = window_s
+    id: str = ""
+    stream: str = ""
+    window_s: float = 0.0
 
     def _line(self) -> str:
         return (
-            f"publish to '{self.subject}': row {self.row} is not stored: stream '{self.stream}' has"
+            f"publish to '{self.subject}': {self.detail} is not stored: stream '{self.stream}' has"
             f" a message with the id '{self.id}', which was made for this row and sent once."
             " Somebody has stored a message with an id that is ours (look for it there: whoever may"
             " read SPARK_LEDGER knows the ids of rows to come); or the checkpoint was set back by"
@@ -574,16 +543,12 @@ class LedgerError(PublishError):
 class TakenBackError(LedgerError):
     """A target stream, or the ledger, holds less than was committed: the server lost the rest."""
 
-    def __init__(self, query: str, batch: int, detail: str) -> None:
-        super().__init__(query, detail)
-        self.args = (query, batch, detail)
-        self.query = query
-        self.batch = batch
-        """From which one to write again."""
+    batch: int = 0
+    """From which one to write again."""
 
     def _line(self) -> str:
         return (
-            f"exactlyOnce, {self.query}: {self.detail}. To write again from batch {self.batch} on,"
+            f"{super()._line()}. To write again from batch {self.batch} on,"
             " stop the query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation>"
             f" --batch {self.batch}`; to go on with what is there, the same with --accept instead"
             " of --batch"
@@ -597,13 +562,8 @@ class CommitError(PublishError):
 class TargetChangedError(CommitError):
     """A stream was made anew, purged or turned to `interest` under a write: rows are gone."""
 
-    def __init__(self, stream: str, detail: str) -> None:
-        super().__init__(stream, detail)
-        self.args = (stream, detail)
-        self.stream = stream
-
     def _line(self) -> str:
         return (
-            f"stream '{self.stream}': {self.detail}. Every row had its PubAck; write them again,"
+            f"stream '{self.subject}': {self.detail}. Every row had its PubAck; write them again,"
             " and keep others from changing a stream that is written to"
         )

@@ -161,25 +161,10 @@ def _meant(key: str, known: Mapping[str, Option], kind: Kind) -> Option:
     said = said_of(key, kind)
     if option is None:
         near = said or _near(key.lower(), known, kind)
-        raise OptionError(_capitals(key, near), f"unknown option; {near}")
+        raise OptionError(key, f"unknown option; {near}")
     places = " and ".join(sorted(_WHERE[k] for k in option.kinds))
     hint = f"; {said}" if said else ""
     raise OptionError(option.name, f"applies to {places}, not to {_WHERE[kind]}{hint}")
-
-
-def _capitals(key: str, text: str) -> str:
-    """
-    The name with the capitals that its user wrote, most likely: those of the option that the text
-    quotes, as far as they are spelled alike. Spark makes all letters of names small.
-    """
-    import difflib  # as above
-
-    quoted = text.partition("'")[2].partition("'")[0]
-    matched = difflib.SequenceMatcher(None, key, quoted.lower()).get_matching_blocks()
-    letters = list(key)
-    for ours, theirs, size in matched if key.islower() else ():
-        letters[ours : ours + size] = quoted[theirs : theirs + size]
-    return "".join(letters)
 
 
 def _read(option: Option, text: str | None) -> Any:

@@ -10,7 +10,6 @@ the same name. None is one of ours: an option that has the same name here stays 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 _READS: Final = "stream range"
@@ -153,14 +152,12 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _table() -> Iterator[tuple[tuple[str, str], str]]:
-    for kinds, names, said in _HERE:
-        for kind in kinds.split():
-            for name in names.split():
-                yield (kind, _plain(name)), said
-
-
-_SAID: Final = dict(_table())
+_SAID: Final = {
+    (kind, _plain(name)): said
+    for kinds, names, said in _HERE
+    for kind in kinds.split()
+    for name in names.split()
+}
 
 
 def said_of(name: str, kind: str) -> str | None:

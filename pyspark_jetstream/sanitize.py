@@ -17,8 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 _MASK: Final = "***"
 
@@ -88,36 +87,19 @@ def sanitized(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-class _Argument:
-    """An argument of a record, sanitized when it is formatted."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __str__(self) -> str:
-        return sanitized(str(self._value))
-
-    def __repr__(self) -> str:
-        return sanitized(repr(self._value))
-
-
 class _Sanitizing(logging.Filter):
     """Takes no record out; what it says has passed the border."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        arguments = record.args
-        if isinstance(arguments, Mapping):
-            record.args = {name: _argument(value) for name, value in arguments.items()}
-        elif arguments:
-            record.args = tuple(map(_argument, arguments))
+        try:
+            text = record.getMessage()
+        except Exception:  # a line of the log ends no query
+            text = f"{record.msg} {record.args}"
+        record.msg, record.args = sanitized(text), ()
         if record.exc_info and record.exc_info[1] is not None:
             trace = logging.Formatter().formatException(record.exc_info)
             record.exc_text = "\n".join(map(sanitized, trace.split("\n")))
         return True
-
-
-def _argument(value: Any) -> Any:
-    return value if isinstance(value, int | float | _Argument) else _Argument(value)
 
 
 _FILTER: Final = _Sanitizing()

@@ -29,7 +29,7 @@ from . import wire
 from .handshake import shake_hands
 from .inboxes import INBOX, new_inbox
 from .patience import Patience
-from .peer import Presence, RoundTrips, is_early, received, send_all, unsent
+from .peer import Presence, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse
 
@@ -48,6 +48,8 @@ _LATE_BYTES: Final = 4 << 20
 
 _ATTEMPT_S: Final = 3.0
 """Time-out of a request's first attempt; each later attempt has twice the time."""
+
+_NO_ANSWER: Final = "is JetStream up, and may this user publish there?"
 
 _LONGEST_WAIT_S: Final = 3600.0
 _LEAST_SEND_S: Final = 1.0
@@ -89,7 +91,6 @@ class Connection:
         self.pid = os.getpid()
         self._sock = sock
         self._presence = Presence(time.monotonic())
-        self._trips = RoundTrips()
         self._late = 0  # bytes read after the last deadline
         self._inbox_prefix = inbox_prefix
         self._sids = itertools.count(1)
@@ -114,7 +115,7 @@ class Connection:
     @property
     def round_trip_s(self) -> float:
         """The shortest time a PING took so far, there and back; 0 while that is not known."""
-        return self._trips.shortest_s
+        return self._presence.shortest_s
 
     @property
     def version(self) -> Version:
@@ -260,16 +261,19 @@ class Connection:
 
         PING is answered, INFO noted, -ERR raised.
         """
+        while isinstance(came := self._next(deadline), wire.Control):
+            self.control(came)
+        return came
+
+    def _next(self, deadline: float) -> wire.Frame | wire.Control | None:
+        """What comes next; None when `deadline` came first."""
         while True:
-            received, where = wire.next_frame(self.buffer, self.pos)
-            if received is None:
-                if not self.fill(deadline, where):
-                    return None
-                continue
-            self.pos = where
-            if isinstance(received, wire.Frame):
-                return received
-            self.control(received)
+            came, where = wire.next_frame(self.buffer, self.pos)
+            if came is not None:
+                self.pos = where
+                return came
+            if not self.fill(deadline, where):
+                return None
 
     def request(self, subject: str, data: bytes, timeout_s: float) -> Reply:
         """
@@ -310,7 +314,7 @@ class Connection:
                 raise
             if frame is None:
                 missing = next(i for i in range(len(requests)) if i not in replies)
-                raise RequestTimeoutError(requests[missing][0], timeout_s)
+                raise RequestTimeoutError(requests[missing][0], timeout_s, _NO_ANSWER)
             if frame.sid != self._reply_sid:
                 continue  # a late frame of a subscription that has ended
             index = indexes.get(frame.subject)
@@ -335,16 +339,13 @@ class Connection:
         """
         self._send_ping(timeout_s)
         deadline = time.monotonic() + timeout_s
-        while self._trips.under_way:
-            received, where = wire.next_frame(self.buffer, self.pos)
-            if received is None:
-                if not self.fill(deadline, where):
-                    raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
-                continue
-            self.pos = where
-            if isinstance(received, wire.Control):
+        while self._presence.under_way:
+            came = self._next(deadline)
+            if came is None:
+                raise NotConnectedError(self._peer(), f"no PONG within {timeout_s:.1f}s")
+            if isinstance(came, wire.Control):
                 try:
-                    self.control(received)
+                    self.control(came)
                 except PermissionsError:
                     if not forgiving:
                         raise
@@ -375,7 +376,7 @@ class Connection:
             self._send_ping(max(silence_s, _LEAST_SEND_S))
 
     def _send_ping(self, timeout_s: float) -> None:
-        self._trips.asked(time.monotonic())
+        self._presence.asked(time.monotonic())
         self.send(wire.PING, timeout_s)
 
     def control(self, control: wire.Control) -> None:
@@ -383,7 +384,7 @@ class Connection:
         if control.verb == b"PING":
             self.send(wire.PONG)
         elif control.verb == b"PONG":
-            self._trips.answered(self._presence.heard)
+            self._presence.answered(self._presence.heard)
         elif control.verb == b"INFO":
             self.info.update(wire.info_of(control.argument))
         elif control.verb == b"-ERR":

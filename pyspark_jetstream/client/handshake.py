@@ -67,15 +67,14 @@ def shake_hands(
     conceal(*_secrets(options))  # whoever listens there may say what it was told
     peer = Peer(options.connect_timeout_s, give_up_at(options, at_start), options.tls_asked_by)
     try:
-        outcome = _outcome(options, peer)
-    except BaseException:
+        sock, info = _entered(options, peer)
+    except BaseException as error:
         peer.close()
+        if isinstance(error, JetStreamError):
+            # It says all there is to say, so it comes without the frames and the errors below.
+            error.__context__ = None
+            raise error.with_traceback(None) from None
         raise
-    if isinstance(outcome, JetStreamError):
-        peer.close()
-        # It says all there is to say, so it comes without the frames below.
-        raise outcome.with_traceback(None) from None
-    sock, info = outcome
     return sock, info, peer.leftover
 
 
@@ -90,38 +89,25 @@ def _secrets(options: ConnectionOptions) -> Iterator[str]:
             yield from (word, unquote(word))
 
 
-def _outcome(
-    options: ConnectionOptions, peer: Peer
-) -> tuple[socket.socket, dict[str, Any]] | JetStreamError:
-    """The socket to the server that was entered and its INFO, or why there is none."""
+def _entered(options: ConnectionOptions, peer: Peer) -> tuple[socket.socket, dict[str, Any]]:
+    """The socket to the server that was entered, and its INFO."""
     failures: dict[str, Exception] = {}
     servers = [urlsplit(server) for server in options.servers]
     random.shuffle(servers)
-    met: set[SplitResult] = set()
-    try:
-        means = _means(options)
-        for server in servers * 2:
-            if server in met:
-                continue
-            try:
-                peer.dial(server.hostname, server.port)
-            except OSError as error:
-                failures.setdefault(peer.name, error)
-                continue
-            met.add(server)
-            info: dict[str, Any] = {}
-            try:
-                _enter(options, means, server, peer, info)
-                return peer.open(), info
-            except (OSError, _Unentered) as error:
-                if final := _final(options, error, info):
-                    return final
-                failures[peer.name] = error  # another one may let us in
-    except JetStreamError as error:
-        return error
+    means = _means(options)
+    for server in servers:
+        info: dict[str, Any] = {}
+        try:
+            peer.dial(server.hostname, server.port)
+            _enter(options, means, server, peer, info)
+            return peer.open(), info
+        except (OSError, _Unentered) as error:
+            if final := _final(options, error, info):
+                raise final from None
+            failures[peer.name] = error  # another one may let us in
     words = {name: str(error) or type(error).__name__ for name, error in failures.items()}
     text = "; ".join(f"{name}: {error}" for name, error in words.items())
-    return unreached(options, list(failures.values()), text, peer.silent)
+    raise unreached(options, list(failures.values()), text, peer.silent)
 
 
 def _means(options: ConnectionOptions) -> _Means:

@@ -328,7 +328,6 @@ class SubjectPage:
 
     last_seq: int
     """The stream's last sequence just before they were listed."""
-    offset: int
     end: int
     """The offset of what follows. Subjects that are no UTF-8 may be one here."""
     total: int

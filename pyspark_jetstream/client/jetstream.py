@@ -17,12 +17,12 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from ..errors import (
+    OFF,
     ApiError,
     ConsumerNotFoundError,
     JetStreamError,
     PermissionsError,
     ProtocolError,
-    RequestTimeoutError,
     StreamNotFoundError,
 )
 from ..foreign import read_json, record
@@ -65,20 +65,16 @@ DEFAULT_PREFIX: Final = "$JS.API"
 STREAM_NOT_FOUND: Final = 10059
 """err_code of JSStreamNotFoundErr."""
 
+STREAM_NAME_EXISTS: Final = 10058
+"""err_code of JSStreamNameExistErr: the stream is there with another configuration."""
+
 CONSUMER_NOT_FOUND: Final = 10014
 """err_code of JSConsumerNotFoundErr."""
-
-_OFF: Final = frozenset(
-    {
-        10039,  # JSNotEnabledForAccountErr: the account's JetStream is off, or not up yet
-        10076,  # JSNotEnabledErr: the server's is
-    }
-)
 
 _NO_LEADER: Final = 10008
 """err_code of JSClusterNotAvailErr: a leader is elected."""
 
-_NOT_NOW: Final = _OFF | frozenset(
+_NOT_NOW: Final = OFF | frozenset(
     {
         wire.NO_RESPONDERS,  # nobody listens: likewise, or what would answer is being restored
         10007,  # JSClusterNotAssignedErr: the stream moves
@@ -155,40 +151,23 @@ class JetStream:
         self, streams: Sequence[str], consumers: Sequence[tuple[str, str]]
     ) -> tuple[list[StreamInfo], list[ConsumerInfo | None]]:
         """`stream_infos` and `consumer_infos` in one round trip."""
-        of = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
+        of = self._about(streams)
         at = [(f"{self.prefix}.CONSUMER.INFO.{s}.{c}", b"") for s, c in consumers]
-        replies = self._asked([*of, *at])
-        infos = [
-            self.answer(subject, reply, self._timed)
-            for (subject, _), reply in zip(of, replies, strict=False)
-        ]
-        seen: list[ConsumerInfo | None] = []
-        for (subject, _), reply in zip(at, replies[len(of) :], strict=True):
-            try:
-                seen.append(self.answer(subject, reply, consumer_info_of))
-            except (ConsumerNotFoundError, StreamNotFoundError):
-                seen.append(None)
-        return infos, seen
+        replies = self._replies([*of, *at])
+        infos = self._read(of, replies[: len(of)], self._timed)
+        return infos, self._there(at, consumer_info_of, _is_gone, replies[len(of) :])
 
     def stream_infos_there(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` with None for those that there are not."""
-        return self._infos(streams, self._replies, StreamNotFoundError)
+        return self._there(self._about(streams), self._timed, _is_gone)
 
     def stream_infos_now(self, streams: list[str]) -> list[StreamInfo | None]:
         """`stream_infos` as they are: None of one that is gone, or whose leader is elected."""
-        return self._infos(streams, self.client.requests, ApiError)
+        requests = self._about(streams)
+        return self._there(requests, self._timed, lambda _: True, self.client.requests(requests))
 
-    def _infos(
-        self, streams: list[str], ask: Callable[..., list[Reply]], gone: type[ApiError]
-    ) -> list[StreamInfo | None]:
-        requests = [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
-        infos: list[StreamInfo | None] = []
-        for (subject, _), reply in zip(requests, ask(requests), strict=True):
-            try:
-                infos.append(self.answer(subject, reply, self._timed))
-            except gone:
-                infos.append(None)
-        return infos
+    def _about(self, streams: Sequence[str]) -> list[Request]:
+        return [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
 
     def _timed(self, answer: dict[str, Any]) -> StreamInfo:
         if "ts" not in answer:
@@ -224,7 +203,7 @@ class JetStream:
             state, total = answer["state"], answer.get("total", 0)
             counts = state.get("subjects") or {}
             end = min(offset + (answer.get("limit") or len(counts)), total)
-            pages.append(SubjectPage(state["last_seq"], offset, end, total, counts))
+            pages.append(SubjectPage(state["last_seq"], end, total, counts))
         return pages
 
     def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
@@ -339,16 +318,10 @@ class JetStream:
 
     def delete_messages(self, stream: str, sequences: Sequence[int]) -> None:
         """Removes these messages in one round trip; those that are gone already are fine."""
-        if not sequences:
-            return
         subject = f"{self.prefix}.STREAM.MSG.DELETE.{stream}"
         bodies = [{"seq": sequence, "no_erase": True} for sequence in sequences]
-        for reply in self._replies([(subject, json.dumps(b).encode()) for b in bodies]):
-            try:
-                self.answer(subject, reply)
-            except ApiError as error:
-                if not {(error.err_code, error.description), (error.err_code, None)} & _NOT_THERE:
-                    raise
+        requests = [(subject, json.dumps(body).encode()) for body in bodies]
+        self._there(requests, SUCCESS, _is_deleted)
 
     def message_get(self, stream: str, **query: Any) -> StoredMessage | None:
         """One message from the leader (STREAM.MSG.GET), or None."""
@@ -382,22 +355,12 @@ class JetStream:
         A time stands for the first message that is not older. The server makes a sequence of it,
         which may be that of a deleted message; with a filter it goes on to the next.
         """
-        if not queries:
-            return []
         bodies = [{"next_by_subj": ">"} | q if "start_time" in q else q for _, q in queries]
         requests = [
             (f"{self.prefix}.STREAM.MSG.GET.{stream}", json.dumps(body).encode())
             for (stream, _), body in zip(queries, bodies, strict=True)
         ]
-        messages: list[StoredMessage | None] = []
-        for (subject, _), reply in zip(requests, self._replies(requests), strict=True):
-            try:
-                messages.append(self.answer(subject, reply, message_of))
-            except ApiError as error:
-                if error.err_code != NO_MESSAGE_FOUND:
-                    raise
-                messages.append(None)
-        return messages
+        return self._there(requests, message_of, lambda error: error.err_code == NO_MESSAGE_FOUND)
 
     def publish(self, subject: str, data: bytes, headers: list[tuple[str, str]]) -> int:
         """
@@ -529,9 +492,7 @@ class JetStream:
     def delete_consumers(self, of: Sequence[tuple[str, str]]) -> None:
         """Deletes several (stream, consumer) in one round trip; those gone already are fine."""
         calls = [(f"{self.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream, name in of]
-        for (subject, _), reply in zip(calls, self._asked(calls), strict=True):
-            with suppress(ConsumerNotFoundError):
-                self.answer(subject, reply)
+        self._there(calls, SUCCESS, lambda error: error.err_code == CONSUMER_NOT_FOUND)
 
     def unpin(self, stream: str, consumer: str, group: str) -> ConsumerInfo:
         """
@@ -544,7 +505,7 @@ class JetStream:
         api, name = f"{self.prefix}.CONSUMER", f"{stream}.{consumer}"
         unpin = f"{api}.UNPIN.{name}", json.dumps({"group": group}).encode()
         asked = f"{api}.INFO.{name}"
-        done, reply = self._asked([unpin, (asked, b"")])
+        done, reply = self._replies([unpin, (asked, b"")])
         self.answer(unpin[0], done)
         info = self.answer(asked, reply, consumer_info_of)
         stale = info.pinned_id and info.num_waiting
@@ -579,19 +540,33 @@ class JetStream:
 
     def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = SUCCESS) -> list[T]:
         """Answers to several requests, in one round trip; raises the first error."""
-        replies = self._asked(requests)
+        return self._read(requests, self._replies(requests), read)
+
+    def _read(
+        self, requests: Sequence[Request], replies: Sequence[Reply], read: Callable[[Any], T]
+    ) -> list[T]:
         return [
             self.answer(asked[0], reply, read)
             for asked, reply in zip(requests, replies, strict=True)
         ]
 
-    def _asked(self, requests: Sequence[Request]) -> list[Reply]:
-        try:
-            return self._replies(requests) if requests else []
-        except RequestTimeoutError as error:
-            raise RequestTimeoutError(
-                error.subject, error.seconds, "is JetStream up, and may this user publish there?"
-            ) from None
+    def _there(
+        self,
+        requests: Sequence[Request],
+        read: Callable[[Any], T],
+        is_gone: Callable[[ApiError], bool],
+        replies: Sequence[Reply] | None = None,
+    ) -> list[T | None]:
+        """Likewise; None of one whose error means that it is not there."""
+        found: list[T | None] = []
+        for asked, reply in zip(requests, replies or self._replies(requests), strict=True):
+            try:
+                found.append(self.answer(asked[0], reply, read))
+            except ApiError as error:
+                if not is_gone(error):
+                    raise
+                found.append(None)
+        return found
 
     def _is_off(self) -> bool:
         """Whether JetStream is, right now."""
@@ -615,6 +590,8 @@ class JetStream:
         the first question, or, if nobody was there so far, for `connectTimeout`: a domain may be
         behind a link that comes up. The last one may take as long again.
         """
+        if not requests:
+            return []
         client = self.client
         patience = Patience(client.options.request_timeout_s, pause_s=_NOT_NOW_PAUSE_S)
         replies = client.requests(requests)
@@ -639,7 +616,7 @@ class JetStream:
                     " comes back; it is asked again for %gs (requestTimeout), then this fails",
                     requests[again[0]][0], code, client.options.request_timeout_s,
                 )  # fmt: skip
-            if code in _OFF:
+            if code in OFF:
                 # While JetStream comes back, streams and consumers are restored one by one.
                 passing |= {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND, wire.NO_RESPONDERS}
             patience.pause()
@@ -691,6 +668,14 @@ class JetStream:
         raise kind(
             subject, refused.get("code", 0), err_code, refused.get("description", "no reason given")
         )
+
+
+def _is_gone(error: ApiError) -> bool:
+    return isinstance(error, StreamNotFoundError | ConsumerNotFoundError)
+
+
+def _is_deleted(error: ApiError) -> bool:
+    return bool({(error.err_code, error.description), (error.err_code, None)} & _NOT_THERE)
 
 
 def _err_code(reply: Reply, subject: str = "") -> int:

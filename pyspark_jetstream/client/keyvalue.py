@@ -17,7 +17,7 @@ from typing import Any, Final
 from ..errors import ApiError, RecordError, StreamNotFoundError, further
 from ..sanitize import get_logger
 from .info import StoredMessage
-from .jetstream import DEFAULT_PREFIX, JetStream
+from .jetstream import DEFAULT_PREFIX, STREAM_NAME_EXISTS, JetStream
 
 logger = get_logger(__name__)
 
@@ -33,8 +33,6 @@ _NO_PEERS: Final = (10005, 10074)
 
 _DELETED: Final = {"KV-Operation", "Nats-Marker-Reason"}
 """By which of these headers a message without data says that its key is gone (ADR-8, ADR-43)."""
-
-_NAME_IN_USE: Final = 10058
 
 
 class Bucket:
@@ -92,7 +90,7 @@ class Bucket:
                 self.js.create_stream(self._config(replicas))
                 break
             except ApiError as error:
-                if error.err_code == _NAME_IN_USE:  # another driver was faster
+                if error.err_code == STREAM_NAME_EXISTS:  # another driver was faster
                     break
                 if error.err_code not in _NO_PEERS or replicas == 1:
                     raise

@@ -164,8 +164,4 @@ def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
     Raises:
         OptionError: The first mistake found; an option that is none of the connection's is one.
     """
-    known = {option.name.lower() for option in CONNECTION_OPTIONS}
-    for name in options:
-        if name.lower() not in known:
-            raise OptionError(name, "is none of the connection's options")
     return connection_options(typed(options, "sink", CONNECTION_OPTIONS))

@@ -294,9 +294,15 @@ class Peer:
 
 
 class Presence:
-    """Whether the peer is there: when it was heard, and asked, last."""
+    """
+    Whether the peer is there, and how far away: when it was heard, and asked, last; its PINGs and
+    their PONGs, which come in the same order.
+    """
 
     def __init__(self, now: float) -> None:
+        self.shortest_s = 0.0
+        """The shortest round trip so far; 0 before the first PONG."""
+        self._pings: deque[float] = deque()
         self.heard = now
         """Time of the last bytes from the server, on the monotonic clock."""
         self._asked = -math.inf
@@ -306,6 +312,21 @@ class Presence:
 
     def __repr__(self) -> str:
         return f"<Presence heard at {self.heard:.1f}, asked at {self._asked:.1f}>"
+
+    @property
+    def under_way(self) -> int:
+        """Number of PINGs without a PONG."""
+        return len(self._pings)
+
+    def asked(self, now: float) -> None:
+        """A PING was sent."""
+        self._pings.append(now)
+
+    def answered(self, now: float) -> None:
+        """A PONG has come by now."""
+        if self._pings:
+            trip_s = max(1e-6, now - self._pings.popleft())
+            self.shortest_s = min(self.shortest_s or trip_s, trip_s)
 
     def must_ask(self, now: float, silence_s: float, waiting: Callable[[], int]) -> bool:
         """
@@ -328,33 +349,6 @@ class Presence:
                 raise TimeoutError(f"silent for {now - self.heard:.1f}s, and no PONG to a PING")
             self._asked, self._waiting = now, left
         return False
-
-
-class RoundTrips:
-    """The PINGs of one connection and their PONGs, which come in the same order."""
-
-    def __init__(self) -> None:
-        self.shortest_s = 0.0
-        """The shortest one so far; 0 before the first PONG."""
-        self._asked: deque[float] = deque()
-
-    def __repr__(self) -> str:
-        return f"<RoundTrips of {self.shortest_s * 1e3:.1f}ms, {len(self._asked)} under way>"
-
-    @property
-    def under_way(self) -> int:
-        """Number of PINGs without a PONG."""
-        return len(self._asked)
-
-    def asked(self, now: float) -> None:
-        """A PING was sent."""
-        self._asked.append(now)
-
-    def answered(self, now: float) -> None:
-        """A PONG has come by now."""
-        if self._asked:
-            trip_s = max(1e-6, now - self._asked.popleft())
-            self.shortest_s = min(self.shortest_s or trip_s, trip_s)
 
 
 def unsent(sock: socket.socket) -> int:

@@ -140,15 +140,15 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
         raise ProtocolError(f"malformed message line {line[:128]!r}") from error
 
 
-def info_of(said: bytes | dict[str, Any]) -> dict[str, Any]:
+def info_of(said: bytes) -> dict[str, Any]:
     """
-    What an INFO says, given as it came or as somebody has parsed it.
+    What an INFO says.
 
     Raises:
         ProtocolError: It is no JSON object, or what is read of it is not what it has to be.
     """
     try:
-        info: dict[str, Any] = _INFO(read_json(said) if isinstance(said, bytes) else said)
+        info: dict[str, Any] = _INFO(read_json(said))
     except ValueError as error:
         raise ProtocolError(f"no INFO of a server ({error}): {said!r:.64}") from None
     return info

@@ -461,7 +461,7 @@ class DirectCalls:
         """Returns where asking again may help."""
         subject = f"{self._js.prefix}.DIRECT.GET.{self.stream}"
         if code == 413:
-            raise TooManySubjectsError(self.stream, call.multi_last, MAX_MATCHES)
+            raise TooManySubjectsError(self.stream, 0, "", call.multi_last, MAX_MATCHES)
         if code != wire.NO_RESPONDERS:
             raise ApiError(subject, code, 0, text or "refused")
         check_on(self._js, self.stream)

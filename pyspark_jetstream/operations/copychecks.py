@@ -142,7 +142,6 @@ class _Copy:
         self._number = plan.stream_names.index(name) if name in plan.stream_names else None
         self._coming = self.batches()
         self._ready: list[pa.RecordBatch] = []
-        self._over = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All of it, with the column `source`: the sequences in the feed."""
@@ -152,13 +151,10 @@ class _Copy:
 
     def upto(self, bound: int) -> list[pa.RecordBatch]:
         """Batches copied from sequences up to `bound` that were not taken before."""
-        while not self._over and not (
-            self._ready and self._ready[-1]["source"][-1].as_py() > bound
-        ):
-            next_batch = next(self._coming, None)
-            self._over = next_batch is None
-            if next_batch is not None:
-                self._ready.append(next_batch)
+        while not self._ready or self._ready[-1]["source"][-1].as_py() <= bound:
+            if (batch := next(self._coming, None)) is None:
+                break
+            self._ready.append(batch)
         taken, left = [], []
         for batch in self._ready:
             mask = pc.less_equal(batch["source"], bound)

@@ -88,12 +88,11 @@ class Reports:
         self._ended: OrderedDict[Key, None] = OrderedDict()
         self._of_ended: dict[str, MetricsSnapshot] = {}
         self._held = 0
-        self._query = Bounded(_MAX_QUERIES)
         self._open = {
             "subject": Bounded(_MAX_SUBJECTS),
             "stream": Bounded(_MAX_STREAMS),
             "partition": Bounded(_MAX_PARTITIONS),
-            "query": self._query,
+            "query": Bounded(_MAX_QUERIES),
         }
         self._series: set[tuple[str, str, Labels]] = set()
 
@@ -114,7 +113,7 @@ class Reports:
         query = report.query_name[:MAX_NAME]
         if not query and _QUERY.fullmatch(report.query_id):
             query = report.query_id
-        query = self._query(query) if query else ""
+        query = self._open["query"](query) if query else ""
         snapshot = self._bounded(query, report.snapshot)
         if known is not None and not snapshot.follows(known.snapshot):
             raise ValueError(f"producer {report.producer_id}: its counts became less")

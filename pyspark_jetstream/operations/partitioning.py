@@ -21,17 +21,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from .. import subjects
-from ..client.jetstream import JetStream
+from ..client.info import StreamInfo
+from ..client.jetstream import STREAM_NAME_EXISTS, JetStream
 from ..client.versions import require
-from ..errors import (
-    ApiError,
-    CountMismatchError,
-    PartitioningError,
-    StreamDiffersError,
-)
+from ..errors import ApiError, CountMismatchError, PartitioningError, StreamDiffersError
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
 from ..readstream.copies import Copies, Feeding, Progress, subject_counts
@@ -40,9 +36,6 @@ from .copychecks import check_hop
 from .partitionplan import PartitionPlan, copied_bytes, differences, inherited
 
 logger = get_logger(__name__)
-
-STREAM_NAME_EXISTS: Final = 10058
-"""err_code of JSStreamNameExistErr: the stream exists with another configuration."""
 
 Verification = Literal["counts", "order", "content"]
 """
@@ -94,7 +87,38 @@ def partition_stream(
         CountMismatchError: A copy does not hold as many messages of a subject as the origin.
         CopyMismatchError: A message of a copy is not what it should be, or not where.
     """
-    return _Partitioning(js, plan).run(progress or (lambda _: None), stall_timeout_s, verify)
+    show = progress or (lambda _: None)
+    origin = _checked_origin(js, plan)
+    if verify != "counts":
+        _require(js, (2, 12), "verifying the order of copies (batched direct get)")
+    if verify == "content" and not origin.allow_direct:
+        raise PartitioningError(
+            plan.origin,
+            "direct get is off, so its messages cannot be compared; set allow_direct on it, or"
+            " verify their order alone",
+        )
+    held = expected_counts(js, plan)
+    _create(js, plan, origin)
+    links = {
+        name: Feeding(hop.feed, (part,)) for hop in plan.hops for name, part in hop.copies.items()
+    }
+    Copies(js).settle(links, show, stall_timeout_s)
+    copies = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
+    there = js.stream_info(plan.origin).messages  # ahead of those that come while it is counted
+    now = expected_counts(js, plan)
+    _compare(plan, origin.config, held, copies, now)
+    if verify != "counts":
+        for hop in plan.hops:
+            check_hop(js, plan, hop, verify == "content", show, stall_timeout_s)
+    final = plan.stream_names or plan.names
+    logger.info("partitioned stream=%s into=%s", plan.origin, ",".join(final))
+    return Partitioned(
+        plan.numbered_name,
+        {stream: copies[stream].total() for stream in final},
+        sum(len(copies[stream]) for stream in final),
+        max(0, there - now.total()),
+        verify,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +150,18 @@ def forecast(js: JetStream, plan: PartitionPlan) -> Forecast:
     Raises:
         As `partition_stream`, before it makes anything.
     """
-    return _Partitioning(js, plan).forecast()
+    origin = _checked_origin(js, plan)
+    held = _held_by(plan, expected_counts(js, plan))
+    missing = {config["name"] for config in _missing(js, plan, origin)}
+    average = origin.bytes / max(1, origin.messages)
+    streams = tuple(
+        PlannedStream(
+            name, name not in missing, copied_bytes(hop, name, held[name], average, origin.last_seq)
+        )
+        for hop in plan.hops
+        for name in hop.copies
+    )
+    return Forecast(streams, *inherited(origin.config), origin.bytes)
 
 
 def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> Counter[str]:
@@ -154,157 +189,110 @@ def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> 
     return counts
 
 
-class _Partitioning:
-    """One run of `partition_stream`."""
+def _require(js: JetStream, needed: tuple[int, int], capability: str) -> None:
+    require(js.client.connection.version, needed, capability)
 
-    def __init__(self, js: JetStream, plan: PartitionPlan) -> None:
-        self.js = js
-        self._plan = plan
-        # Older ones ignore the transform, and would copy wrongly.
-        self._require((2, 10), "partitioning a stream")
-        self._origin = self.js.stream_info(plan.origin)
-        self._check_origin()
 
-    def run(self, progress: Progress, stall_timeout_s: float, verify: Verification) -> Partitioned:
-        js, plan = self.js, self._plan
-        if verify != "counts":
-            self._require((2, 12), "verifying the order of copies (batched direct get)")
-        if verify == "content" and not self._origin.allow_direct:
-            raise PartitioningError(
-                plan.origin,
-                "direct get is off, so its messages cannot be compared; set allow_direct on it, or"
-                " verify their order alone",
-            )
-        held = expected_counts(js, plan)
-        self._create()
-        links = {
-            name: Feeding(hop.feed, (part,))
-            for hop in plan.hops
-            for name, part in hop.copies.items()
-        }
-        Copies(js).settle(links, progress, stall_timeout_s)
-        copies = {stream: subject_counts(js, stream, subjects.REST) for stream in plan.names}
-        there = js.stream_info(plan.origin).messages  # ahead of those that come while it is counted
-        now = expected_counts(js, plan)
-        self._compare(held, copies, now)
-        if verify != "counts":
-            for hop in plan.hops:
-                check_hop(js, plan, hop, verify == "content", progress, stall_timeout_s)
-        final = plan.stream_names or plan.names
-        logger.info("partitioned stream=%s into=%s", plan.origin, ",".join(final))
-        return Partitioned(
-            plan.numbered_name,
-            {stream: copies[stream].total() for stream in final},
-            sum(len(copies[stream]) for stream in final),
-            max(0, there - now.total()),
-            verify,
+def _checked_origin(js: JetStream, plan: PartitionPlan) -> StreamInfo:
+    # Older ones ignore the transform, and would copy wrongly.
+    _require(js, (2, 10), "partitioning a stream")
+    origin = js.stream_info(plan.origin)
+    if origin.retention != "limits":
+        raise PartitioningError(
+            origin.name,
+            f"retention is {origin.retention}: copying would take its messages from their"
+            " consumers; partition a stream with retention limits",
+        )
+    if plan.partition_subject is not None:
+        options = plain_read(
+            js.client.options,
+            origin.name,
+            partitions=plan.partitions,
+            partition_subject=plan.partition_subject,
+        )
+        resolve_layout(options, {origin.name: origin.config})  # raises where they disagree
+    return origin
+
+
+# ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _missing(js: JetStream, plan: PartitionPlan, origin: StreamInfo) -> list[dict[str, Any]]:
+    """
+    Configurations of the streams that are not there yet.
+
+    Raises:
+        StreamDiffersError: One is there, and is not the copy that is planned.
+    """
+    existing = set(js.stream_names())
+    missing = []
+    for config in plan.configs(origin.config):
+        if config["name"] in existing:
+            _check_there(js, config)
+        else:
+            missing.append(config)
+    return missing
+
+
+def _create(js: JetStream, plan: PartitionPlan, origin: StreamInfo) -> None:
+    for config in _missing(js, plan, origin):
+        try:
+            js.create_stream(config)
+        except ApiError as error:
+            if error.err_code != STREAM_NAME_EXISTS:
+                raise
+            _check_there(js, config)  # somebody was faster
+
+
+def _check_there(js: JetStream, config: Mapping[str, Any]) -> None:
+    wrong = differences(config, js.stream_info(config["name"]).config)
+    if wrong:
+        raise StreamDiffersError(
+            config["name"],
+            f"exists with another configuration ({'; '.join(wrong)}) and was left as it is;"
+            " choose other names; delete it only if nobody needs what it holds",
         )
 
-    def forecast(self) -> Forecast:
-        plan, origin = self._plan, self._origin
-        held = self._held_by(expected_counts(self.js, plan))
-        missing = {config["name"] for config in self.missing()}
-        average = origin.bytes / max(1, origin.messages)
-        streams = tuple(
-            PlannedStream(
-                name,
-                name not in missing,
-                copied_bytes(hop, name, held[name], average, origin.last_seq),
-            )
-            for hop in plan.hops
-            for name in hop.copies
-        )
-        return Forecast(streams, *inherited(origin.config), origin.bytes)
 
-    def _require(self, needed: tuple[int, int], capability: str) -> None:
-        require(self.js.client.connection.version, needed, capability)
+# ── counts ───────────────────────────────────────────────────────────────────────────────────
 
-    def _check_origin(self) -> None:
-        plan, origin = self._plan, self._origin
-        if origin.retention != "limits":
-            raise PartitioningError(
-                origin.name,
-                f"retention is {origin.retention}: copying would take its messages from their"
-                " consumers; partition a stream with retention limits",
-            )
-        if plan.partition_subject is not None:
-            options = plain_read(
-                self.js.client.options,
-                origin.name,
-                partitions=plan.partitions,
-                partition_subject=plan.partition_subject,
-            )
-            resolve_layout(options, {origin.name: origin.config})  # raises where they disagree
 
-    # ── streams ──────────────────────────────────────────────────────────────────────────────
+def _held_by(plan: PartitionPlan, counts: Counter[str]) -> dict[str, Counter[str]]:
+    """`counts` by the stream they belong into, the numbered one first."""
+    names, numbered = plan.stream_names, plan.numbered_name
+    parts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    if names:
+        for subject, count in counts.items():
+            parts[names[plan.partition_of(subject) or 0]][subject] = count
+    return ({numbered: counts} if numbered is not None else {}) | parts
 
-    def missing(self) -> list[dict[str, Any]]:
-        """
-        Configurations of the streams that are not there yet.
 
-        Raises:
-            StreamDiffersError: One is there, and is not the copy that is planned.
-        """
-        existing = set(self.js.stream_names())
-        missing = []
-        for config in self._plan.configs(self._origin.config):
-            if config["name"] in existing:
-                self._check_there(config)
-            else:
-                missing.append(config)
-        return missing
+def _compare(
+    plan: PartitionPlan,
+    config: Mapping[str, Any],
+    before: Counter[str],
+    copies: Mapping[str, Counter[str]],
+    after: Counter[str],
+) -> None:
+    """
+    Every subject of every copy, between what the origin held before and after.
 
-    def _create(self) -> None:
-        for config in self.missing():
-            try:
-                self.js.create_stream(config)
-            except ApiError as error:
-                if error.err_code != STREAM_NAME_EXISTS:
-                    raise
-                self._check_there(config)  # somebody was faster
+    For an origin that nobody writes to, that is the very same count. One with limits on its
+    whole lets go of messages that the copies keep: only there a copy may have more.
 
-    def _check_there(self, config: Mapping[str, Any]) -> None:
-        wrong = differences(config, self.js.stream_info(config["name"]).config)
-        if wrong:
-            raise StreamDiffersError(
-                config["name"],
-                f"exists with another configuration ({'; '.join(wrong)}) and was left as it is;"
-                " choose other names; delete it only if nobody needs what it holds",
-            )
-
-    # ── counts ───────────────────────────────────────────────────────────────────────────────
-
-    def _held_by(self, counts: Counter[str]) -> dict[str, Counter[str]]:
-        """`counts` by the stream they belong into, the numbered one first."""
-        names, numbered = self._plan.stream_names, self._plan.numbered_name
-        parts: dict[str, Counter[str]] = {name: Counter() for name in names}
-        if names:
-            for subject, count in counts.items():
-                parts[names[self._plan.partition_of(subject) or 0]][subject] = count
-        return ({numbered: counts} if numbered is not None else {}) | parts
-
-    def _compare(
-        self, before: Counter[str], copies: Mapping[str, Counter[str]], after: Counter[str]
-    ) -> None:
-        """
-        Every subject of every copy, between what the origin held before and after.
-
-        For an origin that nobody writes to, that is the very same count. One with limits on its
-        whole lets go of messages that the copies keep: only there a copy may have more.
-        """
-        config = self._origin.config
-        limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
-        sheds = any(int(config.get(key) or 0) > 0 for key in limits)
-        low, high = self._held_by(before), self._held_by(after)
-        for stream, counts in copies.items():
-            for subject in low[stream].keys() | high[stream].keys() | counts.keys():
-                minimum = min(low[stream][subject], high[stream][subject])
-                maximum = max(low[stream][subject], high[stream][subject])
-                if counts[subject] < minimum or (counts[subject] > maximum and not sheds):
-                    span = f"{minimum:,}" if minimum == maximum else f"{minimum:,} to {maximum:,}"
-                    raise CountMismatchError(
-                        stream,
-                        f"has {counts[subject]:,} messages of '{subject}' where"
-                        f" '{self._plan.origin}' has {span}; delete the copies (--undo) and begin"
-                        " anew",
-                    )
+    Args:
+        config: the origin's.
+    """
+    limits = ("max_age", "max_msgs", "max_bytes", "allow_msg_ttl")
+    sheds = any(int(config.get(key) or 0) > 0 for key in limits)
+    low, high = _held_by(plan, before), _held_by(plan, after)
+    for stream, counts in copies.items():
+        for subject in low[stream].keys() | high[stream].keys() | counts.keys():
+            minimum, maximum = sorted((low[stream][subject], high[stream][subject]))
+            if counts[subject] < minimum or (counts[subject] > maximum and not sheds):
+                span = f"{minimum:,}" if minimum == maximum else f"{minimum:,} to {maximum:,}"
+                raise CountMismatchError(
+                    stream,
+                    f"has {counts[subject]:,} messages of '{subject}' where"
+                    f" '{plan.origin}' has {span}; delete the copies (--undo) and begin anew",
+                )

@@ -110,9 +110,8 @@ class PartitionPlan:
                 " they do not",
             )
         if self.partition_subject is not None:
-            extra = {"tokens": self.tokens, "destination": self.destination}
-            for name, value in (extra | {"numbered": self.numbered}).items():
-                if value:
+            for name in ("tokens", "destination", "numbered"):
+                if getattr(self, name):
                     raise OptionError(name, "goes with subject, not with partitionSubject")
             _checked("partitionSubject", subjects.partition_token, self.partition_subject)
         else:
@@ -297,7 +296,6 @@ def numbering(subject: str, partitions: int, tokens: Iterable[int] = ()) -> str:
 def _checked(option: str, check: Callable[[str], object], value: str) -> None:
     try:
         check(value)
-    except OptionError as error:
-        raise OptionError(option, error.reason) from None
     except ValueError as error:
-        raise OptionError(option, str(error)) from None
+        reason = error.reason if isinstance(error, OptionError) else str(error)
+        raise OptionError(option, reason) from None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .. import subjects
@@ -36,7 +36,7 @@ class Removed:
 
     stream: str
     messages: int
-    lost: tuple[str, ...] = field(default=())
+    lost: tuple[str, ...] = ()
     """Losses by the removal, in words."""
 
 

@@ -84,9 +84,9 @@ def size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def show(rows: Sequence[Row], title: str = "") -> None:
+def show(rows: Sequence[Row]) -> None:
     """Prints a table."""
-    say(*drawn(rows, title))
+    say(*drawn(rows))
 
 
 def drawn(rows: Sequence[Row], title: str = "", width: int | None = None) -> list[str]:

@@ -479,7 +479,7 @@ class Admission:
         if error is None and now < give_up_at:
             throttled_s = self._throttle.throttled_s(subject, since, now)
             error = ProducerThrottledError(
-                subject, pause.reason.name, pause.filter, throttled_s, pause.request_id
+                subject, "", 0, pause.reason.name, pause.filter, throttled_s, pause.request_id
             )
         raise error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"

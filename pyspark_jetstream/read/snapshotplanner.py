@@ -134,7 +134,8 @@ class Snapshots:
             if loss is None:
                 break
             if attempt == _TRIES or not loss.passing:
-                report_loss(SnapshotLossError(self._stream, loss.subjects, loss.what), self._fail)
+                error = SnapshotLossError(self._stream, 0, loss.what, loss.subjects)
+                report_loss(error, self._fail)
                 break
             before = after
         return Snapshot(after.mark, index.pin, index.seen.last)

@@ -106,8 +106,9 @@ def _report(read: PickRead, planned: int, gone: pa.Table, why: str) -> None:
         why = f"{why}; the first ones of them by sequence: {some}"
     error = SnapshotLossError(
         read.stream,
-        tuple(names),
+        0,
         f"{gone.num_rows} of {planned} messages of the snapshot as of sequence {read.end} left"
         f" the stream before they were read: {why}",
+        tuple(names),
     )
     report_loss(error, read.fail_on_data_loss)

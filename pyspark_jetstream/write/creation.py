@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .. import subjects
-from ..client.jetstream import JetStream
+from ..client.jetstream import STREAM_NAME_EXISTS, JetStream
 from ..client.patience import Patience
 from ..client.versions import Version
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError, further
@@ -41,9 +41,6 @@ _BATCHED_SINCE: Final[Version] = (2, 14)
 
 _OVERLAP: Final = 10065
 """err_code of JSStreamSubjectOverlapErr: another stream has a subject of this one."""
-
-_NAME_IN_USE: Final = 10058
-"""err_code of JSStreamNameExistErr: a stream of this name, configured otherwise."""
 
 
 _SAID: Final[set[tuple[str, tuple[str, ...]]]] = set()
@@ -101,7 +98,7 @@ def _create(js: JetStream, config: dict[str, Any]) -> bool:
     try:
         js.create_stream(config)
     except ApiError as error:
-        if error.err_code == _NAME_IN_USE:
+        if error.err_code == STREAM_NAME_EXISTS:
             return False
         why = f"stream '{config['name']}': {error.description}"
         if error.err_code == _OVERLAP:

@@ -14,6 +14,7 @@ from typing import Final
 from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import (
+    OFF,
     ApiError,
     DuplicateIdError,
     JetStreamError,
@@ -64,7 +65,7 @@ def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
     """The error of the first of these rows, whose made id its stream knew though it was new."""
     id = rows.ids[0].as_py().decode() if rows.ids is not None else ""
     subject, row = rows.distinct[rows.codes[0]], rows.rows[0].as_py()
-    return DuplicateIdError(subject, row, id, target.name, target.duplicate_window_s)
+    return DuplicateIdError(subject, f"row {row}", 0, id, target.name, target.duplicate_window_s)
 
 
 class Streams:
@@ -109,7 +110,7 @@ class Streams:
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
             batched = self._options.publish_mode in ("fast", "atomic")
-            off = isinstance(error, ApiError) and error.is_off
+            off = isinstance(error, ApiError) and error.err_code in OFF
             if self._options.ledger or batched or error.retryable or off:
                 raise
             logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)

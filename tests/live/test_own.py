@@ -13,7 +13,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.peer import RoundTrips
+from pyspark_jetstream.client.peer import Presence
 from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import ApiError, DataLossError
 from pyspark_jetstream.fetch import own
@@ -389,13 +389,13 @@ def test_who_may_not_make_consumers(forbidden, by_direct_get):
 
 def seems_far(monkeypatch, trip_s: float = 0.04) -> None:
     """Every server is so many seconds away by its PONGs."""
-    answered = RoundTrips.answered
+    answered = Presence.answered
 
-    def late(trips: RoundTrips, now: float) -> None:
+    def late(trips: Presence, now: float) -> None:
         answered(trips, now)
         trips.shortest_s = trip_s
 
-    monkeypatch.setattr(RoundTrips, "answered", late)
+    monkeypatch.setattr(Presence, "answered", late)
 
 
 @pytest.fixture
@@ -556,7 +556,7 @@ def test_far_away_pulls_wait_at_the_server(
     fill(js, name, 1000, b"x")
     monkeypatch.setattr(pulls_module, "_PULL_MESSAGES", 100)
     monkeypatch.setattr(
-        RoundTrips, "answered", lambda trips, now: setattr(trips, "shortest_s", away_s)
+        Presence, "answered", lambda trips, now: setattr(trips, "shortest_s", away_s)
     )
     pulls: list[int] = []
 

@@ -81,7 +81,7 @@ CASES = [
         " from changing a stream that is written to",
     ),
     (
-        errors.TakenBackError("q", 2, "stream 'T' ends at sequence 200"),
+        errors.TakenBackError("q", "stream 'T' ends at sequence 200", batch=2),
         "exactlyOnce, q: stream 'T' ends at sequence 200. To write again from batch 2 on, stop the"
         " query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation> --batch 2`; to go"
         " on with what is there, the same with --accept instead of --batch",
@@ -104,15 +104,15 @@ CASES = [
     (errors.SubjectDecodeError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.DataLossError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (
-        errors.SnapshotLossError("S", ("a", "b"), "2 left"),
+        errors.SnapshotLossError("S", 0, "2 left", ("a", "b")),
         "stream 'S': 2 left: 'a', 'b'",
     ),
     (
-        errors.TooManySubjectsError("S", ("a.>", "b", "c", "d"), 1024),
+        errors.TooManySubjectsError("S", 0, "", ("a.>", "b", "c", "d"), 1024),
         "stream 'S': more than 1024 subjects match a.>, b, c, …; multiLast without batch reads any"
         " number of them",
     ),
-    (errors.PublishError("a.b", "why", 10077), "publish to 'a.b': why (err_code 10077)"),
+    (errors.PublishError("a.b", "why", 10025), "publish to 'a.b': why (err_code 10025)"),
     (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
     (
@@ -135,7 +135,7 @@ CASES = [
         " inboxPrefix name where its replies may come",
     ),
     (
-        errors.ProducerThrottledError("a", "TopicProduceQuotaExceeded", "a", 2.0, 0, "no", 10077),
+        errors.ProducerThrottledError("a", "no", 10077, "TopicProduceQuotaExceeded", "a", 2.0),
         "publish to 'a': paused 2.0s by TopicProduceQuotaExceeded (filter 'a'); no (err_code"
         " 10077); the stream is full: raise its limit, make room in it, or allow more time"
         " (publishTimeout)",
@@ -143,14 +143,14 @@ CASES = [
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (
         errors.ProducerThrottledError(
-            "a.b", "TopicProduceQuotaExceeded", "a.*", 12.34, 42, "full", 10077
+            "a.b", "full", 10077, "TopicProduceQuotaExceeded", "a.*", 12.34, 42
         ),
         "publish to 'a.b': paused 12.3s by TopicProduceQuotaExceeded (filter 'a.*', request 42);"
         " full (err_code 10077); lift the pause or the limit, or allow more time",
     ),
     (errors.QueueTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (
-        errors.DuplicateIdError("a.b", 7, "4c-0-7", "S", 120.0),
+        errors.DuplicateIdError("a.b", "row 7", 0, "4c-0-7", "S", 120.0),
         "publish to 'a.b': row 7 is not stored: stream 'S' has a message with the id '4c-0-7',"
         " which was made for this row and sent once. Somebody has stored a message with an id that"
         " is ours (look for it there: whoever may read SPARK_LEDGER knows the ids of rows to"
@@ -204,11 +204,11 @@ def test_many_lost_subjects_are_counted():
     """
     A loss of many subjects names ten, and says how many more there are.
     """
-    error = errors.SnapshotLossError("S", tuple(f"s{i}" for i in range(1000)), "they left")
+    error = errors.SnapshotLossError("S", 0, "they left", tuple(f"s{i}" for i in range(1000)))
 
     assert str(error).startswith("stream 'S': they left: 's0', 's1'")
     assert str(error).endswith("'s9' and 990 more")
-    assert str(errors.SnapshotLossError("S", (), "all left")) == "stream 'S': all left"
+    assert str(errors.SnapshotLossError("S", 0, "all left", ())) == "stream 'S': all left"
 
 
 def test_every_class_is_rendered_here():

@@ -184,6 +184,7 @@ def test_the_log_says_it_plainly(caplog):
     with caplog.at_level(logging.DEBUG):
         logger.info("%s %r %d %.1f %s", EVIL, EVIL, 7, 0.5, JetStreamError(EVIL))
         logger.info("%(a)s", {"a": EVIL})
+        logger.info("%d", EVIL)
         logger.info("%s, %r, %s", secret, [secret], b"\x1b")
         try:
             raise KeyError(secret) from ValueError(EVIL)

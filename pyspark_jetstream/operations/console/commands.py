@@ -153,22 +153,16 @@ def _mistake(words: list[str], group: list[str]) -> str:
     """The error in words that name no command; values, which may be secrets, stay out."""
     if not words:
         return "expected a command."
-    blamed = words[1:2] if group else words[:1]
-    if not blamed:
-        return f"expected {' or '.join(group)}."
-    word = blamed[0].partition("=")[0]
-    if group:
-        known = {name.rpartition(" ")[2]: name for name in group}
-    else:
-        known = {name.partition(" ")[0]: name.partition(" ")[0] for name in COMMANDS}
-        known |= {name: name for name in COMMANDS}
-        known["completion"] = "completion"
-    near = get_close_matches(" ".join(words[:2]), known, 1, cutoff=0.8) or get_close_matches(
-        word, known, 1
-    )
+    expected = f"expected {' or '.join(group)}."
+    if group and len(words) == 1:
+        return expected
+    word = words[1 if group else 0].partition("=")[0]
+    known = group or [*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS), "completion"]
+    whole = " ".join(words[:2])
+    near = get_close_matches(whole, known, 1, cutoff=0.8) or get_close_matches(word, known, 1)
     if near:
-        return f"unknown command '{word}': did you mean '{known[near[0]]}'?"
-    return f"unknown command '{word}'" + (f": expected {' or '.join(group)}." if group else ".")
+        return f"unknown command '{word}': did you mean '{near[0]}'?"
+    return f"unknown command '{word}'" + (f": {expected}" if group else ".")
 
 
 def does(name: str) -> str:

@@ -48,12 +48,12 @@ from pyspark_jetstream.operations.inspection.findings import (
 )
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.stopping import Stop
-from pyspark_jetstream.operations.terminal import complain, say_json
+from pyspark_jetstream.operations.terminal import complain, say, say_json
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.values import consumer_name, duration
 
 from .program import Parser, argument, connected, connection_words, seconds
-from .tables import printed, shown
+from .tables import lines, shown
 
 PROBLEMS: Final = 3
 
@@ -86,7 +86,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         say_json(document(inspection))
     else:
-        printed(inspection)
+        say(*lines(inspection))
     return PROBLEMS if inspection.problems() else 0
 
 

@@ -30,11 +30,6 @@ class Table(NamedTuple):
     rows: Sequence[Row]
 
 
-def printed(inspection: Inspection) -> None:
-    """The tables, once."""
-    say(*lines(inspection))
-
-
 @contextmanager
 def shown() -> Iterator[Callable[[Inspection], None]]:
     """Shows inspections: in place on a terminal with rich, else one below the other."""

@@ -270,23 +270,16 @@ class Inspection:
 
     def problems(self) -> list[str]:
         """Every problem with its place, one line each."""
-        problems = [
-            f"stream {stream.name}: {p}" for stream in self.streams for p in stream.problems
-        ]
-        for consumer in self.consumers:
-            where = f"consumer {consumer.stream}/{consumer.name}"
-            problems += [f"{where}: {p}" for p in consumer.problems]
-        for lease in self.leases:
-            where = f"standby {lease.stream}/{lease.consumer}"
-            problems += [f"{where}: {p}" for p in lease.problems]
-        for parking in self.parkings:
-            problems += [f"parking stream {parking.stream}: {p}" for p in parking.problems]
+        places: list[tuple[str, Any]] = [(f"stream {each.name}", each) for each in self.streams]
+        places += [(f"consumer {each.stream}/{each.name}", each) for each in self.consumers]
+        places += [(f"standby {each.stream}/{each.consumer}", each) for each in self.leases]
+        places += [(f"parking stream {each.stream}", each) for each in self.parkings]
         for source in self.checkpoint.sources if self.checkpoint else ():
-            problems += [f"source {source.source}: {p}" for p in source.problems]
-            places: tuple[PositionState | ClaimState, ...] = (*source.positions, *source.claims)
-            for place in places:
-                where = f"source {source.source}, partition {place.index} of {place.stream}"
-                problems += [f"{where}: {p}" for p in place.problems]
+            where = f"source {source.source}"
+            places.append((where, source))
+            of: tuple[PositionState | ClaimState, ...] = (*source.positions, *source.claims)
+            places += [(f"{where}, partition {at.index} of {at.stream}", at) for at in of]
+        problems = [f"{where}: {problem}" for where, each in places for problem in each.problems]
         return [*problems, *self.missing]
 
 
@@ -568,17 +561,19 @@ def position_state(
     )
 
 
-def met_by(lease: LeaseState, record: Offset, server: ServerState) -> LeaseState:
+def met_by(lease: LeaseState, record: Offset | None, server: ServerState) -> LeaseState:
     """
     A lease with what a query meets that takes it.
 
     Args:
-        record: up to where the lease says that all is read. While a query reads, its own looks tell
-            more.
+        record: up to where the lease says that all is read, as far as that is known. While a query
+            reads, its own looks tell more.
     """
+    if record is None or record.layout is None or (lease.left_s or -1.0) >= 0:
+        return lease
     pattern = re.escape(lease.stream).replace(r"\{partition\}", "[0-9]+")
     is_its = lease.streams or any(re.fullmatch(pattern, stream) for stream in record.streams)
-    if not is_its or record.layout is None or (lease.left_s or -1.0) >= 0:
+    if not is_its:
         return lease
     found = [
         f"partition {partition.index} of {partition.stream}: {problem}"

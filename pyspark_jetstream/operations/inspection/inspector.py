@@ -192,10 +192,7 @@ class Inspector:
         shown = {consumer.owner.query for consumer in consumers}
         if not sources:
             leases = tuple(
-                met_by(lease, record, server)
-                if (record := self._recorded.get(lease.consumer)) is not None
-                else lease
-                for lease in leases
+                met_by(lease, self._recorded.get(lease.consumer), server) for lease in leases
             )
         inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -244,11 +241,8 @@ class Inspector:
     def _records(self, query: str | None = None) -> list[StoredMessage]:
         """What the ledger notes of the commits of a query, or of all."""
         try:
-            keys = [_COMMITTED.format(query)]
-            if query is None:
-                _, found = self._js.subject_counts(LEDGER_STREAM, [_COMMITTED.format("*")])
-                keys = list(found)[:_QUERIES]
-            records = self._js.last_messages(LEDGER_STREAM, keys) if keys else []
+            _, keys = self._js.subject_counts(LEDGER_STREAM, [_COMMITTED.format(query or "*")])
+            records = self._js.last_messages(LEDGER_STREAM, list(keys)[:_QUERIES])
         except (PermissionsError, StreamNotFoundError):
             return []
         return [record for record in records if record is not None]
@@ -295,15 +289,10 @@ class Inspector:
         return resolve_layout(self._options, {name: info.config for name, info in infos.items()})
 
     def _infos(self, names: Sequence[str], needed: Sequence[str]) -> dict[str, StreamInfo]:
-        infos = {}
-        for name in names:
-            try:
-                ask = self._survey.info_of if name in needed else self._js.stream_info
-                infos[name] = ask(name)
-            except StreamNotFoundError:
-                if name in needed:
-                    raise
-        return infos
+        infos = dict(zip(names, self._js.stream_infos_there(list(names)), strict=True))
+        for name in needed:
+            infos[name] = infos[name] or self._survey.info_of(name)  # or raises what is alike
+        return {name: info for name, info in infos.items() if info is not None}
 
     def _outgrown(
         self, sources: Sequence[_Source], infos: Mapping[str, StreamInfo]
@@ -463,13 +452,8 @@ class Inspector:
             return (), self._hidden
         bucket, prefix = f"KV_{BUCKET}", f"$KV.{BUCKET}."
         try:
-            keys = [
-                each.removeprefix(prefix)
-                for each in self._js.subject_counts(bucket, [f"{prefix}>"])[1]
-            ]
-            keys = wanted_keys(keys, streams, consumers)
-            if not keys:
-                return (), ()
+            _, there_are = self._js.subject_counts(bucket, [f"{prefix}>"])
+            keys = wanted_keys((s.removeprefix(prefix) for s in there_are), streams, consumers)
             messages = self._js.last_messages(bucket, [f"{prefix}{key}" for key in keys])
             there = {key: each for key, each in zip(keys, messages, strict=True) if each}
             self._recorded = recorded(there)

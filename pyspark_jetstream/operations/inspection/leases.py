@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -161,48 +161,36 @@ def _lease(
 ) -> LeaseState:
     stream = token.replace("=", "{partition}") if token != SEVERAL else "several streams"
     waiting = tuple(sorted(waits, key=lambda each: each.query))
+    state = LeaseState(stream, consumer, waiting=waiting)
     if message is None:
-        return LeaseState(stream, consumer, waiting=waiting)
+        return state
     try:
         record = LeaseRecord.from_bytes(message.data)
     except OffsetError as error:
-        return LeaseState(stream, consumer, waiting=waiting, problems=(str(error),))
-    streams: tuple[str, ...] = ()
+        return replace(state, problems=(str(error),))
+    who: Owner = record.owner
+    waiting = tuple(each for each in waiting if each.query != who.query)
+    state = replace(state, term=record.term, renewed=message.time, waiting=waiting)
     if token == SEVERAL and record.offset is not None:
         streams = tuple(sorted(record.offset.streams))
-        stream = f"{len(streams)} streams"
-    renewed = parse_time(message.time)
-    until = renewed + timedelta(seconds=record.lease_s)
-    waiting = tuple(each for each in waiting if each.query != record.owner.query)
+        state = replace(state, stream=f"{len(streams)} streams", streams=streams)
     if record.released:
-        notes: tuple[str, ...] = ("given back: that query has ended, in good order or by an error",)
-        return LeaseState(
-            stream, consumer, term=record.term, renewed=message.time, streams=streams,
-            waiting=waiting, notes=notes,
-        )  # fmt: skip
+        ended = "given back: that query has ended, in good order or by an error"
+        return replace(state, notes=(ended,))
+    until = parse_time(message.time) + timedelta(seconds=record.lease_s)
     left_s = (until - now).total_seconds()
-    who: Owner = record.owner
-    notes = () if waiting else (_alone(record, gone),)
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     if left_s < 0:
         notes = ("ran out: its query is gone, or cut off",)
-    return LeaseState(
-        stream=stream,
-        consumer=consumer,
-        holder=who.query,
-        name=who.name,
-        host=who.host,
-        pid=who.pid,
-        term=record.term,
-        renewed=message.time,
-        until=until.isoformat(),
-        left_s=left_s,
-        streams=streams,
-        waiting=waiting,
-        problems=(
+    elif not waiting:
+        notes = (_alone(record, gone),)
+    if left_s < 0 and not waiting:
+        problems = (
             "nobody reads: the lease ran out, and nobody waits. If no query has standby=true any"
             f" more, `nats kv del {BUCKET} {token}.{consumer}` removes the lease",
         )
-        if left_s < 0 and not waiting
-        else (),
-        notes=notes,
-    )
+    return replace(
+        state, holder=who.query, name=who.name, host=who.host, pid=who.pid,
+        until=until.isoformat(), left_s=left_s, problems=problems, notes=notes,
+    )  # fmt: skip

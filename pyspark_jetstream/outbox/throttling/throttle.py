@@ -426,10 +426,12 @@ class Throttle:
                 spent[pause] = spent.get(pause, 0.0) + end - start
             pause = max(spent, key=lambda candidate: spent[candidate])
             return ProducerThrottledError(
-                subject, pause.reason.name, pause.filter, throttled_s, pause.request_id
+                subject, "", 0, pause.reason.name, pause.filter, throttled_s, pause.request_id
             )
         for reason, request_id in self._informed.items():
-            return ProducerThrottledError(subject, reason.name, REST, throttled_s, request_id)
+            return ProducerThrottledError(
+                subject, "", 0, reason.name, REST, throttled_s, request_id
+            )
         return None
 
     def _spans(

@@ -155,20 +155,20 @@ class Committed:
         if self.rewound and self.batch < batch - 1:
             return TakenBackError(
                 write,
-                self.batch + 1,
                 f"it was rewound to batch {self.batch + 1} while it ran, and goes on with {batch}:"
                 " stop it, rewind it again, and start it (or, if exactlyOnce was false meanwhile:"
                 " `pyspark-jetstream rewind --checkpoint <checkpointLocation> --accept`)",
+                batch=self.batch + 1,
             )
         if 0 <= self.batch < batch - 1:
             gone = f"{self.batch + 1} to {batch - 1}" if self.batch < batch - 2 else f"{batch - 1}"
             return TakenBackError(
                 write,
-                self.batch + 1,
                 f"the ledger ends with batch {self.batch}, and batch {batch} begins: the records of"
                 f" {gone} are gone, for its server lost what it had acknowledged, or an older copy"
                 " of its store was put back, and rows of target streams may be gone as well"
                 " (or exactlyOnce was false meanwhile)",
+                batch=self.batch + 1,
             )
         for target in targets:
             noted = self.streams.get(target.name)
@@ -183,11 +183,11 @@ class Committed:
         noted = self.streams[target.name]
         return TakenBackError(
             write,
-            self.batch,
             f"stream '{target.name}' ended at sequence {noted.end} when batch {noted.ends[-1][0]}"
             " was committed, and another message stands there now: the stream was taken back, and"
             f" others wrote since. Rows of batch {self.batch} are gone, and may be of earlier ones"
             f" ({_CAUSE})",
+            batch=self.batch,
         )
 
     def made_anew(self, write: str, target: FoundStream) -> TargetChangedError:
@@ -206,10 +206,10 @@ class Committed:
         more = ", and maybe of earlier ones" if batch == noted.ends[0][0] and batch > 0 else ""
         return TakenBackError(
             write,
-            batch,
             f"stream '{target.name}' ends at sequence {target.end}, and ended at {noted.end} when"
             f" batch {noted.ends[-1][0]} was committed: sequences {target.end + 1} to {noted.end}"
             f" are gone, and with them rows from batch {batch} on{more} ({_CAUSE})",
+            batch=batch,
         )
 
 

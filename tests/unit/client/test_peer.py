@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from pyspark_jetstream.client.peer import Peer, RoundTrips, send_all, unsent
+from pyspark_jetstream.client.peer import Peer, Presence, send_all, unsent
 from pyspark_jetstream.errors import TlsError
 
 from ...kits.seeds import fresh
 
 
 def test_the_shortest_of_the_round_trips_counts():
-    trips = RoundTrips()
+    trips = Presence(0.0)
     assert trips.shortest_s == 0
     trips.asked(1.0)
     trips.asked(1.5)
@@ -30,7 +30,7 @@ def test_the_shortest_of_the_round_trips_counts():
 
 
 def test_a_pong_that_nobody_asked_for_tells_nothing():
-    trips = RoundTrips()
+    trips = Presence(0.0)
     trips.answered(5.0)
     assert (trips.shortest_s, trips.under_way) == (0, 0)
 

@@ -13,7 +13,7 @@ from pyspark_jetstream.fetch.dataloss import report_loss
 
 LOSSES = (
     DataLossError("S", 3, "messages 1 to 9 left the stream"),
-    SnapshotLossError("S", ("a.b", "a.c"), "2 of 5 messages left the stream"),
+    SnapshotLossError("S", 0, "2 of 5 messages left the stream", ("a.b", "a.c")),
 )
 
 

@@ -188,7 +188,7 @@ def test_an_inspection_is_plain(either, capsys):
         consumers=(consumer, replace(consumer, problems=())),
         leases=(), checkpoint=None, notes=(EVIL,),
     )  # fmt: skip
-    tables.printed(inspection)
+    terminal.say(*tables.lines(inspection))
 
     out = capsys.readouterr().out
     assert_plain(out.rstrip("\n"), lines=True)
