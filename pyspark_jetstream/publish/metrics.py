@@ -568,7 +568,7 @@ class Report:
             said = _REPORT(read_json(data))
         except ValueError as error:
             raise ValueError(f"expected a report of metrics, got {data[:60]!r}: {error}") from None
-        return Report(*(said[name] for name in _SAID), query_name=said.get("query_name", ""))
+        return Report(*(said.get(name, "") for name in (*_SAID, "query_name")))
 
 
 def _type(said: Any) -> str:
