@@ -29,11 +29,18 @@ STORED_LESS: Final = _FRAME_BYTES - 46
 """`sizes` less about this is a message's size in a stream (nats-server, fileStoreMsgSize)."""
 
 
-_NEVER: Final = pa.scalar(None, pa.float64())
+_FILLERS: Final = {
+    "lines": NOTHING,
+    "ids": pa.scalar(None, BINARY),
+    "priorities": Priority.NORMAL.code,
+    "sent": pa.scalar(None, pa.float64()),
+    "unsure": pa.scalar(math.inf, pa.float64()),
+    "faults": pa.scalar(None, pa.string()),
+}
+"""Columns of `Messages` that may be None, and the value that each row has then."""
 
-_NOT: Final = pa.scalar(math.inf, pa.float64())
-
-_NO_FAULT: Final = pa.scalar(None, pa.string())
+_COLUMNS: Final = ("subject", "data", "indices", "rows", *_FILLERS)
+"""Columns of `Messages` with a value for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,35 +132,22 @@ class Messages:
         codes = numbers(len(encoded.dictionary))
         return Messages(
             subject=subject,
-            lines=_stacked([(part.lines, len(part)) for part in parts], NOTHING),
             data=pa.concat_arrays([part.data for part in parts]),
             distinct=encoded.dictionary.cast(pa.string()).to_pylist(),
             indices=encoded.indices,
             targets=row_targets.take(pc.index_in(codes, encoded.indices)),
             rows=pa.concat_arrays([part.rows for part in parts]),
-            ids=_stacked([(part.ids, len(part)) for part in parts], pa.scalar(None, BINARY)),
-            priorities=_stacked(
-                [(part.priorities, len(part)) for part in parts], Priority.NORMAL.code
-            ),
-            sent=_stacked([(part.sent, len(part)) for part in parts], _NEVER),
-            unsure=_stacked([(part.unsure, len(part)) for part in parts], _NOT),
-            faults=_stacked([(part.faults, len(part)) for part in parts], _NO_FAULT),
+            **{
+                name: _stacked([(getattr(part, name), len(part)) for part in parts], filler)
+                for name, filler in _FILLERS.items()
+            },
         )
 
     def _each(self, change: Any) -> Messages:
-        return replace(
-            self,
-            subject=change(self.subject),
-            lines=None if self.lines is None else change(self.lines),
-            data=change(self.data),
-            indices=change(self.indices),
-            rows=change(self.rows),
-            ids=None if self.ids is None else change(self.ids),
-            priorities=None if self.priorities is None else change(self.priorities),
-            sent=None if self.sent is None else change(self.sent),
-            unsure=None if self.unsure is None else change(self.unsure),
-            faults=None if self.faults is None else change(self.faults),
-        )
+        changed = {
+            name: change(column) for name in _COLUMNS if (column := getattr(self, name)) is not None
+        }
+        return replace(self, **changed)
 
 
 def _stacked(parts: Sequence[tuple[pa.Array | None, int]], filler: pa.Scalar) -> pa.Array | None:

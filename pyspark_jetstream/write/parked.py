@@ -397,10 +397,9 @@ class _Drain:
             )  # fmt: skip
         for text in behind.slice(0, count).to_pylist():
             number, created = text.split(" ", 1)
-            first = self._behind.setdefault(subject, (int(number), created))
-            if first != (int(number), created):
-                lower = min(first[0], int(number)) if first[1] == created else 0
-                self._behind[subject] = (lower, created)
+            lowest, first = self._behind.get(subject, (int(number), created))
+            lowest = min(lowest, int(number)) if first == created else 0
+            self._behind[subject] = (lowest, created)
         self._rows += [(subject, sequence) for sequence in sequences[:count]]
         return pa.record_batch(
             {

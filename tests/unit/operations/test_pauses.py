@@ -228,6 +228,34 @@ def test_b23_without_a_receipt_the_whole_connection_is_to_pause():
     assert (pauses.silent, pauses.waiting) == ([], False)
 
 
+def test_b23_a_receipt_is_of_one_command():
+    """
+    B23: who acknowledged one of two commands, and not the other, gets the fallback.
+    """
+    pauses = Pauses()
+    pauses.pause("a", QUOTA, 60.0)
+    pauses.pause("b", QUOTA, 60.0)
+    pauses.due(0.0)
+    commands = [understand(data) for _, _, data in found(pauses, 0.0, 7)]
+    receipt(pauses, commands[1], 0.05)
+
+    assert [command.subject for command in commands] == ["a", "b"]
+    assert told(pauses.due(0.1))[7].reason is PENDING
+
+
+def test_what_a_later_command_replaces_owes_no_receipt():
+    """
+    Of commands that nobody waits for, only the latest is kept.
+    """
+    pauses = Pauses()
+    pauses.pause(">", PENDING, 60.0)
+    pauses.due(0.0)
+    found(pauses, 0.0, 7)
+    later = [told(pauses.due(float(now)))[7].request_id for now in range(1, 4)]
+
+    assert list(pauses.members[7].asks) == later[-1:]
+
+
 def test_b23_who_stays_silent_is_named():
     """
     B23: who does not acknowledge the fallback either is silent; others are not held up by it.
