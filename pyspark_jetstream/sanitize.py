@@ -47,13 +47,11 @@ _concealed: dict[str, str] = {}
 _values: re.Pattern[str] | None = None
 
 
-def conceal(*secrets: str | None) -> None:
-    """From now on these are masked by their values, in this process."""
+def conceal(secret: str) -> None:
+    """From now on it is masked by its value, in this process."""
     global _values
-    new = [secret for secret in secrets if secret and secret not in _concealed]
-    for secret in new:
+    if secret not in _concealed:
         _concealed[secret] = _pattern(secret)
-    if new:
         patterns = sorted(filter(None, _concealed.values()), key=len, reverse=True)
         _values = re.compile("|".join(patterns)) if patterns else None
 

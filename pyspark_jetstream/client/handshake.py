@@ -18,9 +18,8 @@ from __future__ import annotations
 import json
 import random
 from collections import UserString
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ..errors import AuthenticationError, JetStreamError, ProtocolError
 from ..sanitize import conceal
@@ -64,7 +63,9 @@ def shake_hands(
         TlsError: One has no TLS, which an option asks for, or mixes it with bytes in clear.
         NotConnectedError: None could be reached.
     """
-    conceal(*_secrets(options))  # whoever listens there may say what it was told
+    for secret in (options.password, options.token):
+        if secret is not None:
+            conceal(secret.reveal())  # whoever listens there may say what it was told
     peer = Peer(options.connect_timeout_s, give_up_at(options, at_start), options.tls_asked_by)
     try:
         sock, info = _entered(options, peer)
@@ -76,17 +77,6 @@ def shake_hands(
             raise error.with_traceback(None) from None
         raise
     return sock, info, peer.leftover
-
-
-def _secrets(options: ConnectionOptions) -> Iterator[str]:
-    """Secrets that the server is sent."""
-    for secret in (options.password, options.token):
-        if secret is not None:
-            yield secret.reveal()
-    for server in map(urlsplit, options.servers):
-        word = server.password or server.username  # a user alone is a token
-        if word:
-            yield from (word, unquote(word))
 
 
 def _entered(options: ConnectionOptions, peer: Peer) -> tuple[socket.socket, dict[str, Any]]:
@@ -105,9 +95,7 @@ def _entered(options: ConnectionOptions, peer: Peer) -> tuple[socket.socket, dic
             if final := _final(options, error, info):
                 raise final from None
             failures[peer.name] = error  # another one may let us in
-    words = {name: str(error) or type(error).__name__ for name, error in failures.items()}
-    text = "; ".join(f"{name}: {error}" for name, error in words.items())
-    raise unreached(options, list(failures.values()), text, peer.silent)
+    raise unreached(options, failures, peer.silent)
 
 
 def _means(options: ConnectionOptions) -> _Means:
@@ -134,9 +122,8 @@ def _signer(options: ConnectionOptions) -> Any:
         _signature(signer, "")
     except Exception as error:  # whatever nats-py and nkeys meet in a text that is none
         name = "credentials" if options.credentials is not None else "nkeySeedFile"
-        where = ", ".join(options.display_servers)
         remedy = "give the text as it was made: by nsc, or the one who runs the servers"
-        raise AuthenticationError(where, f"{name}: {error}", remedy) from None
+        raise AuthenticationError(options.where, f"{name}: {error}", remedy) from None
     return signer
 
 
@@ -157,9 +144,8 @@ def _final(
         return refusal
     wants_ours = info.get("tls_verify") or "CERTIFICATE_REQUIRED" in text
     if wants_ours and not options.tls.cert_file:
-        where = ", ".join(options.display_servers)
         text = f"it wants a client certificate: {text}"
-        return AuthenticationError(where, text, "give tlsCertFile and tlsKeyFile")
+        return AuthenticationError(options.where, text, "give tlsCertFile and tlsKeyFile")
     if isinstance(error, _Unentered):
         return None
     from .tls import distrusted
@@ -188,7 +174,7 @@ def _enter(
         if not (info.get("tls_required") or info.get("tls_available")):
             raise peer.not_offered()
         _begin_tls(options, means, server, peer)
-    says = _says(options, means, server, info)
+    says = _says(options, means, info)
     peer.send(b"CONNECT %s\r\nPING\r\n" % json.dumps(says).encode())
     later = _until_pong(peer)
     if upgraded:
@@ -207,9 +193,7 @@ def _begin_tls(options: ConnectionOptions, means: _Means, server: SplitResult, p
     begin(peer, means.context or context_of(options), server.hostname)
 
 
-def _says(
-    options: ConnectionOptions, means: _Means, server: SplitResult, info: dict[str, Any]
-) -> dict[str, Any]:
+def _says(options: ConnectionOptions, means: _Means, info: dict[str, Any]) -> dict[str, Any]:
     """The fields of CONNECT for a server with this INFO."""
     says: dict[str, Any] = {
         "verbose": False,
@@ -228,10 +212,6 @@ def _says(
         return says | {"user": options.user, "pass": options.password.reveal()}
     if options.token:
         return says | {"auth_token": options.token.reveal()}
-    if server.password:
-        return says | {"user": server.username, "pass": server.password}
-    if server.username:
-        return says | {"auth_token": server.username}
     return says
 
 

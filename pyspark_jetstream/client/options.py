@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -112,18 +111,18 @@ class ConnectionOptions:
         return tuple(name for name, given in asked.items() if given)
 
     @property
-    def display_servers(self) -> tuple[str, ...]:
-        """The servers without what may stand before an @."""
-        return tuple(re.sub(r"//[^@/]*@", "//", server) for server in self.servers)
+    def where(self) -> str:
+        """The servers, for people; no user stands in their URLs (`values.servers`)."""
+        return ", ".join(self.servers)
 
     def command(self, words: str) -> str:
         """A command line in quotes, for people to copy: it reaches these servers."""
-        where = ",".join(self.display_servers)
+        where = ",".join(self.servers)
         flag = "--server" if words.startswith("nats ") else "--servers"
         return f"`{words}`" if where == _DEFAULT else f"`{words} {flag} {where}`"
 
     def __repr__(self) -> str:
-        return f"<ConnectionOptions {', '.join(self.display_servers)}>"
+        return f"<ConnectionOptions {self.where}>"
 
 
 @dataclass(frozen=True, slots=True)

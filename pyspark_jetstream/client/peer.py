@@ -14,11 +14,11 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..errors import AuthenticationError, JetStreamError, NotConnectedError, TlsError
+from ..errors import AuthenticationError, NotConnectedError, TlsError
 
 try:
     import fcntl
@@ -71,29 +71,30 @@ def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None
     if "authentication timeout" in lowered:
         return None
     if "authorization" in lowered or "authentication" in lowered or "user jwt" in lowered:
-        return AuthenticationError(", ".join(options.display_servers), text)
+        return AuthenticationError(options.where, text)
     return None
 
 
 def unreached(
-    options: ConnectionOptions, failures: Sequence[Exception], text: str, silent: bool
-) -> JetStreamError:
+    options: ConnectionOptions, failures: Mapping[str, Exception], silent: bool
+) -> NotConnectedError:
     """
     The error when no server was entered.
 
     Args:
-        failures: what came of each attempt.
-        text: what came of all together, each server named.
+        failures: what came of each server, by name.
         silent: whether the last one said nothing.
     """
+    words = {name: str(error) or type(error).__name__ for name, error in failures.items()}
+    text = "; ".join(f"{name}: {error}" for name, error in words.items())
     if silent:
         text += f"; {_SILENT}"
-    elif failures and all(isinstance(failure, _NOBODY) for failure in failures):
+    elif failures and all(isinstance(failure, _NOBODY) for failure in failures.values()):
         text += (
             "; check host and port in option servers, that a server runs there, and that this host"
             " may reach it"
         )
-    return NotConnectedError(", ".join(options.display_servers), text)
+    return NotConnectedError(options.where, text)
 
 
 def is_early(error: OSError) -> bool:

@@ -29,18 +29,19 @@ def context_of(options: ConnectionOptions) -> ssl.SSLContext:
     Raises:
         AuthenticationError: A file is not there, or not what it has to be.
     """
-    where = ", ".join(options.display_servers)
     try:
         context = ssl.create_default_context(cafile=options.tls.ca_file)
     except (ssl.SSLError, OSError) as error:
         remedy = f"'{options.tls.ca_file}' must hold the CA's certificates as PEM, on every host"
-        raise AuthenticationError(where, f"tlsCaFile: {error}", remedy) from None
+        raise AuthenticationError(options.where, f"tlsCaFile: {error}", remedy) from None
     if options.tls.cert_file:
         try:
             context.load_cert_chain(options.tls.cert_file, options.tls.key_file)
         except (ssl.SSLError, OSError) as error:
             remedy = "both must be PEM, on every host, and the key that of the certificate"
-            raise AuthenticationError(where, f"tlsCertFile, tlsKeyFile: {error}", remedy) from None
+            raise AuthenticationError(
+                options.where, f"tlsCertFile, tlsKeyFile: {error}", remedy
+            ) from None
     return context
 
 
@@ -89,4 +90,4 @@ def distrusted(options: ConnectionOptions, error: Exception) -> AuthenticationEr
         remedy = "name the CA that signed its certificate with tlsCaFile, a PEM file on every host"
     else:
         remedy = f"tlsCaFile '{options.tls.ca_file}' holds no CA that signed its certificate"
-    return AuthenticationError(", ".join(options.display_servers), f"TLS: {error}", remedy)
+    return AuthenticationError(options.where, f"TLS: {error}", remedy)

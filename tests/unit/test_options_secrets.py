@@ -35,7 +35,7 @@ def test_no_secret_shows_in_parsed_options(kind, tmp_path):
     """
     for options in secretive(tmp_path):
         parsed = parse(kind, options)
-        shown = f"{parsed!r} {parsed} {parsed.connection} {parsed.connection.display_servers}"
+        shown = f"{parsed!r} {parsed} {parsed.connection} {parsed.connection.where}"
         shown += f"{dataclasses.asdict(parsed.connection) | {'servers': None}}"
 
         assert SECRET not in shown, list(options)

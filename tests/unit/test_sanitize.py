@@ -34,7 +34,8 @@ VALUES = {
 @pytest.fixture(autouse=True)
 def told():
     """A server was told each of them."""
-    conceal(*VALUES.values(), None, "")
+    for secret in (*VALUES.values(), ""):
+        conceal(secret)
 
 
 def greeting(member: str, value: str, **how) -> str:
@@ -118,7 +119,8 @@ def test_a_secret_that_may_be_a_word_masks_no_other():
     `inflammable` leaves `inflammables`, `te5t` leaves `late5t`; a short word, or three characters,
     mask nothing by themselves.
     """
-    conceal("inflammable", "te5t", "spark", "a1b")
+    for secret in ("inflammable", "te5t", "spark", "a1b"):
+        conceal(secret)
 
     assert sanitized("inflammables, inflammable: 'te5t' late5t spark a1b") == (
         "inflammables, ***: '***' late5t spark a1b"

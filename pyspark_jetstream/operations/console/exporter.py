@@ -125,7 +125,7 @@ class Exporter:
                 connection = client.connection
                 sid = connection.subscribe(subject)
                 connection.ping(client.options.request_timeout_s)  # the server has it
-                logger.info("following %s on %s", subject, ", ".join(client.options.servers))
+                logger.info("following %s on %s", subject, client.options.where)
                 while True:
                     frame = connection.next_frame(time.monotonic() + _IDLE_S)
                     if frame is None:

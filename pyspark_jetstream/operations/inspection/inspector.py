@@ -196,7 +196,7 @@ class Inspector:
             )
         inspection = Inspection(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
-            server=", ".join(self._client.options.display_servers),
+            server=self._client.options.where,
             streams=tuple(streams.values()),
             partitions=self._partitions(layout, infos),
             consumers=consumers,

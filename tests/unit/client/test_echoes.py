@@ -22,7 +22,6 @@ from ...kits.strangers import EVIL, assert_plain
 INFO = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
 SECRETS = {
     "password": "hunter2-unmistakable", "token": "tok3n-unmistakable", "short": "s3kr!t",
-    "URL": "url-unmistakable", "token in the URL": "urltok-unmistakable",
 }  # fmt: skip
 
 
@@ -94,9 +93,8 @@ PLACES = [
 def shown(options: dict, form, place: str) -> str:
     """All that people see of a request to such a server: the error as Spark would print it."""
     with closing(Echoing(form, place)) as server:
-        scheme = options.pop("scheme", "nats://")
         connection = connection_of(
-            f"{scheme}{server.url}", connect_timeout_s=0.2, request_timeout_s=0.2, **options
+            f"nats://{server.url}", connect_timeout_s=0.2, request_timeout_s=0.2, **options
         )
         client = Client(connection)
         try:
@@ -112,8 +110,6 @@ LOGINS = {
     "password": {"user": "ann", "password": Secret(SECRETS["password"])},
     "token": {"token": Secret(SECRETS["token"])},
     "short": {"user": "ann", "password": Secret(SECRETS["short"])},
-    "URL": {"scheme": f"nats://ann:{SECRETS['URL']}@"},
-    "token in the URL": {"scheme": f"nats://{SECRETS['token in the URL']}@"},
 }
 
 
