@@ -24,6 +24,7 @@ from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, JetStreamError, OptionError
 from ..fetch.assumptions import Assumption
+from ..fetch.consumer import ConsumerRead
 from ..fetch.layout import Layout
 from ..fetch.pace import FAR_S, seldom_s
 from ..fetch.survey import Survey
@@ -107,6 +108,25 @@ class _RunEnd:
         return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
+class _Pauses:
+    """The partitions that a batch reads by consumers which were paused since it was planned."""
+
+    def __init__(self) -> None:
+        self.partitions: frozenset[int] = frozenset()
+        self._turns = Turns()
+
+    def look(self, js: JetStream, reads: Sequence[ConsumerRead]) -> None:
+        """Looks at some of these consumers, in turns."""
+        due = self._turns.take(len(reads), 0.0) if reads else ()
+        reads = [reads[index] for index in due]
+        found = js.consumer_infos([(read.stream, read.consumer) for read in reads])
+        self.partitions = self.partitions.difference(read.partition for read in reads).union(
+            read.partition
+            for read, info in zip(reads, found, strict=True)
+            if info is not None and info.pause_s > 0
+        )
+
+
 class RangeDriver(Driver):
     """How far the query is, and what it plans."""
 
@@ -151,10 +171,7 @@ class RangeDriver(Driver):
         """Behind which start nothing was there to read the last time, and what Spark was told."""
         self._lagging: Offset | None = None
         """Behind which batch metrics ask what is left; None of a query that waits."""
-        self._paused_since: frozenset[int] = frozenset()
-        """Partitions that the batch reads by consumers which were paused since it was planned."""
-        self._turns = Turns()
-        """Looks for such pauses."""
+        self._pauses = _Pauses()
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -638,7 +655,7 @@ class RangeDriver(Driver):
         if planned is None:
             return
         if not self._watched.is_older(self._options.metrics_interval_s):
-            self._paused_since = frozenset()  # the driver has just looked, and knows of them
+            self._pauses.partitions = frozenset()  # the driver has just looked, and knows of them
             return
         survey, end = Survey(client, self._options), planned
         layout = end.layout
@@ -667,21 +684,13 @@ class RangeDriver(Driver):
             if p.index not in planned.idle
             and self.report.get(str(p.index), {}).get("read") == "consumer"
         ]
-        due = self._turns.take(len(reads), 0.0) if reads else ()
-        reads = [reads[index] for index in due]
-        found = survey.js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        seen_paused = {
-            read.partition: info is not None and info.pause_s > 0
-            for read, info in zip(reads, found, strict=True)
-        }
-        kept = self._paused_since - seen_paused.keys()
-        self._paused_since = kept.union(p for p, is_paused in seen_paused.items() if is_paused)
+        self._pauses.look(survey.js, reads)
 
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(self._turn.holds)
         for partition in () if self._options.read_mode == "direct" else self._layout:
             report = self._durables.report(partition.index)
-            is_paused = "pausedUntil" in report or partition.index in self._paused_since
+            is_paused = "pausedUntil" in report or partition.index in self._pauses.partitions
             counts.set_paused(str(partition.index), is_paused)
             if "pinned" in report:
                 counts.set_pins(str(partition.index), report)

@@ -207,6 +207,25 @@ def test_a_query_that_is_away_for_too_long(js, new_stream, publish, query, monke
     assert ack_pending(js, name) == 0
 
 
+def test_a_query_says_that_it_is_there(js, new_stream, publish, query):
+    """
+    As long as a query has a batch under way it renews the notice by which it counts as there.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS | {"ackWait": "3s", "abandonAfter": "6s"})
+    one.plan()
+    (who,) = fence_of(js, name).open
+
+    def said() -> int:
+        key = f"$KV.SPARK_CLAIMS.{name}.jobs.alive.{who}"
+        (notice,) = js.last_messages("KV_SPARK_CLAIMS", [key])
+        return notice.sequence
+
+    before = said()
+    eventually(lambda: said() > before)
+
+
 def test_an_operator_gives_a_batch_up(js, new_stream, publish, query):
     """
     Who deletes the key by which a query says that it is there gives its batch to the others.

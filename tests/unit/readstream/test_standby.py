@@ -65,6 +65,14 @@ def test_what_is_no_record(data):
         LeaseRecord.from_bytes(data)
 
 
+def test_a_record_of_a_newer_package():
+    """
+    What is wrong with the offset of a record is said as it is.
+    """
+    with pytest.raises(OffsetError, match="^the checkpoint holds an offset of version 99"):
+        LeaseRecord.from_bytes(GOOD.replace(b'"version": 2', b'"version": 99'))
+
+
 def test_silence_is_counted_while_one_looks():
     """
     A record is silent for as long as its sequence stood still before one's eyes: a change, and a
