@@ -38,38 +38,38 @@ _ORIGIN: Final = record(
     },
 )
 
-_STREAM_CONFIG: Final = record(
-    {"name": text},
-    {
-        "allow_atomic": flag,
-        "allow_batched": flag,
-        "allow_direct": flag,
-        "allow_msg_counter": flag,
-        "allow_msg_schedules": flag,
-        "allow_msg_ttl": flag,
-        "allow_rollup_hdrs": flag,
-        "deny_delete": flag,
-        "discard": text,
-        "discard_new_per_subject": flag,
-        "duplicate_window": _NUMBER,
-        "first_seq": _SEQUENCE,
-        "max_age": _NUMBER,
-        "max_bytes": _NUMBER,
-        "max_msg_size": _NUMBER,
-        "max_msgs": _NUMBER,
-        "max_msgs_per_subject": _NUMBER,
-        "metadata": each(text, dict),
-        "mirror": _ORIGIN,
-        "num_replicas": _NUMBER,
-        "republish": record({}),
-        "retention": text,
-        "sealed": flag,
-        "sources": each(_ORIGIN),
-        "storage": text,
-        "subject_transform": _TRANSFORM,
-        "subjects": each(text),
-    },
-)
+_SETTINGS: Final = {
+    "allow_atomic": flag,
+    "allow_batched": flag,
+    "allow_direct": flag,
+    "allow_msg_counter": flag,
+    "allow_msg_schedules": flag,
+    "allow_msg_ttl": flag,
+    "allow_rollup_hdrs": flag,
+    "deny_delete": flag,
+    "discard": text,
+    "discard_new_per_subject": flag,
+    "duplicate_window": _COUNT,
+    "first_seq": _SEQUENCE,
+    "max_age": _COUNT,
+    "max_bytes": _NUMBER,
+    "max_msg_size": _NUMBER,
+    "max_msgs": _NUMBER,
+    "max_msgs_per_subject": _NUMBER,
+    "metadata": each(text, dict),
+    "mirror": _ORIGIN,
+    "name": text,
+    "num_replicas": _COUNT,
+    "republish": record({}),
+    "retention": text,
+    "sealed": flag,
+    "sources": each(_ORIGIN),
+    "storage": text,
+    "subject_transform": _TRANSFORM,
+    "subjects": each(text),
+}
+STREAM_CONFIG: Final = record({}, _SETTINGS)
+"""A stream's configuration, the server's or one that a user has written."""
 
 _CLUSTER: Final = record(
     {},
@@ -83,7 +83,7 @@ _CLUSTER: Final = record(
 
 STREAM: Final = record(
     {
-        "config": _STREAM_CONFIG,
+        "config": record({"name": text}, _SETTINGS),
         "created": time,
         "state": record(
             {"first_seq": _SEQUENCE, "last_seq": _SEQUENCE, "messages": _COUNT, "bytes": _COUNT},

@@ -24,6 +24,14 @@ logger = get_logger(__name__)
 ROOM: Final = 1024
 """Bytes for the headers of a record."""
 
+BUCKET: Final = {
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "allow_rollup_hdrs": True,
+    "deny_delete": True,
+}
+"""Settings of every bucket's stream, where nobody wants others (ADR-8)."""
+
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = (10071, 10164)
 """err_codes of JSStreamWrongLastSequenceErrF and its constant form."""
@@ -104,12 +112,9 @@ class Bucket:
             "subjects": [f"{self.prefix}>"],
             "retention": "limits",
             "storage": "file",
-            "discard": "new",
-            "max_msgs_per_subject": 1,
-            "allow_rollup_hdrs": True,
             "allow_direct": True,
-            "deny_delete": True,
             "num_replicas": replicas,
+            **BUCKET,
         }
 
     def last(self, *keys: str) -> list[StoredMessage]:

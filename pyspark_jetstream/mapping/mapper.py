@@ -95,7 +95,13 @@ class ColumnMapper:
     def another(
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
-        """Another subject that the row could draw and that is wanted; None if there is none."""
+        """
+        What else a row's draw could make of its subject, the same every time; None for nothing.
+
+        Args:
+            is_wanted: accepts a subject.
+            weights: whether another destination is drawn by weight, or only `random` again.
+        """
         route = next(self._router.matching(subject), None)
         if route is None:
             return None
@@ -205,6 +211,11 @@ def _drawn(identity: bytes, seed: int, below: int) -> int:
     return xxh3_64_intdigest(identity, seed) % below
 
 
+def _taker(shares: Sequence[int], drawn: int) -> int:
+    """Which of these shares, one behind the other, takes a number."""
+    return next(place for place, end in enumerate(accumulate(shares)) if drawn < end)
+
+
 def _drawn_again(identity: bytes, turn: int, of: Random) -> str:
     return str(_drawn(identity, of.seed + turn, of.span))
 
@@ -214,13 +225,11 @@ class _Plan:
 
     def __init__(self, route: Route, cluster: str | None) -> None:
         self.source = route.source
-        self.outcomes: list[tuple[int, ColumnRule | None]] = []
-        """Bounds and rules: a rule takes the numbers below its bound, from the bound before on."""
-        below = 0
-        for choice in route.choices(cluster):
-            below += choice.percent
-            rule = None if choice.rule is None else ColumnRule(choice.rule)
-            self.outcomes.append((below, rule))
+        self.outcomes = [
+            (choice.percent, None if choice.rule is None else ColumnRule(choice.rule))
+            for choice in route.choices(cluster)
+        ]
+        """Shares and rules: of the numbers from 0 to 99 each takes as many, in this order."""
         rules = [rule.rule for _, rule in self.outcomes if rule is not None]
         self.chooses = len(self.outcomes) > 1 or any(rule.is_random for rule in rules)
         """Whether more than the subject decides."""
@@ -239,9 +248,9 @@ class _Plan:
         pieces = []
         drawn = draws.below(100, 0, self.source)
         at = 0
-        for below, outcome in self.outcomes:
-            rows = where(pc.and_(pc.greater_equal(drawn, at), pc.less(drawn, below)))
-            at = below
+        for share, outcome in self.outcomes:
+            rows = where(pc.and_(pc.greater_equal(drawn, at), pc.less(drawn, at + share)))
+            at += share
             if len(rows):
                 part = subjects.take(rows), tokens.take(rows), draws.take(rows)
                 pieces.append((rows, self._outcome(outcome, *part)))
@@ -258,34 +267,28 @@ class _Plan:
 
     def apply_one(self, subject: str, identity: bytes) -> str | None:
         """Maps one subject; `identity` counts only where the row decides."""
-        drawn = _drawn(identity, 0, 100) if len(self.outcomes) > 1 else 0
-        outcome = next(outcome for below, outcome in self.outcomes if drawn < below)
+        _, outcome = self.outcomes[self._place(identity)]
         if outcome is None:
             return None
         return outcome.rule.apply(
             subject, lambda random: str(_drawn(identity, random.seed, random.span))
         )
 
+    def _place(self, identity: bytes) -> int:
+        """The place of the outcome that is drawn for a row."""
+        drawn = _drawn(identity, 0, 100) if len(self.outcomes) > 1 else 0
+        return _taker([share for share, _ in self.outcomes], drawn)
+
     def another(
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
         """A wanted subject by another `random`, with `weights` also by another destination."""
-        starts = [0, *(below for below, _ in self.outcomes)]
-        left = [
-            (below - start, outcome)
-            for start, (below, outcome) in zip(starts, self.outcomes, strict=False)
-        ]
-        if not weights:
-            drawn = _drawn(identity, 0, 100) if len(left) > 1 else 0
-            left = [
-                next(choice for choice, end in zip(left, starts[1:], strict=True) if drawn < end)
-            ]
-        left = [(share, outcome) for share, outcome in left if outcome is not None]
+        choices = self.outcomes if weights else [self.outcomes[self._place(identity)]]
+        left = [(share, outcome) for share, outcome in choices if outcome is not None]
         while left:
-            at = _drawn(identity, len(left) << 32, sum(share for share, _ in left))
-            ends = accumulate(share for share, _ in left)
-            _, outcome = left.pop(next(i for i, end in enumerate(ends) if at < end))
-            assert outcome is not None
+            shares = [share for share, _ in left]
+            at = _drawn(identity, len(left) << 32, sum(shares))
+            _, outcome = left.pop(_taker(shares, at))
             for turn in range(1, _TURNS if outcome.rule.is_random else 2):
                 mapped = outcome.rule.apply(subject, partial(_drawn_again, identity, turn << 32))
                 if is_wanted(mapped):

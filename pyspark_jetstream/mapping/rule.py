@@ -40,7 +40,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..errors import OptionError
 from ..subjects import (
@@ -178,7 +178,10 @@ class Rule:
             OptionError: The server would refuse it, or it is one of the three mistakes above.
         """
         source = source or REST  # as in a stream's transform; an account's mappings refuse it
-        fail = _Failure(source, destination)
+
+        def fail(reason: str) -> OptionError:
+            return OptionError(OPTION, f"rule {source!r} -> {destination!r}: {reason}")
+
         _check_source(source, fail)
         parsed = [_parse_token(n, token, fail) for n, token in enumerate(tokens(destination), 1)]
         _check_destination(source, destination, parsed, fail)
@@ -349,15 +352,8 @@ class _Call:
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Makes the errors of one rule."""
-
-    source: str
-    destination: str
-
-    def __call__(self, reason: str) -> OptionError:
-        return OptionError(OPTION, f"rule {self.source!r} -> {self.destination!r}: {reason}")
+_Failure: TypeAlias = Callable[[str], OptionError]
+"""Makes the errors of one rule."""
 
 
 def _call(token: str) -> _Call | None:

@@ -18,7 +18,6 @@ makes of it is not mapped again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -116,30 +115,14 @@ class SubjectMapping:
         Raises:
             ValueError: A rule makes no subject of one; names rule, subject and result.
         """
-        return self._mapper(cluster).map(subjects, identities)
+        return self.mapper(cluster).map(subjects, identities)
 
-    def _mapper(self, cluster: str | None) -> ColumnMapper:
+    def mapper(self, cluster: str | None) -> ColumnMapper:
+        """Maps columns for servers of this cluster."""
         mapper = self._mappers.get(cluster)
         if mapper is None:
             mapper = self._mappers[cluster] = ColumnMapper(self._router, cluster)
         return mapper
-
-    def another(
-        self,
-        subject: str,
-        identity: bytes,
-        is_wanted: Callable[[str], bool],
-        weights: bool,
-        cluster: str | None = None,
-    ) -> str | None:
-        """
-        What else a row's draw could make of its subject, the same every time; None for nothing.
-
-        Args:
-            is_wanted: accepts a subject.
-            weights: whether another destination is drawn by weight, or only `random` again.
-        """
-        return self._mapper(cluster).another(subject, identity, is_wanted, weights)
 
     def explain(self, subject: str) -> Explanation:
         """

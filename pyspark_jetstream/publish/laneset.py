@@ -82,10 +82,6 @@ class _WindowChecks:
     unanswered_since: float = math.inf
     """Time of the first check that a stream left unanswered; infinite while all answer."""
 
-    @property
-    def is_unanswered(self) -> bool:
-        return self.unanswered_since < math.inf
-
 
 class LaneSet:
     """
@@ -126,7 +122,7 @@ class LaneSet:
     @property
     def awaits_windows(self) -> bool:
         """Whether nothing may be sent, as a stream does not tell its duplicate window."""
-        return self._checks.is_unanswered
+        return self._checks.unanswered_since < math.inf
 
     def push_backs(self, now: float) -> list[tuple[int | None, float]]:
         """
@@ -279,7 +275,13 @@ class LaneSet:
             checks.next_at = now + _AGAIN_S
             checks.unanswered_since = min(checks.unanswered_since, now)
             if now - checks.unanswered_since >= window.publish_timeout_s:
-                raise self._silence_error(self._targets.silent)
+                stream, waited_s = self._targets.silent, window.publish_timeout_s
+                raise PublishTimeoutError(
+                    stream,
+                    f"rows that may be stored wait since {waited_s:g}s until stream '{stream}' says"
+                    " how long it knows their ids, and it does not answer; look whether it has a"
+                    " leader",
+                )
         for place, target in shorter.items():
             logger.warning(
                 "stream=%s: its duplicate_window is %gs now. A row that may be stored and has no"
@@ -291,15 +293,6 @@ class LaneSet:
             if lane is not None:
                 self._apply_window(lane, target)
         return True
-
-    def _silence_error(self, stream: str) -> PublishTimeoutError:
-        waited_s = self._options.window.publish_timeout_s
-        return PublishTimeoutError(
-            stream,
-            f"rows that may be stored wait since {waited_s:g}s until stream"
-            f" '{stream}' says how long it knows their ids, and it does not answer; look whether it"
-            " has a leader",
-        )
 
     def _apply_window(self, lane: Lane, target: Target) -> None:
         """Lowers the lane's times to what the stream's duplicate window allows."""

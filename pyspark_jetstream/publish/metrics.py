@@ -69,17 +69,35 @@ class Metric(NamedTuple):
         return len(self.buckets) + 2 if self.buckets else 1
 
 
+METRICS: Final[dict[str, Metric]] = {}
+"""The metrics of writers, by name."""
+
+READ_METRICS: Final[dict[str, Metric]] = {}
+"""The metrics of streaming reads, by name."""
+
+
+def _row(metric: Metric) -> Metric:
+    """Puts a metric into its table."""
+    table = READ_METRICS if metric.name.startswith("jetstream_read_") else METRICS
+    table[metric.name] = metric
+    return metric
+
+
 def _counter(name: str, labels: str, doc: str, per_unit: int = 1) -> Metric:
-    return Metric(name, "counter", tuple(labels.split()), doc, per_unit)
+    return _row(Metric(name, "counter", tuple(labels.split()), doc, per_unit))
 
 
-def _gauge(name: str, labels: str, doc: str) -> Metric:
-    return Metric(name, "gauge", tuple(labels.split()), doc)
+def _gauge(name: str, labels: str, doc: str, alone: bool = False) -> Metric:
+    return _row(Metric(name, "gauge", tuple(labels.split()), doc, alone=alone))
+
+
+def _standing(name: str, labels: str, doc: str) -> Metric:
+    return _gauge(name, labels, doc, alone=True)
 
 
 def _histogram(name: str, labels: str, first_s: float, doc: str) -> Metric:
     buckets = tuple(first_s * 2**n for n in range(20))
-    return Metric(name, "histogram", tuple(labels.split()), doc, MICRO, buckets)
+    return _row(Metric(name, "histogram", tuple(labels.split()), doc, MICRO, buckets))
 
 
 QUEUE = _gauge(
@@ -181,22 +199,7 @@ INVALID_COMMANDS = _counter(
     "Messages on the throttle's control subject that said nothing defined.",
 )
 
-METRICS: Final = {
-    metric.name: metric
-    for metric in (
-        QUEUE, QUEUE_LIMIT, LIMIT, ITEMS, REJECTED, QUEUE_TIME, PROCESSING_TIME, THROTTLED,
-        RATE_LIMIT, OUTCOMES, DEAD_LETTER, DROPPED, RETRIES, DUPLICATES, BLOCKED,
-        LATE_RETRIES, UNRECOGNISED, INVALID_COMMANDS, PARKED,
-    )
-}  # fmt: skip
-"""The metrics of writers, by name."""
-
 _PARTITION: Final = "query stream partition"
-
-
-def _standing(name: str, labels: str, doc: str) -> Metric:
-    return _gauge(name, labels, doc)._replace(alone=True)
-
 
 READ_ROWS = _counter(
     "jetstream_read_rows_total",
@@ -301,15 +304,7 @@ READ_AWAITING = _standing(
     "Those of them that nobody holds: they wait for redelivery.",
 )
 
-READ_METRICS: Final = (
-    READ_ROWS, READ_BYTES, READ_LEFT_OUT, READ_LAG, READ_BATCH, READ_BATCH_TIME, READ_TASK_TIME,
-    READ_ACTIVE, READ_PINNED, READ_PAUSED, READ_PINS, READ_UNPINS, READ_STRANGERS, READ_CLAIMS,
-    READ_REDELIVERED, READ_CLAIMS_LEFT, READ_CLAIMS_LOST, READ_DEAD_LETTERS, READ_ACK_PENDING,
-    READ_AWAITING,
-)  # fmt: skip
-"""The metrics of streaming reads."""
-
-EXPORTED: Final = METRICS | {metric.name: metric for metric in READ_METRICS}
+EXPORTED: Final = METRICS | READ_METRICS
 """Every metric of writes and reads, by its name."""
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import subjects
 from .. import values as value_of
+from ..client.info import STREAM_CONFIG
 from ..client.jetstream import DEFAULT_PREFIX
+from ..client.keyvalue import BUCKET
 from ..client.options import (
     ConnectionOptions,
     MetricsOptions,
@@ -16,7 +18,7 @@ from ..client.options import (
     metrics_options,
 )
 from ..errors import OptionError
-from ..foreign import each, flag, number, read_json, record, text
+from ..foreign import read_json
 from ..option import Option, Values, exclusive, parsed, table
 from ..outbox.admission import Rules
 from ..outbox.limits import INITIAL, MINIMUM
@@ -26,32 +28,6 @@ from .pressure import PRESSURE_OPTIONS, under_pressure
 
 if TYPE_CHECKING:
     from ..mapping.subjectmapping import SubjectMapping
-
-_INT64: Final = (1 << 63) - 1
-
-_CONFIG: Final = record(
-    {},
-    {
-        "name": text,
-        "subjects": each(text),
-        "retention": text,
-        "num_replicas": number(0, _INT64),
-        "duplicate_window": number(0, _INT64),
-        "max_age": number(0, _INT64),
-        "max_msgs_per_subject": number(-1, _INT64),
-        **dict.fromkeys(
-            (
-                "allow_direct",
-                "allow_batched",
-                "allow_atomic",
-                "allow_msg_ttl",
-                "allow_rollup_hdrs",
-            ),
-            flag,
-        ),
-    },
-)
-"""Reads the configuration of a stream; what is named here a write depends on."""
 
 
 def _mapping(value: str) -> SubjectMapping:
@@ -63,7 +39,7 @@ def _mapping(value: str) -> SubjectMapping:
 def _stream_config(value: str) -> dict[str, Any]:
     content = value_of.inline_or_file(value)
     try:
-        config = _CONFIG(read_json(content))
+        config = STREAM_CONFIG(read_json(content))
     except ValueError as error:
         raise ValueError(
             f"expected a stream's configuration as the server's JSON, or a file of it: {error}"
@@ -130,14 +106,6 @@ _OWN: Final = table(
     Option("publishTimeout", "publish_timeout_s", value_of.duration, "2m",
         "If a message is not stored within this time, the task fails. Retries are included."),
 )  # fmt: skip
-
-_BUCKET: Final = {
-    "max_msgs_per_subject": 1,
-    "discard": "new",
-    "allow_rollup_hdrs": True,
-    "deny_delete": True,
-}
-"""What every bucket has, where `streamConfig` does not say otherwise (ADR-8)."""
 
 _LONGEST_HISTORY: Final = 64
 """Most values of a key that clients take for a bucket's (ADR-8)."""
@@ -236,15 +204,10 @@ class SinkOptions:
         return self.throttle_subject is not None
 
 
-def _spoken_on(values: Values) -> Iterator[str]:
+def _spoken_on(values: Values) -> list[str]:
     """Subjects of operators, writers and metrics, and of rows that are parked."""
-    yield THROTTLE_SUBJECT
-    if values["throttleSubject"] is not None:
-        yield values["throttleSubject"]
-    if "metricsSubject" in values:
-        yield values["metricsSubject"]
-    if "throttleParkStream" in values:
-        yield values["throttleParkStream"]
+    given = [values[name] for name in ("throttleSubject", "metricsSubject", "throttleParkStream")]
+    return [THROTTLE_SUBJECT, *(subject for subject in given if subject is not None)]
 
 
 def _one_of(values: Values, name: str, inside: Any) -> Any:
@@ -270,7 +233,7 @@ def _bucket_creation(values: Values, bucket: str) -> StreamCreation:
             "streamConfig",
             f"has max_msgs_per_subject {history}; a bucket's history is 1 to {_LONGEST_HISTORY}",
         )
-    return StreamCreation(stream, (of_keys,), 1, _BUCKET | config)
+    return StreamCreation(stream, (of_keys,), 1, BUCKET | config)
 
 
 def _creation(values: Values) -> StreamCreation | None:
@@ -337,13 +300,11 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
     if values["ackTimeout"] > values["publishTimeout"]:
         raise OptionError("ackTimeout", "is longer than publishTimeout")
     mapping = values["subjectMapping"]
-    if "mappingKey" in values and (mapping is None or not mapping.needs_identity):
-        raise OptionError("mappingKey", "needs a subjectMapping with weights or random")
-    if values["throttleReroute"]:
-        if mapping is None or not mapping.needs_identity:
-            raise OptionError("throttleReroute", "needs a subjectMapping with weights or random")
-        if "mappingKey" in values:
-            raise OptionError("throttleReroute", "would move keys from one destination to another")
+    for name in ("mappingKey", "throttleReroute"):
+        if values[name] and (mapping is None or not mapping.needs_identity):
+            raise OptionError(name, "needs a subjectMapping with weights or random")
+    if values["throttleReroute"] and "mappingKey" in values:
+        raise OptionError("throttleReroute", "would move keys from one destination to another")
     once = values["exactlyOnce"]
     connection = connection_options(values)
     rows = values.fill(

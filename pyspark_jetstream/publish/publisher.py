@@ -48,11 +48,12 @@ from ..sanitize import get_logger
 from .context import WriteContext
 from .lanes.lane import BROKEN, earliest
 from .laneset import LaneSet
+from .outcome import Written
 from .pauses import WriterPauses
 from .rowthread import Supply
 from .sender import SEND_TIMEOUT_S, Sender
 from .shedding import Shedding
-from .telemetry import Cause, Counts, Reporter, Watchdog
+from .telemetry import Cause, Reporter, Watchdog
 
 logger = get_logger(__name__)
 
@@ -65,7 +66,7 @@ _PIECE: Final = 1000
 _LONGEST_WAIT_S: Final = 10.0
 
 
-def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Counts:
+def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -> Written:
     """
     Publishes every message and returns when each is stored.
 
@@ -148,7 +149,7 @@ class Publisher:
         self._report(final=True)
         self.pauses.tell(self.sender.connection, ends=True)
 
-    def counts(self) -> Counts:
+    def counts(self) -> Written:
         """
         What became of all rows, when none is left; ends the subscriptions.
 
@@ -159,16 +160,23 @@ class Publisher:
             sum(getattr(lane.tally, name) for lane in self.lanes.main)
             for name in ("acked", "duplicates", "retries")
         )
-        offered = self.admission.offered + self.shedding.unfit
-        stored_in = earliest(lane.tally.stored_in for lane in self.lanes.main)
-        letters = self.lanes.stored_apart("dead_letters")
-        parked = self.lanes.stored_apart("parked").acked
-        dead = letters.acked, self.shedding.dropped
-        if offered != acked + self._stored_before + sum(dead) + parked:
-            raise PublishError("*", f"{offered} messages but {acked} PubAcks; report this")
+        letters, telemetry = self.lanes.stored_apart("dead_letters"), self._context.telemetry
+        telemetry.stored_in = earliest(lane.tally.stored_in for lane in self.lanes.main)
+        telemetry.dead_in = letters.stored_in
+        counts = Written(
+            self.admission.offered + self.shedding.unfit,
+            acked,
+            duplicates,
+            retries,
+            stored=self._stored_before,
+            dead_letters=letters.acked,
+            dropped=self.shedding.dropped,
+            parked=self.lanes.stored_apart("parked").acked,
+        )
+        if not counts.adds_up:
+            raise PublishError("*", f"the rows do not add up, report this: {counts}")
         self.close()
-        where = stored_in, letters.stored_in
-        return Counts(offered, acked, duplicates, retries, *dead, *where, parked)
+        return counts
 
     def close(self) -> None:
         """Ends the subscriptions; what was sent has its PubAck."""

@@ -14,7 +14,6 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -119,6 +118,13 @@ class Telemetry:
     """
 
     def __init__(self, routes: Iterable[str] = ()) -> None:
+        self.stored_in: Mapping[str, int] = {}
+        """
+        The streams that have rows, and a sequence that the first one's is not beyond; known at the
+        end.
+        """
+        self.dead_in: Mapping[str, int] = {}
+        """Those that have dead letters, likewise."""
         self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
         self._route = Bounded(_MAX_ROUTES)
@@ -386,30 +392,6 @@ class Routes:
             route = UNKNOWN if key["route"] is None else self.patterns[key["route"]]
             found.append((key["place"], route, Priority(key["priority"]), rows[number].values))
         return found
-
-
-class Counts(NamedTuple):
-    """Outcomes of a task's messages."""
-
-    offered: int
-    acked: int
-    """Those that are stored, dead letters aside."""
-    duplicates: int
-    """
-    Acked messages that the stream had already, by their `Nats-Msg-Id`, as far as the PubAck tells.
-    """
-    retries: int
-    """Publishes sent again."""
-    dead_letters: int = 0
-    """Shed or rejected, and stored where dead letters go."""
-    dropped: int = 0
-    """Rows that were shed and are stored nowhere."""
-    stored_in: Mapping[str, int] = MappingProxyType({})
-    """The streams that have acked messages, and a sequence that the first one's is not beyond."""
-    dead_in: Mapping[str, int] = MappingProxyType({})
-    """Number of dead letters by stream."""
-    parked: int = 0
-    """Rows of paused subjects that wait in the parking stream."""
 
 
 class Watchdog:

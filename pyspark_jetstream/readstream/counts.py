@@ -139,7 +139,7 @@ class ReadCounts(_Counts):
         of = [self._labels(p, layout.is_several) for p in layout]
         self._partitions = dict(zip(layout.names, of, strict=True))
         gone = before.difference(self._partitions.values())
-        for metric in READ_METRICS:
+        for metric in READ_METRICS.values():
             if metric.kind == "gauge":
                 for labels in gone:
                     self._values.get(metric.name, {}).pop(labels, None)

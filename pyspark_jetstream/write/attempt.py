@@ -35,9 +35,10 @@ from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import RowSignals, WriteContext
 from ..publish.lanes.lane import earliest
 from ..publish.options import SinkOptions
+from ..publish.outcome import Written
 from ..publish.publisher import Publisher
 from ..publish.rowthread import Supply
-from ..publish.telemetry import Counts, Origin, Telemetry
+from ..publish.telemetry import Origin, Telemetry
 from ..sanitize import get_logger
 from ..worker import MAX_NAME, query_name
 from .exactlyonce.changes import FoundStream
@@ -45,7 +46,6 @@ from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
 from .parked import found_parking, parking
-from .results import Written
 from .rows import MessageBuilder
 from .streams import Streams, duplicate_id, target_fault
 
@@ -169,7 +169,7 @@ class TaskAttempt:
         blocks = (built(self._builder, self._signals, batch) for batch in batches)
         first = next(filter(len, blocks), None)
         if first is None:  # the mapping loses all of its rows
-            return written_of(self._builder, 0, Counts(0, 0, 0, 0))
+            return Written(self._builder.rows, 0, 0, 0, lost=self._builder.lost)
         new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
@@ -187,7 +187,7 @@ class TaskAttempt:
         self._streams.publishing = False
         return self._account(record, counts)
 
-    def _publish(self, rows: Iterable[Messages]) -> Counts:
+    def _publish(self, rows: Iterable[Messages]) -> Written:
         """The loop of a write that has a ledger: it looks there between two turns."""
         task, options = self._task, self._task.options
         recovery = self._recovery
@@ -216,7 +216,7 @@ class TaskAttempt:
                         self._check_repeated(repeated)
         return publisher.counts()
 
-    def _account(self, record: TaskRecord, counts: Counts) -> Written:
+    def _account(self, record: TaskRecord, counts: Written) -> Written:
         """
         The outcome of the rows, which are all stored; the report gets the rest.
 
@@ -225,13 +225,11 @@ class TaskAttempt:
             WriterFencedError: Another attempt has taken the task over.
         """
         task, report, noted = self._task, self._report, record.streams
-        stored, stored_in = 0, counts.stored_in
+        stored_in = reached = report.telemetry.stored_in
         if self._recovery is not None:
             self._recovery.check_end(self._builder.rows)
-            stored = self._recovery.stored
-            stored_in = earliest((stored_in, self._recovery.stored_in))
-        total = written_of(self._builder, stored, counts)
-        self._check_reached(counts.stored_in)
+            stored_in = earliest((reached, self._recovery.stored_in))
+        self._check_reached(reached)
         Ledger(JetStream(task.client)).check(record)
         report.seen = [
             seen.since(noted.get(seen.name, seen.before)).holding(stored_in.get(seen.name, 0))
@@ -240,9 +238,9 @@ class TaskAttempt:
         ]
         report.seen += [seen.since(noted[seen.name]) for seen in self._elsewhere(stored_in)]
         if task.counts_duplicates(self._builder, are_ids_new=not record.forgotten):
-            report.sequenced = sequenced_rows(total, counts, {seen.name for seen in report.seen})
-        report.seen += self._streams.holding_dead(counts.dead_in)
-        return total
+            report.sequenced = sequenced_rows(counts, reached, {seen.name for seen in report.seen})
+        report.seen += self._streams.holding_dead(report.telemetry.dead_in)
+        return counts._replace(rows=self._builder.rows, lost=self._builder.lost)
 
     def _check_reached(self, stored_in: Iterable[str]) -> None:
         """
@@ -387,8 +385,8 @@ class TaskAttempt:
             recovery.refresh(self._earlier, _REFRESH * self._window_s())
         for place in places_of(messages).to_pylist():
             own = pc.equal(row_targets, int32(place))
-            unseen = recovery.fresh(messages.where(own), self._targets[place])
-            fresh = pc.replace_with_mask(fresh, own, unseen)
+            missing = recovery.missing(messages.where(own), self._targets[place])
+            fresh = pc.replace_with_mask(fresh, own, missing)
         return fresh
 
     def _check_repeated(self, messages: Messages) -> None:
@@ -427,23 +425,8 @@ def places_of(messages: Messages) -> pa.Array:
     return pc.unique(messages.row_targets).drop_null()
 
 
-def sequenced_rows(total: Written, counts: Counts, seen: Container[str]) -> int:
+def sequenced_rows(counts: Written, stored_in: Iterable[str], seen: Container[str]) -> int:
     """Rows that have a sequence of their own in these streams; 0 where some may be elsewhere."""
-    if not all(name in seen for name in counts.stored_in):
+    if not all(name in seen for name in stored_in):
         return 0
-    return total.acked - total.duplicates + total.stored
-
-
-def written_of(builder: MessageBuilder, stored: int, counts: Counts) -> Written:
-    """The task's counts; the commit checks that they add up."""
-    return Written(
-        builder.rows,
-        counts.acked,
-        counts.duplicates,
-        counts.retries,
-        builder.lost,
-        stored,
-        counts.dead_letters,
-        counts.dropped,
-        counts.parked,
-    )
+    return counts.acked - counts.duplicates + counts.stored

@@ -304,9 +304,9 @@ class Commands:
             named = headers.values(TTL)
             if named is not None and self._strict:
                 check_once(ttl, named, f"both a ttl and the header {TTL}; drop one")
-        if self._when is not None and self._strict:
-            self._check_outlives(headers)
         if self._when is not None and self._target is not None:
+            if self._strict:
+                self._check_outlives(headers)
             own = pc.and_(pc.is_valid(self._when), pc.is_valid(self._target))
             lines = [
                 _line("Nats-Schedule", self._when),
@@ -361,18 +361,16 @@ class Commands:
         return pc.coalesce(times, given)
 
     def _check_schedules(self) -> None:
-        when, target = self._when, self._target
         nothing = pa.nulls(len(self._batch), pa.string())
-        if when is not None:
-            bad = pc.and_(pc.is_valid(when), pc.is_null(nothing if target is None else target))
-            refuse(bad, "schedule_target is null: on which subject is it to be published?")
-            bad = pc.match_substring_regex(when, _BEYOND)
-            refuse(bad, "the time is none that the server knows: 1678 to 2261")
-        if target is not None:
-            bad = pc.and_(pc.is_valid(target), pc.is_null(nothing if when is None else when))
-            refuse(bad, "schedule_target without deliver_at or schedule")
-            bad = pc.match_substring_regex(target, subjects.FAULTY)
-            refuse(bad, "schedule_target is no subject that can be published on")
+        when, target = (nothing if each is None else each for each in (self._when, self._target))
+        bad = pc.and_(pc.is_valid(when), pc.is_null(target))
+        refuse(bad, "schedule_target is null: on which subject is it to be published?")
+        bad = pc.match_substring_regex(when, _BEYOND)
+        refuse(bad, "the time is none that the server knows: 1678 to 2261")
+        bad = pc.and_(pc.is_valid(target), pc.is_null(when))
+        refuse(bad, "schedule_target without deliver_at or schedule")
+        bad = pc.match_substring_regex(target, subjects.FAULTY)
+        refuse(bad, "schedule_target is no subject that can be published on")
 
     def _check_outlives(self, headers: Headers) -> None:
         """

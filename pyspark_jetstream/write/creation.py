@@ -60,10 +60,14 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             # The default alone: an old server ignores or refuses it, and `publishMode=auto` takes
             # another way. An old server was refused before if a user asked for it.
             logger.info("stream=%s made without allow_batched: the server is too old", name)
-        is_new = _is_missing(js, name) and _create(js, config)
-        if is_new:
-            _await_name(js, config)
-        actual = js.stream_info(name).config
+        is_new = False
+        try:
+            actual = js.stream_info(name).config
+        except StreamNotFoundError:
+            is_new = _create(js, config)
+            if is_new:
+                _await_name(js, config)
+            actual = js.stream_info(name).config
         differing = [key for key, value in config.items() if not _same(actual.get(key), value)]
         if is_new:
             differing = [key for key in differing if key not in actual]
@@ -83,14 +87,6 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
                     " is to do. Else change the stream from Python%s",
                     *fields, further("guides/streams"),
                 )  # fmt: skip
-
-
-def _is_missing(js: JetStream, name: str) -> bool:
-    try:
-        js.stream_info(name)
-    except StreamNotFoundError:
-        return True
-    return False
 
 
 def _create(js: JetStream, config: dict[str, Any]) -> bool:

@@ -66,12 +66,7 @@ def prepare(options: SinkOptions, schema: StructType) -> None:
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                target = Target.parse(config)
-                fault = target_fault(target, options) or column_fault(
-                    schema.names, target, options.ledger
-                )
-                if fault is not None:
-                    raise fault
+                _check_target(Target.parse(config), schema, options)
             create_streams(js, options.create)
         if options.rules.park_stream is not None:
             from .parked import ensure_parking
@@ -88,20 +83,26 @@ def prepare(options: SinkOptions, schema: StructType) -> None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:
-                fault = target_fault(targets[place], options) or column_fault(
-                    schema.names, targets[place], options.ledger
-                )
+                _check_target(targets[place], schema, options)
             elif options.rows.require_stream and not targets.is_blind:
-                fault = OptionError("subject", untaken(subject))
-                if bucket is not None:
-                    what = (
-                        f"there is no bucket '{bucket}' in this account; createStream=true makes it"
-                    )
-                    fault = OptionError("bucket", what)
-            else:
-                return
-            if fault is not None:
-                raise fault
+                if bucket is None:
+                    raise OptionError("subject", untaken(subject))
+                raise OptionError(
+                    "bucket",
+                    f"there is no bucket '{bucket}' in this account; createStream=true makes it",
+                )
+
+
+def _check_target(target: Target, schema: StructType, options: SinkOptions) -> None:
+    """
+    Raises:
+        OptionError: The stream cannot be written as the options say.
+        ColumnError: It does not take what a column says.
+    """
+    names = schema.names
+    fault = target_fault(target, options) or column_fault(names, target, options.ledger)
+    if fault is not None:
+        raise fault
 
 
 def check_rows(schema: StructType, options: SinkOptions) -> None:

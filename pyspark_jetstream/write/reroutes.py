@@ -15,6 +15,8 @@ waiting, so weights are drawn again only with the option.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -55,11 +57,9 @@ class Reroutes:
         self.rows = 0
         """Number of rows that went elsewhere."""
         self.signals = signals
-        self._mapping = mapping
+        self._mapper = mapping.mapper(cluster)
         self._weights = weights
         self._targets = targets
-        self._cluster = cluster
-        self._free: dict[str, bool] = {}
         self._places: dict[str, int | None] = {}
         self._vain = 0
 
@@ -72,45 +72,39 @@ class Reroutes:
             identities: BINARY, of the rows.
             mapped: STRING, what the mapping made of them; null where a row is lost.
         """
-        is_paused = self.signals.is_paused
-        if is_paused is None:
+        if (said := self.signals.is_paused) is None:
             return mapped
+        is_paused = cache(said)
         distinct = pc.unique(mapped).drop_null().to_pylist()
         paused = [subject for subject in distinct if is_paused(subject)]
         if not paused:
             return mapped
-        self._free.clear()
         self._places.clear()
         self._vain = 0
         mask = pc.is_in(mapped, pa.array(paused, pa.string()))
         rerouted = [
-            self._another(*row) or row[2]
-            for row in zip(
+            self._another(subject, identity, old, is_paused) or old
+            for subject, identity, old in zip(
                 *(column.filter(mask).to_pylist() for column in (subjects, identities, mapped)),
                 strict=True,
             )
         ]
         return pc.replace_with_mask(mapped, mask, pa.array(rerouted, pa.string()))
 
-    def _another(self, subject: str, identity: bytes, old: str) -> str | None:
+    def _another(
+        self, subject: str, identity: bytes, old: str, is_paused: Callable[[str], bool]
+    ) -> str | None:
         def is_wanted(new: str) -> bool:
-            wanted = self._is_free(new) and self._goes_with(new, old)
+            wanted = not is_paused(new) and self._goes_with(new, old)
             self._vain = 0 if wanted else self._vain + 1
             return wanted
 
         if self._vain >= _VAIN:
             return None
 
-        args = subject, identity, is_wanted, self._weights, self._cluster
-        rerouted = self._mapping.another(*args)
+        rerouted = self._mapper.another(subject, identity, is_wanted, self._weights)
         self.rows += rerouted is not None
         return rerouted
-
-    def _is_free(self, subject: str) -> bool:
-        if subject not in self._free:
-            is_paused = self.signals.is_paused
-            self._free[subject] = is_paused is None or not is_paused(subject)
-        return self._free[subject]
 
     def _goes_with(self, subject: str, other: str) -> bool:
         """Whether the same stream takes both and keeps them, as far as that is known."""

@@ -39,10 +39,11 @@ from ..errors import CommitError, JetStreamError, OptionError, WriterFencedError
 from ..logs import log_for
 from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
+from ..publish.outcome import Written
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
 from .exactlyonce.changes import FoundStream, check_targets
-from .results import Published, Written
+from .results import Published
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
-from itertools import chain
+from itertools import chain, islice
 
 import pyarrow as pa
 
@@ -34,17 +34,16 @@ from ..outbox.targets import Targets
 from ..publish.context import RowSignals, WriteContext
 from ..publish.lanes import atomiclane
 from ..publish.options import SinkOptions
+from ..publish.outcome import Written
 from ..publish.publisher import publish
-from ..publish.telemetry import Counts
 from ..sanitize import get_logger
-from .attempt import Task, TaskAttempt, TaskReport, built, sequenced_rows, written_of
+from .attempt import Task, TaskAttempt, TaskReport, built, sequenced_rows
 from .batchmapping import BatchMapping, digest
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
 from .exactlyonce.records import LedgerLook, TaskName
 from .parked import check_parked
 from .reroutes import Reroutes
-from .results import Written
 from .rows import MessageBuilder
 from .streams import Streams
 
@@ -115,12 +114,17 @@ def write_task(
     )
     with closing(streams):
         if not options.ledger:
-            counts = _publish_all(task, batches, builder, streams, signals, report)
-            report.seen += streams.holding(counts.stored_in)
-            report.seen += streams.holding_dead(counts.dead_in)
-            outcome: Written | None = written_of(builder, 0, counts)
-            if outcome is not None and task.counts_duplicates(builder, are_ids_new=False):
-                report.sequenced = sequenced_rows(outcome, counts, streams.seen)
+            telemetry = report.telemetry
+            messages = (built(builder, signals, batch) for batch in batches)
+            first = list(islice(messages, 1))
+            streams.publishing = True
+            context = WriteContext(options, streams.targets, task.origin, telemetry, signals)
+            counts = publish(client, context, chain(first, messages))
+            report.seen += streams.holding(telemetry.stored_in)
+            report.seen += streams.holding_dead(telemetry.dead_in)
+            outcome: Written | None = counts._replace(rows=builder.rows, lost=builder.lost)
+            if task.counts_duplicates(builder, are_ids_new=False):
+                report.sequenced = sequenced_rows(counts, telemetry.stored_in, streams.seen)
         else:
             attempt = TaskAttempt(task, builder, streams, report, digest(note), signals)
             try:
@@ -134,26 +138,6 @@ def write_task(
     if reroutes is not None and reroutes.rows:
         logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
     return outcome
-
-
-def _publish_all(
-    task: Task,
-    batches: Iterable[pa.RecordBatch],
-    builder: MessageBuilder,
-    streams: Streams,
-    signals: RowSignals,
-    report: TaskReport,
-) -> Counts:
-    """Publishes all rows without a ledger."""
-    messages = (built(builder, signals, batch) for batch in batches)
-    first = next(messages, None)
-    streams.publishing = True
-    blocks = messages if first is None else chain((first,), messages)
-    return publish(
-        task.client,
-        WriteContext(task.options, streams.targets, task.origin, report.telemetry, signals),
-        blocks,
-    )
 
 
 def _wished(client: Client, options: SinkOptions) -> BatchMapping:

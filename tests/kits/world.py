@@ -27,8 +27,9 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 )
 from pyspark_jetstream.publish import laneset, pauses
 from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.publisher import Publisher
-from pyspark_jetstream.publish.telemetry import Counts, Origin, Telemetry
+from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
 from .options import changed, connection_of, sink_of
@@ -355,7 +356,7 @@ class World:
 
         monkeypatch.setattr(self.publisher.admission, "give_back", checked)
 
-    def run(self) -> Counts:
+    def run(self) -> Written:
         with self.publisher as publisher:
             while publisher.busy:
                 for leaving in publisher.leaving():

@@ -102,7 +102,7 @@ def test_a_reply_subject_that_is_no_inbox_gets_no_answer(nats_server, js, new_st
     operator.client.close()
 
     assert answered is not None and answered[0] == Receipt(1, 7)
-    assert counts.acked == counts.offered == js.stream_info(name).messages
+    assert counts.acked == counts.rows == js.stream_info(name).messages
     assert js.stream_info(STREAM).last_seq == before
     warnings = [r.getMessage() for r in caplog.records if "is no inbox" in r.getMessage()]
     assert len(warnings) == 1 and f"{name}.forged" in warnings[0]
@@ -171,7 +171,7 @@ def test_the_readmes_users(guarded):
     assert report["strangers"] == 0
     assert (first.acked, again.stored) == (100, 100)
     assert answered is not None and answered[0] == Receipt(1, Origin(7).producer_id)
-    assert counts.acked == counts.offered
+    assert counts.acked == counts.rows
     for user, others in (("reader", "_INBOX.writer.>"), ("writer", "_INBOX.reader.>"),
                          ("writer", "_INBOX.ops.>"), ("reader", "_INBOX.>")):  # fmt: skip
         client = Client(replace(clients[user].options))
@@ -204,7 +204,7 @@ def test_an_inbox_that_the_user_may_not_publish_on_ends_no_write(guarded, inbox)
         pass
     counts = task.finish()
 
-    assert counts.acked == counts.offered >= before
+    assert counts.acked == counts.rows >= before
 
 
 def test_every_connection_of_a_write_takes_the_prefix():

@@ -313,16 +313,16 @@ def test_what_an_attempt_before_stores_late_is_no_fault(query, js, ledger, monke
     """
     prefix = taken(query, js, 0)
     query.task(0, query.rows(5))
-    fresh = Recovery.fresh
+    missing = Recovery.missing
 
     def late(recovery, messages, target):
-        mask = fresh(recovery, messages, target)
+        mask = missing(recovery, messages, target)
         for row in range(5, 8):
             id = ("Nats-Msg-Id", f"{prefix}-{row}")
             js.publish(f"{query.target}.a", b"%d" % row, [id])
         return mask
 
-    monkeypatch.setattr(Recovery, "fresh", late)
+    monkeypatch.setattr(Recovery, "missing", late)
     counts = query.task(0, query.rows(10))
 
     assert (counts.stored, counts.acked, counts.duplicates) == (5, 5, 3)

@@ -17,7 +17,8 @@ from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.telemetry import Counts, Origin
+from pyspark_jetstream.publish.outcome import Written
+from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
@@ -234,7 +235,7 @@ def test_sixteen_writers_at_once(narrow):
     time; every row is stored once.
     """
     server, js = narrow
-    found: list[Counts] = []
+    found: list[Written] = []
 
     def task(number):
         options = sink_of(connection_of(server.url), publish_mode="async")

@@ -24,8 +24,9 @@ from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.lanes import asynclane
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.sender import Sender
-from pyspark_jetstream.publish.telemetry import Counts
+from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.answers import answer
@@ -45,14 +46,13 @@ def batches(subject, count, size=1000, width=1):
         )
 
 
-def publish(client, options, batches, id_prefix=None) -> Counts:
+def publish(client, options, batches, id_prefix=None, telemetry=None) -> Written:
     """Publishes the rows of one task, without a ledger."""
     builder = MessageBuilder(
         options=options.rows, id_prefix=id_prefix, max_payload=client.connection.max_payload
     )
-    return publisher.publish(
-        client, WriteContext(options), (builder.build(batch) for batch in batches)
-    )
+    context = WriteContext(options, telemetry=telemetry or Telemetry())
+    return publisher.publish(client, context, (builder.build(batch) for batch in batches))
 
 
 def sink(server, **changes) -> SinkOptions:
@@ -104,10 +104,11 @@ def test_every_row_is_stored_in_order(nats_server, js, new_stream):
     100,000 rows are 100,000 messages, those of a subject in the order of the rows.
     """
     name = new_stream()
-    options = sink(nats_server)
-    counts = publish(js.client, options, batches(name, 100_000, 10_000), id_prefix="p")
+    options, telemetry = sink(nats_server), Telemetry()
+    counts = publish(js.client, options, batches(name, 100_000, 10_000), "p", telemetry)
 
-    assert counts == Counts(100_000, 100_000, 0, counts.retries, stored_in={name: 1})
+    assert counts == Written(100_000, 100_000, 0, counts.retries)
+    assert telemetry.stored_in == {name: 1}
     check_in_order(stored(js, name), name, 100_000)
 
 
@@ -120,7 +121,7 @@ def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
     publish(js.client, options, batches(name, 3000), id_prefix="p")
     again = publish(js.client, options, batches(name, 5000), id_prefix="p")
 
-    assert (again.offered, again.acked, again.duplicates) == (5000, 5000, 3000)
+    assert (again.rows, again.acked, again.duplicates) == (5000, 5000, 3000)
     assert js.stream_info(name).messages == 5000
 
 
@@ -155,7 +156,7 @@ def test_no_rows_no_messages(nats_server, js):
     """
     An empty task needs nothing but the connection.
     """
-    assert publish(js.client, sink(nats_server), []) == Counts(0, 0, 0, 0)
+    assert publish(js.client, sink(nats_server), []) == Written(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
@@ -183,7 +184,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
         down.join()
         messages = stored(js, "S")
 
-        assert (counts.offered, counts.acked) == (40_000, 40_000)
+        assert (counts.rows, counts.acked) == (40_000, 40_000)
         check_in_order(messages, "S", 40_000)
         client.close()
         js.client.close()

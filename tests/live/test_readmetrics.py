@@ -369,5 +369,5 @@ def test_every_metric_is_exported(reads: Reads) -> None:
     """
     text = reads.scrapes.text()
 
-    for metric in READ_METRICS:
+    for metric in READ_METRICS.values():
         assert f"# HELP {metric.name} {metric.doc}" in text

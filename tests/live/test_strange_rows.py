@@ -21,13 +21,13 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.serverheaders import EXPECTS
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.results import Written
 from pyspark_jetstream.write.sink import (
     JetStreamBatchWriter,
     JetStreamStreamWriter,

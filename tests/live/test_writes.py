@@ -22,12 +22,12 @@ from pyspark_jetstream.errors import (
     WriterFencedError,
 )
 from pyspark_jetstream.publish.options import SinkOptions
+from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.telemetry import Telemetry
 from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.results import Written
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import changed, connection_of, sink_of
@@ -566,14 +566,19 @@ def test_an_attempt_without_rows_commits(js, ledger, options, new_stream):
     a batch whose rows another one has committed (`standby`).
     """
     name, task = new_stream(), TaskName("q31", 0, 0)
+
+    def killed():
+        yield from rows(name, 200)
+        eventually(lambda: js.stream_info(name).messages == 200)
+        raise KilledError
+
     with pytest.raises(KilledError):
-        write(options, task, rows(name, 300, fail_at=200))
-    left = data_of(js, name)
+        write(options, task, killed())
     again = write(options, task, [])
     ledger.commit("q31", 0, 1, {})
 
     assert again == Written(0, 0, 0, 0, 0, 0)
-    assert data_of(js, name) == left
+    assert data_of(js, name) == list(range(200))
 
 
 def test_a_batch_with_fewer_tasks_than_before_does_not_commit(js, ledger, options, new_stream):

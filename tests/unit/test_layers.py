@@ -59,7 +59,7 @@ PURE = {
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
-    for module in "options pressure laneset metrics telemetry lanes.answers lanes.asynclane"
+    for module in "options outcome pressure laneset metrics telemetry lanes.answers lanes.asynclane"
     " lanes.atomiclane lanes.detour lanes.fastbatch lanes.fastlane lanes.flight lanes.frames"
     " lanes.lane lanes.retries".split()
 } | {

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ...client.wire import NO_RESPONDERS
-from ...foreign import read_json
+from ...foreign import read_json, record
 from ...outbox.limits import Kind
 
 _OVERLOADED: Final = frozenset({10167, 10210, 10211, 10023, 10028, 10047})
@@ -45,6 +45,8 @@ _WRONG_LAST: Final = 10071
 err_code of JSStreamWrongLastSequenceErrF. The server compares the sequence before the id: a message
 that is stored, and sent again, is refused for itself (measured on nats-server 2.15.1).
 """
+
+_OBJECT: Final = record({})
 
 _DIGITS: Final = 18
 """Upper bound of the digits of a number in a reply subject."""
@@ -199,9 +201,7 @@ def parsed(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: It is none: whoever listens on a subject may answer anything.
     """
-    answer = read_json(data.decode())
-    if not isinstance(answer, dict):
-        raise ValueError("no JSON object")
+    answer: dict[str, Any] = _OBJECT(read_json(data.decode()))
     return answer
 
 

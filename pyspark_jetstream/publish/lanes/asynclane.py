@@ -49,7 +49,7 @@ from ...outbox.messages import Messages
 from .answers import Outcome, Refusal, classify, is_ordinal
 from .flight import Flight
 from .frames import Frames, Publishes, frame, numbered
-from .lane import BROKEN, Doubted, LaneTerms, Rejected, Tally
+from .lane import BROKEN, Doubted, LaneTerms, Tally
 from .retries import Retries, Trouble
 
 NO_STREAM_GRACE_S: Final = 10.0
@@ -80,6 +80,12 @@ class AsyncLane:
     Args:
         prefix: replies come on `<prefix>.<ordinal>`.
         tally: of the lane whose messages they are; a new one if it is left out.
+    """
+
+    is_midway = False
+    """
+    Whether the server answers the publishes in flight only when more are sent: never, as each is
+    answered.
     """
 
     def __init__(self, prefix: str, terms: LaneTerms, tally: Tally | None = None) -> None:
@@ -124,14 +130,6 @@ class AsyncLane:
         sent again counts; an atomic batch that waits does not.
         """
         return self._flight.nbytes
-
-    @property
-    def is_midway(self) -> bool:
-        """
-        Whether the server answers the publishes in flight only when more are sent: never, as each
-        is answered.
-        """
-        return False
 
     @property
     def is_frozen(self) -> bool:
@@ -403,7 +401,7 @@ class AsyncLane:
             why = f"row {block.row(ordinal)}: {outcome.detail}"
             raise PublishRejectedError(block.subject(ordinal), why, outcome.err_code)
         (message,) = self._flight.messages([ordinal])
-        self.tally.rejected.append(Rejected(message, outcome))
+        self.tally.rejected.append((message, outcome))
         self._finish([ordinal])
 
     def settle(self, doubted: Doubted, is_stored: bool, now: float) -> None:

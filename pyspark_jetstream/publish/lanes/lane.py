@@ -27,14 +27,6 @@ _LOOKED_AT: Final = 16
 """Upper bound of the messages of a batch that are looked for."""
 
 
-class Rejected(NamedTuple):
-    """A message the server will never store."""
-
-    message: Messages
-    outcome: Outcome
-    """The server's answer."""
-
-
 class Doubted(NamedTuple):
     """
     Messages that the server refuses for what a subject has, and may have stored before: all of
@@ -91,8 +83,8 @@ class Tally:
     Subjects on which the server pushed back recently, at least one of each stream. The time is when
     the lane tries again; after silence, when it noticed.
     """
-    rejected: list[Rejected] = field(default_factory=list)
-    """Messages that left the lane because the server will never store them."""
+    rejected: list[tuple[Messages, Outcome]] = field(default_factory=list)
+    """Messages that left the lane because the server will never store them, with its answers."""
     doubted: list[Doubted] = field(default_factory=list)
     """
     Messages that wait for somebody to look whether an earlier sending is what the server refuses

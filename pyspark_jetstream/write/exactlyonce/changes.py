@@ -39,9 +39,6 @@ SETTLES_S: Final = 3.0
 _LISTED: Final = 1_000_000
 """Upper bound of the removed messages whose list is requested, at a few bytes each."""
 
-_LIMITS: Final = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-_REMOVERS: Final = ("allow_msg_ttl", "allow_rollup_hdrs")
-
 
 class Before(NamedTuple):
     """A stream before any attempt of a task published into it."""
@@ -90,18 +87,15 @@ class FoundStream:
     @classmethod
     def of(cls, info: StreamInfo) -> FoundStream:
         """The stream as STREAM.INFO shows it now."""
-        config = info.config
-        limited = any(int(config.get(name) or 0) > 0 for name in _LIMITS)
-        removing = any(config.get(name) for name in _REMOVERS)
-        keeps = info.retention == "limits" and not limited and not removing
+        rolls_up = info.config.get("allow_rollup_hdrs")
         return cls(
             info.name,
             info.created,
             info.last_seq,
             info.retention,
-            keeps,
+            info.keeps_history and not info.is_bounded and not rolls_up,
             info.last_time,
-            per_subject=max(0, int(config.get("max_msgs_per_subject") or 0)),
+            per_subject=max(0, int(info.config.get("max_msgs_per_subject") or 0)),
             at=info.now.isoformat(),
             removed=info.removed,
         )
@@ -229,7 +223,7 @@ def _is_alone(info: StreamInfo) -> bool:
     Whether the stream has one replica, which says all that it has. One that is placed elsewhere has
     others meanwhile, of which the one that leads may yet lack something.
     """
-    return int(info.config.get("num_replicas") or 1) == 1 and not info.cluster.get("replicas")
+    return info.replicas == 1 and not info.cluster.get("replicas")
 
 
 def _removed(js: JetStream, info: StreamInfo, seen: list[FoundStream]) -> int:

@@ -89,8 +89,6 @@ class Recovery:
         moves: bool = False,
     ) -> None:
         self._moves = moves
-        self.stored = 0
-        """Rows found stored, so far."""
         self._client = client
         self._task = task
         self._upto = dict(since)
@@ -128,29 +126,13 @@ class Recovery:
         self._upto.setdefault(stream, since)
         self._scanned_at = -float("inf")
 
-    @property
-    def _js(self) -> JetStream:
-        return JetStream(self._client)
-
-    @property
-    def streams(self) -> set[str]:
-        """The streams that may hold rows."""
-        return set(self._upto)
-
-    def fresh(self, messages: Messages, target: Target) -> pa.Array:
+    def missing(self, messages: Messages, target: Target) -> pa.Array:
         """
-        Which of the messages, all of one target, are not stored; a mask. The others count as
-        `stored`.
+        Which of the messages, all of one target, are not stored; a mask.
 
         Raises:
             LedgerError: It cannot be told, or what is stored is not these rows.
         """
-        missing = self.missing(messages, target)
-        self.stored += len(messages) - pc.sum(missing, min_count=0).as_py()
-        return missing
-
-    def missing(self, messages: Messages, target: Target) -> pa.Array:
-        """`fresh` of messages that were counted, or never will be."""
         ids: list[bytes] = messages.ids.to_pylist() if messages.ids is not None else []
         sizes = pc.binary_length(messages.data).to_pylist()
         others = self._ids.get(target.name, {})
@@ -230,7 +212,7 @@ class Recovery:
     # ── reading the stream ───────────────────────────────────────────────────────────────────
 
     def _scan(self, target: Target) -> None:
-        info = self._js.stream_info(target.name)
+        info = JetStream(self._client).stream_info(target.name)
         upto = self._upto[target.name]
         # Made anew since, or set back: what there is of ours may lie anywhere in it.
         since = upto.end if upto.holds(info.created, info.last_seq) else 0

@@ -156,7 +156,7 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
     world.net.chaos = 0.0
     world.stored_before = lambda each: pa.array([True] * len(each))
 
-    assert world.run().offered == 5000
+    assert world.run().rows == 5000
     assert world.clock.now < 100 + 5
 
 

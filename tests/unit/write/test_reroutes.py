@@ -126,7 +126,7 @@ def test_b17_what_the_subject_decides_never_moves(rules):
     mapping = SubjectMapping.parse(json.dumps(rules))
     own = map_one(mapping, "orders")
 
-    assert mapping.another("orders", b"1", lambda each: each != own, True) is None
+    assert mapping.mapper(None).another("orders", b"1", lambda each: each != own, True) is None
 
 
 def test_b17_rows_keep_their_stream():
@@ -244,7 +244,7 @@ def test_b17_a_row_is_found_on_another_subject(moves):
     row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
 
     if moves:
-        assert recovery.fresh(row, target).to_pylist() == [False]
+        assert recovery.missing(row, target).to_pylist() == [False]
     else:
         with pytest.raises(LedgerError, match="stored on 'orders.1'"):
-            recovery.fresh(row, target)
+            recovery.missing(row, target)
