@@ -16,6 +16,7 @@ from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import (
     DataLossError,
+    ForeignClientError,
     OffsetError,
     OptionError,
     QueryFencedError,
@@ -27,6 +28,7 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.readstream.offsets import Offset
+from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.tasks.rows import WarmUp
 
@@ -752,11 +754,13 @@ def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, 
         query(stream=stream).batch()
 
 
-def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
+def test_a_standby_that_is_taken_away(js, new_stream, publish, query, monkeypatch):
     """
     A standby has taken over. The first query, started again without `standby`, would read once more
-    what the other one has read: it is refused. The query that read last goes on without.
+    what the other one has read: it is refused. The query that read last goes on without, and the
+    first one is refused while it runs. When that one has ended, nothing refuses the first one.
     """
+    monkeypatch.setattr(neighbours, "_ALIVE_WITHIN_S", 60.0)
     stream = new_stream()
     first, second = in_turn(stream, publish, query)
     with pytest.raises(OptionError, match="which read with standby=true: only the lease says"):
@@ -764,6 +768,10 @@ def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
     publish([(f"{stream}.x", b"x")] * 5)
     alone = query(start=second.at, stream=stream, standby="false")
     assert until_it_reads(alone) == [11, 12, 13, 14, 15]
+    with pytest.raises(ForeignClientError, match="which is running with another checkpoint"):
+        query(start=first.at, stream=stream, standby="false").batch()
+    ended(alone)
+    assert until_it_reads(query(start=first.at, stream=stream, standby="false"))[0] == 6
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
