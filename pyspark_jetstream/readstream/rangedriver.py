@@ -290,12 +290,12 @@ class RangeDriver(Driver):
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        if self._layout.is_several:
-            pass  # they were looked at above
-        elif plan is None:
-            self._watched.look()
-        elif not self._planner.looks_along(plan, self._is_deep):
-            self._watched.look_again(self._planner.to_see_again(plan, self._turn.may_skip_looks))
+        if not self._layout.is_several:  # those were looked at above
+            if plan is None:
+                self._watched.look()
+            elif not self._planner.looks_along(plan, self._is_deep):
+                again = self._planner.to_see_again(plan, self._turn.may_skip_looks)
+                self._watched.look_again(again)
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             self._watched.checked(offset)  # no task misses what left before it was counted

@@ -167,7 +167,7 @@ class _Walk:
         return self.steps
 
     def _account(self) -> None:
-        self._rejected += sum(len(each.message) for each in self.lane.tally.rejected)
+        self._rejected += sum(len(message) for message, _ in self.lane.tally.rejected)
         self.lane.tally.rejected.clear()
         if self.lane.tally.acked > len(self._allowed.rows):
             raise Fault(

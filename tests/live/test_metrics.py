@@ -179,7 +179,8 @@ def test_late_double_and_strange_reports(
     scrapes.wait_for(500)
 
     assert (
-        "left out 1 reports so far, which count for nothing: expected JSON, got b'?'" in scrapes.log
+        "left out 1 reports so far, which count for nothing: expected a report of metrics, got b'?'"
+        in scrapes.log
     )
     assert scrapes.value("jetstream_publish_concurrency_limit_total") is None
 

@@ -64,7 +64,9 @@ def test_wrong_settings_fail_on_the_driver(
         "priority_groups": ["spark"],
     })  # fmt: skip
 
-    with pytest.raises(PySparkException, match="option 'priorityPolicy': .*has prioritized"):
+    with pytest.raises(
+        PySparkException, match="option 'priorityPolicy': .*has priority_policy 'prioritized'"
+    ):
         run_query(stream=name, **SHARED)
     assert js.consumer_info(name, "jobs-0").consumer_seq == 0
 

@@ -160,7 +160,6 @@ class Neighbours:
         Raises:
             ForeignClientError: Another query has taken it over, or another client pulls from it.
         """
-        assert self._watch is not None
         now = time.monotonic()
         owner = Owner.of(info.config)
         if owner is not None and owner.inbox != inbox:
@@ -170,7 +169,6 @@ class Neighbours:
                 f"{owner} has taken consumer '{read.consumer}' over from this run; stop one of"
                 " them, or give each a name of its own in option consumer",
             )
-        self._watch.judge()
         with self._lock:
             self._pins.set_pinned(read.partition, info.pinned_id, info.pinned_ts)
             stranger = self._pins.is_stranger(read.partition, info.pinned_id)

@@ -66,18 +66,6 @@ class PinWatch:
         """Waits until it listens, up to `timeout_s`: it goes on trying."""
         self._ready.wait(timeout_s)
 
-    def judge(self) -> None:
-        """Notes which pins have turned out to be strangers', and says so."""
-        with self._lock:
-            strangers = self._pins.strangers(time.monotonic())
-        for partition, pin, count in strangers:
-            logger.warning(
-                "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
-                " is none of its attempts (%d so far; said once a minute). Messages that it takes"
-                " are late, or the query ends with ForeignClientError; stop that client, or give"
-                " the query another consumer", partition, pin, count,
-            )  # fmt: skip
-
     def close(self) -> None:
         """Ends the thread; never raises."""
         if self._closed:
@@ -151,7 +139,7 @@ class PinWatch:
                 if frame is None:
                     break
                 self._take(connection, frame.subject.decode("utf-8", "replace"), frame)
-            self.judge()
+            self._judge()
             if not arrived:
                 connection.wait(time.monotonic() + _LOOK_S, self._reader)
 
@@ -189,3 +177,15 @@ class PinWatch:
             self._arrivals.doubt(elected)
         if line is not None:
             logger.info("%s", line)
+
+    def _judge(self) -> None:
+        """Notes which pins have turned out to be strangers', and says so."""
+        with self._lock:
+            strangers = self._pins.strangers(time.monotonic())
+        for partition, pin, count in strangers:
+            logger.warning(
+                "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
+                " is none of its attempts (%d so far; said once a minute). Messages that it takes"
+                " are late, or the query ends with ForeignClientError; stop that client, or give"
+                " the query another consumer", partition, pin, count,
+            )  # fmt: skip
