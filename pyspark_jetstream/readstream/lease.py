@@ -42,12 +42,20 @@ from ..sanitize import get_logger
 from ..tasks.rows import ReadTask, WarmUp
 from .offsets import Offset, check_several, is_initial
 from .options import SourceOptions
-from .standby import LEASE_S, SEVERAL, LeaseRecord, LeaseView, begin, followed, waits_key
+from .standby import (
+    BUCKET,
+    LEASE_S,
+    SEVERAL,
+    LeaseRecord,
+    LeaseView,
+    begin,
+    followed,
+    lease_key,
+    waits_key,
+)
 from .turn import BatchStart, stay_of
 
 logger = get_logger(__name__)
-
-BUCKET: Final = "SPARK_STANDBY"
 
 _JOIN_S: Final = 2.0
 _TRIES: Final = 3
@@ -80,7 +88,7 @@ class Lease:
         self._client = Client(options)
         self._check_first = check_first
         self._bucket = Bucket(JetStream(self._client), BUCKET, "which of several queries reads")
-        self._key = f"{stream.replace('{partition}', '=')}.{consumer}"
+        self._key = lease_key(stream, consumer)
         self._consumer = consumer
         self._notice = LeaseRecord(owner, lease_s, 0, 0)
         """Stands beside the record while this query waits."""

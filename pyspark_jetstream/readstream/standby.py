@@ -20,6 +20,8 @@ from ..fetch.owner import Owner
 from ..foreign import read_json
 from .offsets import Offset, check_filters, reading
 
+BUCKET: Final = "SPARK_STANDBY"
+
 SEVERAL: Final = "="
 """Stands for the streams in the key of a lease of several, as which these are may change."""
 
@@ -112,6 +114,11 @@ class LeaseRecord:
         """The record that hands the reading over to `owner`."""
         before = self.before if owner.query == self.owner.query else str(self.owner)
         return LeaseRecord(owner, lease_s, self.term + 1, 0, self.offset, before=before)
+
+
+def lease_key(stream: str, consumer: str) -> str:
+    """Key of the record of these queries, by their options."""
+    return f"{stream.replace('{partition}', '=')}.{consumer}"
 
 
 def waits_key(record: str, query: str) -> str:

@@ -758,7 +758,7 @@ def test_a_standby_that_is_taken_away(js, new_stream, publish, query, monkeypatc
     """
     A standby has taken over. The first query, started again without `standby`, would read once more
     what the other one has read: it is refused. The query that read last goes on without, and the
-    first one is refused while it runs. When that one has ended, nothing refuses the first one.
+    first one is refused while it runs, and afterwards until somebody has removed the lease.
     """
     monkeypatch.setattr(neighbours, "_ALIVE_WITHIN_S", 60.0)
     stream = new_stream()
@@ -771,6 +771,9 @@ def test_a_standby_that_is_taken_away(js, new_stream, publish, query, monkeypatc
     with pytest.raises(ForeignClientError, match="which is running with another checkpoint"):
         query(start=first.at, stream=stream, standby="false").batch()
     ended(alone)
+    with pytest.raises(OptionError, match=rf"nats kv del SPARK_STANDBY {stream}\.hot"):
+        query(start=first.at, stream=stream, standby="false").batch()
+    js.publish(f"$KV.SPARK_STANDBY.{stream}.hot", b"", [("KV-Operation", "DEL")])
     assert until_it_reads(query(start=first.at, stream=stream, standby="false"))[0] == 6
 
 

@@ -46,12 +46,12 @@ from ...fetch.options import StreamOptions, plain_read
 from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
 from ...outbox.parking import parking_prefix
-from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset, begins, is_initial
 from ...readstream.options import POLICIES
 from ...readstream.shared.claims import ClaimedOffset
 from ...readstream.shared.fence import Fence
 from ...readstream.shared.openbatches import BUCKET as CLAIMS
+from ...readstream.standby import BUCKET
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ...write.exactlyonce.ledger import STREAM as LEDGER_STREAM
 from ...write.exactlyonce.records import committed_of, content_of

@@ -17,9 +17,8 @@ from typing import Final
 from ...client.info import StoredMessage, parse_time
 from ...errors import OffsetError
 from ...fetch.owner import Owner
-from ...readstream.lease import BUCKET
 from ...readstream.offsets import Offset
-from ...readstream.standby import SEVERAL, LeaseRecord
+from ...readstream.standby import BUCKET, SEVERAL, LeaseRecord
 
 _KEY: Final = re.compile(r"([^.]+)\.([^.]+)(?:\.waits\.[^.]+)?")
 

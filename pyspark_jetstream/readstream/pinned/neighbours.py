@@ -17,6 +17,7 @@ from typing import Any, Final
 from ...client.connection import Client
 from ...client.inboxes import is_inbox
 from ...client.info import ConsumerInfo
+from ...client.jetstream import JetStream
 from ...errors import ForeignClientError, JetStreamError, OptionError
 from ...fetch.consumer import ConsumerRead
 from ...fetch.owner import Owner
@@ -92,9 +93,11 @@ class Neighbours:
 
         Raises:
             ForeignClientError: One belongs to another query, whose driver lives.
-            OptionError: One was read last by another query, under a lease that this one has not.
+            OptionError: One was read last by another query, under a lease that this one has not,
+                or when a lease was there already.
         """
         asked: dict[str, bool] = {}
+        lease: str | None = None
         for read, info in zip(reads, consumers, strict=True):
             other = Owner.of(info.config) if info is not None else None
             mine = read.owner.query if read.owner is not None else ""
@@ -122,11 +125,41 @@ class Neighbours:
                     " over its own checkpoint. Or delete the consumers: then this query reads once"
                     " more what that one has read",
                 )
+            if lease is None:
+                lease = "" if self._options.standby else self._lease_left()
+            if lease:
+                raise OptionError(
+                    "standby",
+                    f"consumer '{read.consumer}' is that of {other}, and of queries that had"
+                    f" standby=true: their lease is still there. Start that query instead, over its"
+                    f" own checkpoint. Or remove the lease (nats kv del {lease}): then this query"
+                    " reads once more what that one has read",
+                )
             logger.warning(
                 "stream=%s consumer=%s: this query reads by it from now on. It was that of %s,"
                 " which does not answer and counts as ended",
                 read.stream, read.consumer, other,
             )  # fmt: skip
+
+    def _lease_left(self) -> str:
+        """
+        Bucket and key of the lease that a query had at these consumers; "" where there is none, or
+        no right to look.
+        """
+        from ...client.keyvalue import Bucket
+        from ..standby import BUCKET, lease_key
+
+        key = lease_key(self._options.stream, self._options.consumer or "")
+        client = Client(self._options.connection)
+        try:
+            bucket = Bucket(JetStream(client), BUCKET, "which of several queries reads")
+            (record,) = bucket.last(key)
+            return f"{BUCKET} {key}" if record.data else ""
+        except JetStreamError as error:
+            logger.info("lease %s: %s", key, error)
+            return ""
+        finally:
+            client.close()
 
     def _is_alive(self, other: Owner) -> bool:
         """Whether the driver of that run answers; one that names no inbox is not asked."""

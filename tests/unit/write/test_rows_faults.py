@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
-from pyspark_jetstream.readstream.lease import BUCKET as STANDBY
+from pyspark_jetstream.readstream.standby import BUCKET as STANDBY
 from pyspark_jetstream.subjects import reserved
 from pyspark_jetstream.write.exactlyonce.ledger import BUCKET as LEDGER
 from pyspark_jetstream.write.rows import check_schema
