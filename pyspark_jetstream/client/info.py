@@ -65,7 +65,7 @@ _SETTINGS: Final = {
     "sealed": flag,
     "sources": each(_ORIGIN),
     "storage": text,
-    "subject_transform": _TRANSFORM,
+    "subject_transform": record({}, {"src": text, "dest": text}),  # no src: all subjects
     "subjects": each(text),
 }
 STREAM_CONFIG: Final = record({}, _SETTINGS)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .messages import STORED_LESS
 from .rowqueue import Block, RowQueue
@@ -48,6 +49,7 @@ class Held:
         self._throttle = throttle
         self._paused = RowQueue(by_subject)
         self._late: list[Late] = []
+        self._since = math.inf  # of the first of the paused rows
         self._limited: dict[tuple[KeptRate, ...], RowQueue] = {}
 
     def __repr__(self) -> str:
@@ -83,9 +85,8 @@ class Held:
     @property
     def waits_since(self) -> float:
         """Arrival time of the first row, or the time when rows under its rates last left."""
-        paused = (late.since for late in self._late)
         limited = (max(queue.oldest(), _moved(paces)) for paces, queue in self._limited.items())
-        return min((*paused, *limited, math.inf))
+        return min(self._since, *limited, math.inf)
 
     def oldest_unsent(self) -> float:
         """Arrival time of the oldest row that was never sent."""
@@ -98,6 +99,7 @@ class Held:
         messages = block.messages
         if len(messages):
             self._paused.append(block)
+            self._since = min(self._since, pc.min(block.since).as_py())
             sent = pa.nulls(len(messages), pa.float64()) if messages.sent is None else messages.sent
             table = pa.table({"subject": messages.indices, "since": block.since, "sent": sent})
             groups = table.group_by("subject", use_threads=False)
@@ -116,6 +118,7 @@ class Held:
         """Lets go of all rows; here they are."""
         blocks = [block for queue in self._queues() for block in queue.clear()]
         self._late.clear()
+        self._since = math.inf
         self._limited.clear()
         return blocks
 

@@ -162,8 +162,9 @@ class RowQueue:
         """The rows of the merged block whose mask is true; the others stay."""
         block = self.merged()
         removed = block.where(mask)
-        self._count(removed, -1)
-        self._blocks = deque([block.where(pc.invert(mask))] if self._rows else [])
+        if len(removed.messages):  # else no row is copied
+            self._count(removed, -1)
+            self._blocks = deque([block.where(pc.invert(mask))] if self._rows else [])
         return removed
 
     def oldest(self, unsent: bool = False) -> float:

@@ -247,9 +247,11 @@ def test_what_cannot_start(
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
         " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    words = [sys.executable, "-c", script, without, str(JOB)]
-    words += ["--servers", nats_server.url, *arguments]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", script, without, str(JOB), *arguments],
+        env=os.environ | {"NATS_URL": nats_server.url},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
 
     assert (ran.returncode, said in ran.stderr) == (status, True), ran.stderr
     assert "Traceback" not in ran.stderr

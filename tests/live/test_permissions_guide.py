@@ -145,7 +145,7 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
     monkeypatch.setattr(throttle, "receipt_wait", throttle.duration)  # at most 400ms otherwise
     words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "20s", "--json")
     paused = ops("throttle", *words)
-    quota = start(guarded[0], "quota", "--limit", "alerts.>=1000000/s", *PATIENT, *ops.flags)
+    quota = start(guarded[0], "quota", "--limit", "alerts.>=1000000/s", *PATIENT, *ops.flags[2:])
     first = quota.stderr.readline()
     time.sleep(2.0)
     quota.send_signal(signal.SIGINT)

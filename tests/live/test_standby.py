@@ -16,6 +16,7 @@ from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import (
     DataLossError,
+    ForeignClientError,
     OffsetError,
     OptionError,
     QueryFencedError,
@@ -27,6 +28,7 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.readstream.offsets import Offset
+from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.tasks.rows import WarmUp
 
@@ -82,20 +84,20 @@ def until_it_reads(query, timeout_s=60.0) -> list[int]:
     return found
 
 
-def ended(query):
-    """The query, which Spark has ended after its last batch."""
+def ended(query, is_killed=False):
+    """The query, which Spark has ended after its last batch; killed, it gives nothing back."""
     query.commit()
-    query.stop()
+    query.kill() if is_killed else query.stop()
     return query
 
 
-def begun(stream, publish, query):
+def begun(stream, publish, query, is_killed=False):
     """A query with standby that has read the stream's first five messages, and has ended."""
     first = query(stream=stream)
     first.batch()
     publish([(f"{stream}.x", b"x")] * 5)
     assert until_it_reads(first) == [1, 2, 3, 4, 5]
-    return ended(first)
+    return ended(first, is_killed)
 
 
 def in_turn(stream, publish, query):
@@ -752,11 +754,13 @@ def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, 
         query(stream=stream).batch()
 
 
-def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
+def test_a_standby_that_is_taken_away(js, new_stream, publish, query, monkeypatch):
     """
     A standby has taken over. The first query, started again without `standby`, would read once more
-    what the other one has read: it is refused. The query that read last goes on without.
+    what the other one has read: it is refused. The query that read last goes on without, and the
+    first one is refused while it runs. When that one has ended, nothing refuses the first one.
     """
+    monkeypatch.setattr(neighbours, "_ALIVE_WITHIN_S", 60.0)
     stream = new_stream()
     first, second = in_turn(stream, publish, query)
     with pytest.raises(OptionError, match="which read with standby=true: only the lease says"):
@@ -764,6 +768,51 @@ def test_a_standby_that_is_taken_away(js, new_stream, publish, query):
     publish([(f"{stream}.x", b"x")] * 5)
     alone = query(start=second.at, stream=stream, standby="false")
     assert until_it_reads(alone) == [11, 12, 13, 14, 15]
+    with pytest.raises(ForeignClientError, match="which is running with another checkpoint"):
+        query(start=first.at, stream=stream, standby="false").batch()
+    ended(alone)
+    assert until_it_reads(query(start=first.at, stream=stream, standby="false"))[0] == 6
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_inspect_knows_a_lease_that_is_left_behind(
+    js, new_stream, publish, query, apart, is_killed
+):
+    """
+    The query that read last goes on without `standby`: its old lease, run out or given back, is no
+    problem while it runs, nor is what it has read since and what then left the stream. Only whoever
+    expects a standby misses one.
+    """
+
+    def look(expected="running"):
+        return Inspector(js.client, parse_read({"stream": stream}), expected=expected).look()
+
+    def nobody_reads():
+        return any(f"standby {stream}/hot: nobody reads" in each for each in look().problems())
+
+    def answered(expected):  # a query that is busy may not answer in time
+        found = look(expected)
+        return found if found.consumers[0].owner.runs else None
+
+    stream = new_stream()
+    first = begun(stream, publish, apart if is_killed else query, is_killed)
+    eventually(nobody_reads)
+    alone = query(start=first.at, stream=stream, standby="false")
+    publish([(f"{stream}.x", b"x")] * 5)
+    assert until_it_reads(alone) == [6, 7, 8, 9, 10]
+    alone.commit()
+    js.purge(stream, None, 10)
+    found, paired = (eventually(lambda e=e: answered(e)) for e in ("running", "standby"))
+    (lease,) = found.leases
+    alone.stop()
+
+    assert (found.problems(), found.notes) == ([], ())
+    assert lease.notes == (
+        f"query {lease.called} reads without standby;"
+        f" `nats kv del SPARK_STANDBY {stream}.hot` removes the lease",
+    )
+    assert paired.problems() == [f"standby {stream}/hot: {lease.notes[0]}"]
+    eventually(nobody_reads)
 
 
 def test_one_that_has_read_less_after_the_bucket_was_lost(js, new_stream, publish, query):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pyspark_jetstream.errors import OptionError
@@ -36,23 +38,26 @@ def test_exactly_once_is_the_default_of_streaming_writes_only():
 
 def test_a_stream_to_create_is_described():
     """
-    All that `createStream` can say of a stream.
+    All that `createStream` can say of a stream; a transform without a source is of all subjects.
     """
+    config = {
+        "num_replicas": 3,
+        "retention": "interest",
+        "subject_transform": {"dest": "h.>"},
+        "of": {"tomorrow": 1},
+    }
     sink = parse_sink(
         {
             "createStream": "true",
             "stream": "F-{partition}",
             "streamSubjects": "f.{partition}.>, g.{partition}",
             "partitions": "3",
-            "streamConfig": '{"num_replicas": 3, "retention": "interest", "of": {"tomorrow": 1}}',
+            "streamConfig": json.dumps(config),
         }
     )
 
     assert sink.create == StreamCreation(
-        "F-{partition}",
-        ("f.{partition}.>", "g.{partition}"),
-        3,
-        {"num_replicas": 3, "retention": "interest", "of": {"tomorrow": 1}},
+        "F-{partition}", ("f.{partition}.>", "g.{partition}"), 3, config
     )
 
 

@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 _SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.secret)
 _PAIR: Final = "NAME=VALUE"
+_FILTER: Final = "FILTER"
 _OPTION: Final = re.compile(
     r"\boptions? '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])"
 )
@@ -97,6 +98,26 @@ class _Help(argparse.HelpFormatter):
         return "\n".join(lines)
 
 
+class _Once(argparse.Action):
+    """An argument that is given once: of two values the first would get lost without a word."""
+
+    _filled: argparse.Namespace | None = None
+    """That of the command line whose value it has."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        if self._filled is namespace:
+            how = "expected one value: run the command once for each"
+            if self.metavar == _FILTER:
+                how = "expected one filter: use wildcards, or run the command once for each"
+            elif self.nargs == "+":
+                how = "expected once: put all values behind it"
+            raise argparse.ArgumentError(self, how)
+        self._filled = namespace
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """The command line of a program, or of one of its commands."""
 
@@ -105,6 +126,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(formatter_class=_Help, allow_abbrev=False, **how)
+        for default in (None, "store"):
+            self.register("action", default, _Once)
         self.name = re.sub(r".*/|\.py\b", "", self.prog)
         """First word of error lines: the program, without folder and `.py`."""
         self._settings: dict[str, argparse.Action] = {}

@@ -142,6 +142,8 @@ class OwnerState:
     """Its id."""
     name: str = ""
     host: str = ""
+    standby: bool = False
+    """Whether others may wait to take its place."""
     runs: bool | None = None
     """Whether its driver answers; None where it was not asked."""
 
@@ -384,7 +386,9 @@ def consumer_state(
             client=client,
             since=since if client and since != _NEVER else "",
         ),
-        owner=OwnerState(owner.query, owner.name, owner.host) if owner else OwnerState(),
+        owner=OwnerState(owner.query, owner.name, owner.host, owner.standby)
+        if owner
+        else OwnerState(),
         progress=ProgressState(
             delivered=int(delivered.get("stream_seq") or 0),
             deliveries=int(delivered.get("consumer_seq") or 0),
@@ -460,7 +464,7 @@ def missing(
     is_pair = expected == "standby"
     for lease in leases:
         where = f"standby {lease.stream}/{lease.consumer}"
-        if lease.left_s is None:
+        if not lease.holder:
             lines.append(f"{where}: nobody reads")
         elif is_pair and not lease.waiting:
             lines.append(f"{where}: {', '.join(lease.notes)}")
@@ -475,7 +479,7 @@ def unread(
     consumers: Sequence[ConsumerState], leases: Sequence[LeaseState], least: int = 1
 ) -> list[str]:
     """A line for each query that does not run while `least` messages wait for it, or more."""
-    holds = {lease.consumer for lease in leases if lease.left_s is not None and lease.left_s >= 0}
+    holds = {lease.consumer for lease in leases if lease.is_read}
     waiting: dict[OwnerState, list[ConsumerState]] = {}
     for each in consumers:
         if each.owner.runs is False and each.name.rpartition("-")[0] not in holds:
@@ -569,7 +573,7 @@ def met_by(lease: LeaseState, record: Offset | None, server: ServerState) -> Lea
         record: up to where the lease says that all is read, as far as that is known. While a query
             reads, its own looks tell more.
     """
-    if record is None or record.layout is None or (lease.left_s or -1.0) >= 0:
+    if record is None or record.layout is None or lease.is_read:
         return lease
     pattern = re.escape(lease.stream).replace(r"\{partition\}", "[0-9]+")
     is_its = lease.streams or any(re.fullmatch(pattern, stream) for stream in record.streams)

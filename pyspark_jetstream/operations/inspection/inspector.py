@@ -176,7 +176,7 @@ class Inspector:
             if known == [(source.streams, source.consumer) for source in sources]:
                 break  # else its first batch was planned meanwhile
         infos = self._infos(names, of_options)
-        leases, notes = self._leases(every, self._prefixes(sources))
+        leases, notes = self._leases(every, self._prefixes(sources), consumers)
         pairs = [self._of_pair(source) for source in sources]
         notes += tuple(
             f"source {was.name}: another query of the pair has read on. The lease says up to where,"
@@ -445,7 +445,7 @@ class Inspector:
         return sorted(known - {""})
 
     def _leases(
-        self, streams: Sequence[str], consumers: Sequence[str]
+        self, streams: Sequence[str], prefixes: Sequence[str], consumers: Sequence[ConsumerState]
     ) -> tuple[tuple[LeaseState, ...], tuple[str, ...]]:
         """The leases of standbys; why they could not be looked at."""
         if self._hidden:
@@ -453,11 +453,16 @@ class Inspector:
         bucket, prefix = f"KV_{BUCKET}", f"$KV.{BUCKET}."
         try:
             _, there_are = self._js.subject_counts(bucket, [f"{prefix}>"])
-            keys = wanted_keys((s.removeprefix(prefix) for s in there_are), streams, consumers)
+            keys = wanted_keys((s.removeprefix(prefix) for s in there_are), streams, prefixes)
             messages = self._js.last_messages(bucket, [f"{prefix}{key}" for key in keys])
             there = {key: each for key, each in zip(keys, messages, strict=True) if each}
             self._recorded = recorded(there)
-            found = lease_states(there, self._js.stream_info(bucket).now)
+            alone = {
+                (each.name.rpartition("-")[0], each.owner.query)
+                for each in consumers
+                if each.owner.runs and not each.owner.standby
+            }
+            found = lease_states(there, self._js.stream_info(bucket).now, alone)
             return tuple(s for s in found if not s.streams or {*s.streams} & {*streams}), ()
         except StreamNotFoundError:
             return (), ()

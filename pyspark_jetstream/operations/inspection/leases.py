@@ -8,7 +8,7 @@ when it stored a record, and when it was asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -60,7 +60,10 @@ class LeaseState:
     until: str = ""
     """Till then nobody takes it, unless its holder gives it back."""
     left_s: float | None = None
-    """Seconds until then; less than zero: it has run out."""
+    """
+    Seconds until then; less than zero: it has run out. None where nobody holds it, or whoever held
+    it last reads on without it.
+    """
     streams: tuple[str, ...] = ()
     """Of several those that the query reads."""
     waiting: tuple[WaitingState, ...] = ()
@@ -71,6 +74,11 @@ class LeaseState:
     def called(self) -> str:
         """The user's name for the query that reads, else its id."""
         return self.name or self.holder
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads: the lease's holder, in time, or without it."""
+        return bool(self.holder) and (self.left_s is None or self.left_s >= 0)
 
 
 def wanted_keys(keys: Iterable[str], streams: Sequence[str], consumers: Sequence[str]) -> list[str]:
@@ -86,12 +94,17 @@ def wanted_keys(keys: Iterable[str], streams: Sequence[str], consumers: Sequence
     ]
 
 
-def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[LeaseState, ...]:
+def lease_states(
+    messages: Mapping[str, StoredMessage],
+    now: datetime,
+    alone: Collection[tuple[str, str]] = (),
+) -> tuple[LeaseState, ...]:
     """
     The leases, by what stands under their keys.
 
     Args:
         now: by the server's clock.
+        alone: prefix of the consumers and id of each query that runs without `standby`.
     """
     held: dict[tuple[str, str], StoredMessage] = {}
     waits: dict[tuple[str, str], list[WaitingState]] = {}
@@ -110,7 +123,7 @@ def lease_states(messages: Mapping[str, StoredMessage], now: datetime) -> tuple[
                 WaitingState(who.query, who.name, who.host, who.pid, message.time)
             )
     return tuple(
-        _lease(*place, held.get(place), waits.get(place, []), gone.get(place, []), now)
+        _lease(place, held.get(place), waits.get(place, []), gone.get(place, []), now, alone)
         for place in sorted({*held, *waits})
     )
 
@@ -152,13 +165,14 @@ def _alone(record: LeaseRecord, gone: Sequence[WaitingState]) -> str:
 
 
 def _lease(
-    token: str,
-    consumer: str,
+    place: tuple[str, str],
     message: StoredMessage | None,
     waits: list[WaitingState],
     gone: list[WaitingState],
     now: datetime,
+    alone: Collection[tuple[str, str]],
 ) -> LeaseState:
+    token, consumer = place
     stream = token.replace("=", "{partition}") if token != SEVERAL else "several streams"
     waiting = tuple(sorted(waits, key=lambda each: each.query))
     state = LeaseState(stream, consumer, waiting=waiting)
@@ -174,11 +188,15 @@ def _lease(
     if token == SEVERAL and record.offset is not None:
         streams = tuple(sorted(record.offset.streams))
         state = replace(state, stream=f"{len(streams)} streams", streams=streams)
+    until = parse_time(message.time) + timedelta(seconds=record.lease_s)
+    left_s = (until - now).total_seconds()
+    removes = f"`nats kv del {BUCKET} {token}.{consumer}` removes the lease"
+    if (record.released or left_s < 0) and not waiting and (consumer, who.query) in alone:
+        note = f"query {who.name or who.query} reads without standby; {removes}"
+        return replace(state, holder=who.query, name=who.name, notes=(note,))
     if record.released:
         ended = "given back: that query has ended, in good order or by an error"
         return replace(state, notes=(ended,))
-    until = parse_time(message.time) + timedelta(seconds=record.lease_s)
-    left_s = (until - now).total_seconds()
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     if left_s < 0:
@@ -188,7 +206,7 @@ def _lease(
     if left_s < 0 and not waiting:
         problems = (
             "nobody reads: the lease ran out, and nobody waits. If no query has standby=true any"
-            f" more, `nats kv del {BUCKET} {token}.{consumer}` removes the lease",
+            f" more, {removes}",
         )
     return replace(
         state, holder=who.query, name=who.name, host=who.host, pid=who.pid,

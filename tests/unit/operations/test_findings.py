@@ -406,12 +406,13 @@ def test_commands_reach_the_server_that_was_asked() -> None:
     assert parse_connection({}).command("nats stream info S") == "`nats stream info S`"
 
 
-QUERY = OwnerState("id", "orders", "vm", True)
+QUERY = OwnerState("id", "orders", "vm", runs=True)
 READS = ConsumerState("S", "q-0", owner=QUERY)
 DEAD = replace(READS, owner=replace(QUERY, runs=False))
 LEASE = LeaseState("S", "q", "id", left_s=20.0, notes=("nobody waits to take its place; a did",))
 PAIR = replace(LEASE, waiting=(WaitingState("b", "", "h", 1, ""),), notes=())
 OVER = LeaseState("S", "q", notes=("given back",))
+ALONE = LeaseState("S", "q", "id", notes=("query orders reads without standby; …",))
 
 
 @pytest.mark.parametrize(
@@ -423,6 +424,8 @@ OVER = LeaseState("S", "q", notes=("given back",))
         ([READS], [LEASE], "standby", ["standby S/q: nobody waits to take its place; a did"]),
         ([READS], [PAIR], "standby", []),
         ([DEAD], [OVER], "running", ["query orders does not run", "standby S/q: nobody reads"]),
+        ([READS], [ALONE], "running", []),
+        ([READS], [ALONE], "standby", ["standby S/q: query orders reads without standby; …"]),
         ([READS], [], "standby", ["no query with a standby is here"]),
         ([], [], "running", ["no query is here"]),
     ],

@@ -138,6 +138,34 @@ def test_a_lease_that_nobody_holds():
     assert not any(lease.problems for lease in (back, early))
 
 
+@pytest.mark.parametrize("released", [True, False])
+def test_a_lease_whose_query_reads_without_it(released):
+    """
+    When whoever held a lease last runs without standby, the lease is a remainder, and a note has
+    the command that removes it. It is none while it holds, while somebody waits for it, or by
+    another query, or by other consumers.
+    """
+    record = LeaseRecord(A, 30.0, 4, 9)
+    message = stored(record.renewed(released=released).to_bytes(), 31.0)
+    (lease,) = lease_states({"S.hot": message}, NOW, {("hot", "a")})
+    others = [
+        lease_states({"S.hot": message} | messages, NOW, alone)[0]
+        for messages, alone in [
+            ({}, {("hot", "b"), ("cold", "a")}),
+            ({"S.hot.waits.b": waiting(B, 1.0)}, {("hot", "a")}),
+            ({"S.hot": stored(record.to_bytes(), 8.0)}, {("hot", "a")}),
+        ]
+    ]
+
+    assert (lease.holder, lease.left_s, lease.is_read, lease.problems) == ("a", None, True, ())
+    assert lease.notes == (
+        "query flights reads without standby; `nats kv del SPARK_STANDBY S.hot` removes the lease",
+    )
+    assert not any("without standby" in note for each in others for note in each.notes)
+    assert [each.is_read for each in others] == [False, False, True]
+    assert bool(others[0].problems) is not released
+
+
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"owner": 3}', b"null", b'{"owner": {}}'])
 def test_what_is_no_record(data):
     """

@@ -14,6 +14,7 @@ import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
 from pyspark_jetstream.outbox.admission import AUTO_ROWS, queue_rows
+from pyspark_jetstream.outbox.rowqueue import Block, RowQueue
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
 from ...kits.admission import CRITICAL, FULL, IDLE, admission, drained, numbers, pause, rows
@@ -113,6 +114,21 @@ def test_b14_a_pause_longer_than_a_row_may_wait(fail_fast):
     assert now == (0.5 if fail_fast else 60.5)
     assert failed.subject == "a"
     assert failed.reason == "TopicProduceQuotaExceeded"
+
+
+def test_where_no_row_may_make_room_none_is_copied():
+    """
+    In an overload it is looked for in each turn, while the queue may hold megabytes.
+    """
+    queue = RowQueue(by_subject=True)
+    queue.append(Block.of(rows("a b"), pa.array([0.0, 0.0])))
+    before = queue.merged()
+
+    assert len(queue.remove(pa.array([False, False])).messages) == 0
+    assert queue.merged() is before
+    assert numbers(queue.remove(pa.array([True, False])).messages) == [0]
+    assert numbers(queue.take(9).messages) == [1]
+    assert (len(queue), queue.nbytes) == (0, 0)
 
 
 def test_b14_failing_fast_leaves_short_pauses_alone():

@@ -11,6 +11,7 @@ from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import understand
 from pyspark_jetstream.publish.telemetry import Telemetry
 
+from ...kits.admission import IDLE, admission, pause, rows
 from .test_throttle import GROUP, QUOTA, command
 
 
@@ -116,6 +117,22 @@ def test_i7_what_a_word_costs_does_not_grow_with_the_filters(wild):
     assert throttle.invalid == 400
     assert max(paused[2:]) < 1.2 * paused[1]
     assert lifted < 1.2 * paused[1]
+
+
+def test_what_a_deadline_costs_does_not_grow_with_the_paused_subjects():
+    """
+    It is asked for in each turn that has nothing to send, whatever waits.
+    """
+
+    def calls_with(subjects):
+        one = admission(throttle=(throttle := Throttle()))
+        pause(throttle, ">", 60.0)
+        one.offer(rows(" ".join(f"a{number}" for number in range(subjects))), 1.0, IDLE)
+        one.expire(1.0)
+        assert one.next_deadline(2.0) <= 60.0
+        return calls_of(lambda: one.next_deadline(2.0))
+
+    assert calls_with(1_000) < 2 * calls_with(10)
 
 
 def test_i7_a_look_at_many_filters_is_as_one_at_few():
