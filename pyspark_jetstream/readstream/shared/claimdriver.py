@@ -380,7 +380,7 @@ class ClaimDriver(Driver):
     def _observe(self, counts: ReadCounts) -> None:
         counts.set_active(True)
         if self._poison is not None:
-            counts.set_dead_letters(self._poison.stored)
+            counts.set_dead_letters(dict(self._poison.stored))  # the driver adds to it meanwhile
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────
 
