@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ..client.info import Mark
 from ..errors import OffsetError
 from ..fetch.layout import Layout
 from ..fetch.owner import Owner
@@ -306,6 +307,12 @@ def begin(
             return theirs
         return max(mine, theirs)
 
+    def is_newer(stream: str, theirs: Mark) -> bool:
+        mine = own.marks.get(stream)
+        if stream in anew:
+            return False
+        return not noted_itself or mine is None or (mine.seen_us or 0) <= (theirs.seen_us or 0)
+
     assert own.layout is not None
     names = [partition.stream for partition in own.layout]
     return replace(
@@ -314,7 +321,7 @@ def begin(
         streams={**recorded.streams, **{name: own.streams[name] for name in anew}},
         idle=(),
         resumed=(),
-        marks={**own.marks, **{s: m for s, m in recorded.marks.items() if s not in anew}},
+        marks={**own.marks, **{s: m for s, m in recorded.marks.items() if is_newer(s, m)}},
         consumers=recorded.consumers or own.consumers,
         change=own.change if noted_itself else recorded.change,
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
@@ -251,6 +252,20 @@ def test_streams_that_were_made_anew():
     assert begin(mine_old, False, theirs_new, new).streams == new
     assert begin(mine_new, False, theirs_old, new) == mine_new
     assert begin(mine_new, True, theirs_old, new).streams == old  # the data loss is to be told
+
+
+def test_marks_are_the_latest_that_the_reader_has_seen():
+    """
+    A query's own record is noted by marks from before its last batches: it goes on with those that
+    it has seen since, unless its checkpoint was taken back. Another query's record has its own.
+    """
+    early, late = Mark("t0", 5, "t5", 1), Mark("t0", 40, "t40", 2)
+    mine, theirs = at(4, 4, marks={"S": late}), at(3, 3, marks={"S": early})
+
+    assert begin(mine, False, theirs, STREAMS).marks == {"S": late}
+    assert begin(theirs, False, mine, STREAMS).marks == {"S": late}
+    assert begin(mine, False, replace(theirs, query="a"), STREAMS).marks == {"S": early}
+    assert begin(at(4, 4), False, theirs, STREAMS).marks == {"S": early}
 
 
 def of(counts, bases=None, created=None, **changes) -> Offset:
