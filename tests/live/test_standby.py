@@ -799,6 +799,7 @@ def test_inspect_knows_a_lease_that_is_left_behind(
 
     stream = new_stream()
     first = begun(stream, publish, apart if is_killed else query, is_killed)
+    js.purge(f"KV_{BUCKET}", f"$KV.{BUCKET}.=.>", 1 << 60)  # of several streams, in tests before
     eventually(nobody_reads)
     alone = query(start=first.at, stream=stream, standby="false")
     publish([(f"{stream}.x", b"x")] * 5)
