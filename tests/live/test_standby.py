@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -35,6 +35,7 @@ from pyspark_jetstream.tasks.rows import WarmUp
 from ..conftest import connection_to
 from ..kits.pins import Query, QueryProcess
 from ..kits.shared import api, eventually
+from ..kits.stores import Store
 from ..kits.tenants import tenants
 
 __all__ = ["tenants"]
@@ -817,6 +818,43 @@ def test_inspect_knows_a_lease_that_is_left_behind(
     )
     assert paired.problems() == [f"standby {stream}/hot: {lease.notes[0]}"]
     eventually(nobody_reads)
+
+
+@pytest.mark.parametrize("mode", ["consumer", "direct"])
+def test_a_stream_that_was_taken_back_before_a_take_over(tmp_path, mode):
+    """
+    The stream comes back with an older store, and is written to beyond what the first query has
+    read. The second one knows by the lease what the stream was after the first one's last batch.
+    """
+    store = Store(tmp_path)
+    with ExitStack() as at_the_end:
+        at_the_end.callback(store.server.close)
+        js = JetStream(at_the_end.enter_context(closing(Client(connection_to(store.server)))))
+        js.create_stream({"name": "S", "subjects": ["S"], "allow_direct": True})
+
+        def begin():
+            made = Query(store.server, **LEASE | {"stream": "S", "readMode": mode})
+            at_the_end.callback(made.stop)
+            return made
+
+        def read_up_to(last):
+            while js.publish("S", b"x", []) < last:
+                pass
+            while last not in first.sequences:
+                until_it_reads(first)
+            first.commit()
+
+        first = begin()
+        read_up_to(60)
+        store.copy()
+        read_up_to(100)
+        assert first.batch() == []  # notes where the next one begins
+        first.stop()
+        store.take_back("S")
+        while js.publish("S", b"y", []) < 140:
+            pass
+        with pytest.raises(DataLossError, match="older copy of it was restored.*written to since"):
+            until_it_reads(begin())
 
 
 def test_one_that_has_read_less_after_the_bucket_was_lost(js, new_stream, publish, query):
