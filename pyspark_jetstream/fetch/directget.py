@@ -187,7 +187,9 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                self._waits.came(ending.until, core_time(), self._round_trip_s)
+                now = core_time()
+                self._waits.came(ending.until, now, self._round_trip_s)
+                self._waits.found(ending.last + ending.pending, now)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []

@@ -64,8 +64,9 @@ READ_OPTIONS: Final = table(
     Option("maxPublishDelay", "", value_of.duration, "",
         "Longest time that a publish into the stream may wait because of this read. If the"
         " server's answers to a task take longer, the task asks for fewer messages at a time. So a"
-        " shorter time makes the read slower. Without this option tasks aim at `40ms`. If smaller"
-        " requests do not help, the delay has another cause, and the tasks ignore it for a while."),
+        " shorter time makes the read slower. Without this option tasks aim at `40ms` while"
+        " messages are published. If smaller requests do not help, the delay has another cause, and"
+        " the tasks ignore it for a while."),
     Option("startingOffsets", "starting", value_of.offsets, "earliest",
         "Position of the first message: a word, or JSON of partition to sequence. If several"
         " streams are read, the JSON is by stream."),

@@ -321,6 +321,13 @@ def courtesy_of(options: ConnectionOptions, stream: str) -> Courtesy:
     return Courtesy(options.max_publish_delay_s)
 
 
+_LOOK_S: Final = 0.05
+"""Seconds for which a read looks whether anybody publishes, before it takes the stream for calm."""
+
+_PUBLISHED_S: Final = 10.0
+"""Seconds for which a stream is not calm after a message was published."""
+
+
 class _Asked(NamedTuple):
     """A request that has no answer yet."""
 
@@ -340,12 +347,21 @@ class Waits:
     rows are made nobody looks whether an answer is there, so how much of that time it took is not
     known.
 
+    Where nobody publishes nobody waits, and a read asks for as much as it likes. It sees that by
+    the number of its messages, which stays the same.
+
     Args:
         courtesy: hears how long each answer took.
     """
 
     def __init__(self, courtesy: Courtesy) -> None:
         self.courtesy = courtesy
+        self._messages = 0
+        """Messages that the stream has for this read, those that were read included."""
+        self._calm_at = math.inf
+        """When the stream is calm, unless a message is published before."""
+        self._now = 0.0
+        """The time of the latest answer."""
         self.away_s = 0.0
         """For how long nobody has looked at what came, in sum; the caller counts."""
         self._open: deque[_Asked] = deque()
@@ -358,9 +374,17 @@ class Waits:
         How many messages may be asked for at a time, of so many at the most. From far away the line
         bounds them, unless somebody has said what publishers may wait.
         """
-        if round_trip_s >= FAR_S and not self.courtesy.is_strict:
+        is_free = round_trip_s >= FAR_S or self._now >= self._calm_at
+        if is_free and not self.courtesy.is_strict:
             return most
         return min(most, self.courtesy.messages)
+
+    def found(self, messages: int, now: float) -> None:
+        """The stream has so many messages for this read by now, those that were read included."""
+        if messages > self._messages:
+            self._calm_at = now + (_PUBLISHED_S if self._messages else _LOOK_S)
+            self._messages = messages
+        self._now = now
 
     def asked(self, up_to: int, now: float) -> None:
         """A request was sent, whose answer is there once `came` has counted so far."""

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from ... import subjects
 from ...arrays import is_all
 from ...client import wire
-from ...client.acksubjects import ACKS
+from ...client.acksubjects import ACKS, DeliveryFacts
 from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.patience import Patience
@@ -216,16 +216,18 @@ class Pulls:
         if asked:
             self.connection.send(asked)
 
-    def came(self, messages: int, size: int) -> None:
-        """Counts messages that have come, with so many bytes."""
+    def came(self, messages: int, size: int, last: DeliveryFacts) -> None:
+        """Counts messages that have come, with so many bytes, and the facts of the last of them."""
         self.open -= messages
         self._waits.courtesy.came(messages, size)
-        self._answered()
+        self._waits.found(last.delivery + last.pending, self._answered())
         self._quiet_since = time.monotonic()
 
-    def _answered(self) -> None:
-        """The pulls have ended for which all has come."""
-        self._waits.came(self._asked - self.open, core_time(), self.connection.round_trip_s)
+    def _answered(self) -> float:
+        """The pulls have ended for which all has come; the time of that."""
+        now = core_time()
+        self._waits.came(self._asked - self.open, now, self.connection.round_trip_s)
+        return now
 
     def moved(self, away_s: float) -> None:
         """Nobody has been waiting until now, for so long, for what comes."""
@@ -453,7 +455,7 @@ class Attempt:
             elif received.sid == pulls.sid and received.reply.startswith(ACKS):
                 tail, stored = self._hold.admit(received)
                 frames.add(received, stored)
-                pulls.came(1, where - begin)
+                pulls.came(1, where - begin, frames.last)
             elif received.sid == pulls.sid:
                 if len(frames) and not self._ends(received):
                     # What came before a status counts before what the status says.
@@ -475,7 +477,7 @@ class Attempt:
         begin = connection.pos
         connection.pos = frames.scan(connection.buffer, begin, pulls.sid, tail)
         if len(frames) > had:
-            pulls.came(len(frames) - had, connection.pos - begin)
+            pulls.came(len(frames) - had, connection.pos - begin, frames.last)
         return frames.full or bool(len(frames) and pulls.open <= 0)
 
     def _ends(self, frame: wire.Frame) -> bool:

@@ -228,3 +228,24 @@ def test_an_answer_is_timed_from_its_request_without_the_round_trip():
     waits.asked(50, 20.0)
     waits.came(50, 20.125, 0.25)
     assert heard[1:] == [(0.0, 0.0)]
+
+
+def test_where_nobody_publishes_nobody_waits():
+    """
+    A read looks for a short time whether its messages become more. It goes on asking for little for
+    some seconds after each message that it sees published, and always where a user says so.
+    """
+    courtesy, strict = Waits(Courtesy()), Waits(Courtesy(0.02))
+    few = courtesy.limit(10_000, 0.0)
+    assert few < 10_000
+    for waits in (courtesy, strict):
+        for tenth in range(2):
+            waits.found(500, 100.0 + tenth / 10)
+    assert courtesy.limit(10_000, 0.0) == 10_000
+    assert strict.limit(10_000, 0.0) < 10_000
+    courtesy.found(501, 100.2)
+    assert courtesy.limit(10_000, 0.0) == few
+    courtesy.found(400, 105.0)  # a limit has removed some
+    assert courtesy.limit(10_000, 0.0) == few
+    courtesy.found(501, 111.0)
+    assert courtesy.limit(10_000, 0.0) == 10_000
