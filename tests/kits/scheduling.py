@@ -11,10 +11,21 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = [
-    f"tests/spark/test_{name}.py"
-    for name in ("source_starts", "source", "snippets", "backfill_steps", "secrets")
+    "tests/unit/test_bench.py",
+    "tests/unit/readstream/test_shared_fence.py",
+    *(
+        f"tests/spark/test_{name}.py"
+        for name in ("layout_changes", "round_trip", "faults", "source_starts", "source")
+    ),
+    *(f"tests/spark/test_{name}.py" for name in ("snippets", "backfill_steps", "secrets")),
 ]
-"""Files of Spark that go first: at the end a process more would start a JVM for them."""
+"""
+Files that go first, the longest ones: what is left to the end should be short, and at the end a
+process more would start a JVM for files of Spark.
+"""
+
+_ALONE: Final = ("tests/spark/", "tests/unit/readstream/test_shared_fence.py")
+"""Of a soak: tests that share no server with others of their file, and last up to minutes."""
 
 
 class Scheduling(LoadFileScheduling):
@@ -24,12 +35,19 @@ class Scheduling(LoadFileScheduling):
 
     Tests with Spark compute, and tests with servers wait: together they use a machine that each
     would overload or leave idle. A process that takes no file of Spark starts no JVM.
+
+    In a soak, where one test lasts as long as a file elsewhere, each process takes test after test.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if self.config.getoption("--soak-only") and nodeid.startswith(_ALONE):
+            return nodeid
+        return super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         with_spark = self.nodes.index(node) < max(1, round(self.numnodes * 3 / 8))
         own = [each for each in self.workqueue if each.startswith("tests/spark/") == with_spark]
-        first = [each for each in _LONGEST if each in own] or own
+        first = [each for start in _LONGEST for each in own if each.startswith(start)] or own
         if first:
             self.workqueue.move_to_end(first[0], last=False)
         super()._assign_work_unit(node)
