@@ -386,22 +386,23 @@ class Watchdog:
 
     Args:
         dropped_every_s: between two lines about rows that were dropped.
-        describe: what there is to know of the writer when it stands still.
     """
 
-    def __init__(self, now: float, dropped_every_s: float, describe: Callable[[], str]) -> None:
+    def __init__(self, now: float, dropped_every_s: float) -> None:
         self._dropped_every_s = dropped_every_s
-        self._describe = describe
         self._moved = (0, now)
         """PubAcks, and when there was one more."""
         self._warn_at = now + _STALLED_S
         self._dropped_said = (0, -math.inf)
         """Rows that were dropped when this was last said, and when it was."""
 
-    def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> None:
+    def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> float:
         """
-        Says so when nothing is stored although there is something to store; and how many rows were
-        dropped in all (A23).
+        Says how many rows were dropped in all (A23).
+
+        Returns:
+            For how many seconds nothing is stored although there is something to store, each ten
+            seconds; else 0.
         """
         said, since = self._dropped_said
         if dropped > said and now - since >= self._dropped_every_s:
@@ -416,4 +417,5 @@ class Watchdog:
             self._moved, self._warn_at = (acked, now), now + _STALLED_S
         elif now >= self._warn_at:
             self._warn_at = now + _STALLED_S
-            logger.warning("nothing stored for %.0fs: %s", now - at, self._describe())
+            return now - at
+        return 0.0

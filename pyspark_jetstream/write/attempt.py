@@ -147,7 +147,6 @@ class TaskAttempt:
         self._builder = builder
         self._streams = streams
         self._targets = streams.targets
-        self._targets.as_they_are = self._as_they_are
         self._mapping = mapping
         self._signals = signals
         self._reached: dict[str, Target] = {}
@@ -321,27 +320,6 @@ class TaskAttempt:
                 raise fault
             new[target.name] = target
         return new
-
-    def _as_they_are(self, known: list[Target]) -> list[Target | None]:
-        """Streams that rows go to, now, all asked at once; None for one that does not say."""
-        names = [target.name for target in known]
-        with self._requests:
-            try:
-                infos = JetStream(self._streams.hasty).stream_infos_there(names)
-            except JetStreamError as error:
-                asked = str(getattr(error, "subject", "")).rpartition(".")[2]
-                silent = names.index(asked) if asked in names else 0
-                logger.warning(
-                    "task=%s: rows without a PubAck wait until stream=%s answers whether it has"
-                    " them, for publishTimeout at most: %s",
-                    self._task.name, names[silent], error,
-                )  # fmt: skip
-                return [None if i == silent else target for i, target in enumerate(known)]
-        # One that is gone has no rows; publishes will hear so.
-        return [
-            target if info is None else Target.parse(info.config)
-            for target, info in zip(known, infos, strict=True)
-        ]
 
     def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
         return [self._streams.seen[name] for name in targets]
