@@ -8,7 +8,6 @@ record over.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
@@ -154,8 +153,7 @@ class TaskAttempt:
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
-        self._requests = threading.Lock()
-        """Held for requests: who makes rows and who publishes them ask over one connection."""
+        self._requests = streams.requests
 
     def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
@@ -390,7 +388,8 @@ class TaskAttempt:
                     self._recovery.refresh(self._earlier, 0.0)
                 own = own.where(self._recovery.missing(own, target))
             if len(own):
-                Ledger(JetStream(self._streams.client)).check(record)
+                with self._requests:
+                    Ledger(JetStream(self._streams.client)).check(record)
                 raise duplicate_id(own, target)
 
     def _window_s(self) -> float:

@@ -7,6 +7,7 @@ arrive.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -84,6 +85,8 @@ class Streams(TargetLookup):
         brief_s = min(_LOOK_S, options.connection.request_timeout_s)
         self.hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         """A connection with short time-outs, for requests that publishing waits for."""
+        self.requests = threading.RLock()
+        """Held for requests over `client`, which the maker of rows and their publisher share."""
         self._options = options
         asks = options.rows.require_stream or options.publish_mode != "async"
         self._dead: set[str] = set()
@@ -104,9 +107,10 @@ class Streams(TargetLookup):
     def find(self, subjects: list[str]) -> list[Target | None]:
         js = JetStream(self.client)
         try:
-            names = js.streams_of(subjects)
-            there = list(dict.fromkeys(name for name in names if name is not None))
-            infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
+            with self.requests:
+                names = js.streams_of(subjects)
+                there = list(dict.fromkeys(name for name in names if name is not None))
+                infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
             batched = self._options.publish_mode in ("fast", "atomic")
