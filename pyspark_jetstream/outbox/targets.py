@@ -2,7 +2,7 @@
 The target streams of a write: the one that takes a subject, and its limits.
 
 Rule 1: every decision that depends on a target's configuration is taken here.
-Rule 2: no I/O; the caller brings the function that asks the server.
+Rule 2: no I/O; the caller brings what asks the server (`TargetLookup`).
 
 The subjects of two streams of an account never overlap, so a subject has one target or none. A
 server that maps subjects itself (the account's `mappings`) may send it elsewhere, and it may be of
@@ -12,7 +12,7 @@ another account's stream: then a subject can have no target here and be stored a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -173,30 +173,40 @@ def untaken(subject: str) -> str:
     )
 
 
+class TargetLookup:
+    """Requests about target streams. This one has no server to ask, so it finds nothing."""
+
+    def find(self, subjects: list[str]) -> list[Target | None]:
+        """The stream that takes each subject, or None."""
+        return [None] * len(subjects)
+
+    def as_they_are(self, known: list[Target]) -> list[Target | None]:
+        """These streams as they are now; None for one of which nobody can say it."""
+        return [None] * len(known)
+
+    def id_behind(self, target: Target, subject: str, sequence: int) -> bytes | None:
+        """
+        The message id of the first message of a subject that a stream has behind a sequence; None
+        where it has none, or nobody can say it.
+        """
+        return None
+
+
 class Targets:
     """
     The streams that subjects were looked up for so far, in that order.
 
     Args:
-        find: gives the target of each of some subjects, or None; without it none is looked up.
+        lookup: asks the server; without it no stream is looked up.
     """
 
-    def __init__(self, find: Callable[[list[str]], list[Target | None]] | None = None) -> None:
+    def __init__(self, lookup: TargetLookup | None = None) -> None:
+        self.lookup = lookup or TargetLookup()
         self.streams: list[Target] = []
-        self.as_they_are: Callable[[list[Target]], list[Target | None]] = lambda known: (
-            [None] * len(known)
-        )
-        """Gives streams as they are now; None for one of which nobody can say it."""
-        self.id_behind: Callable[[Target, str, int], bytes | None] = lambda *_: None
-        """
-        Gives the message id of the first message of a subject that a stream has behind a sequence;
-        None where it has none, or nobody can say it.
-        """
         self.silent = ""
         """Name of a stream that did not answer the last `look_again`; "" where all did."""
-        self.is_blind = find is None
+        self.is_blind = lookup is None
         """Whether streams may not be looked up: that none is known says nothing then."""
-        self._find = find or (lambda subjects: [None] * len(subjects))
         self._latest: tuple[pa.Array, pa.Array] | None = None
         """The subjects asked for last, and their places; kept where streams are many."""
         self._recent: list[int] = []
@@ -212,7 +222,7 @@ class Targets:
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        renewed = self.as_they_are(self.streams)
+        renewed = self.lookup.as_they_are(self.streams)
         silent = [
             known.name for known, now in zip(self.streams, renewed, strict=True) if now is None
         ]
@@ -247,7 +257,7 @@ class Targets:
             asked = subjects.take(pc.indices_nonzero(left).slice(0, together))
             if not len(asked):
                 break
-            for target in self._find(asked.to_pylist()):
+            for target in self.lookup.find(asked.to_pylist()):
                 if target is not None and target not in self.streams:
                     self.streams.append(target)
                     self._recent.insert(0, len(self.streams) - 1)

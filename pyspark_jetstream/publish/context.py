@@ -1,4 +1,9 @@
-"""The inputs of a task's publishing beside its connection and its rows: values, no calls."""
+"""
+The inputs of a task's publishing beside its connection and its rows.
+
+Two of them ask the server when they are called: `targets` for streams, and `aside`, if rows are
+parked, for room in the parking stream. The others are values.
+"""
 
 from __future__ import annotations
 

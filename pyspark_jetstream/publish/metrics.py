@@ -453,6 +453,33 @@ class MetricsSnapshot:
         )
 
 
+class Counting:
+    """Series of one producer, as they grow."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in EXPORTED}
+
+    def snapshot(self) -> MetricsSnapshot:
+        """All of it, as of now."""
+        return MetricsSnapshot.of(
+            (name, labels, series)
+            for name, metric in self._values.items()
+            for labels, series in metric.items()
+        )
+
+    def _series(self, metric: Metric, labels: Labels) -> list[int]:
+        return self._values[metric.name].setdefault(labels, [0] * metric.width)
+
+    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
+        self._series(metric, labels)[0] = value
+
+    def _observe(self, metric: Metric, labels: Labels, seconds: float, count: int = 1) -> None:
+        """Adds `count` observations of this duration to a histogram."""
+        series = self._series(metric, labels)
+        series[bisect_left(metric.buckets, seconds)] += count
+        series[-1] += round(seconds * count * MICRO)
+
+
 _MODES: Final = ("publish", "fast_publish")
 _VALUES: Final = {
     "status": ("success", "dropped", "ignored", "rejected", "bypassed"),

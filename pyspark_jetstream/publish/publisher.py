@@ -130,7 +130,7 @@ class Publisher:
             if options.metrics.metrics_subject is None
             else options.metrics.metrics_interval_s,
         )
-        self._watchdog = Watchdog(now, options.rules.overload_window_s, self._why_not)
+        self._watchdog = Watchdog(now, options.rules.overload_window_s)
 
     def __repr__(self) -> str:
         return f"<Publisher of {self.admission!r}, {self.lanes!r}>"
@@ -344,7 +344,7 @@ class Publisher:
         for lane in self.lanes.main:
             for doubted in lane.tally.doubted:
                 is_stored = any(
-                    targets.id_behind(targets[place], subject, expected) == own
+                    targets.lookup.id_behind(targets[place], subject, expected) == own
                     for place, subject, expected, own in doubted.places()
                 )
                 lane.settle(doubted, is_stored, self._now())
@@ -445,7 +445,9 @@ class Publisher:
         self._take_rejected()
         repeated = lanes.take("repeated")
         self._apply_refusals(now)
-        self._watchdog.look(now, lanes.acked, self.shedding.dropped, self._has_rows)
+        still_s = self._watchdog.look(now, lanes.acked, self.shedding.dropped, self._has_rows)
+        if still_s:
+            logger.warning("nothing stored for %.0fs: %s", still_s, self._why_not())
         if now >= self._reporter.due:
             self._report()
         return Messages.joined(repeated) if repeated else None

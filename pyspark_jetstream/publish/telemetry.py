@@ -11,7 +11,6 @@ microseconds, `waited` and `Routes.groups` some nanoseconds a row.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
@@ -29,7 +28,7 @@ from ..sanitize import get_logger
 from ..subjects import REST, covers
 from . import metrics
 from .lanes.answers import Refusal
-from .metrics import METRICS, MICRO, UNKNOWN, Bounded, Labels, Metric, MetricsSnapshot, Report
+from .metrics import MICRO, UNKNOWN, Bounded, Counting, Labels, Metric, MetricsSnapshot, Report
 
 logger = get_logger(__name__)
 
@@ -109,7 +108,7 @@ class _Paused(NamedTuple):
     stream: str
 
 
-class Telemetry:
+class Telemetry(Counting):
     """
     What one task counts.
 
@@ -118,6 +117,7 @@ class Telemetry:
     """
 
     def __init__(self, routes: Iterable[str] = ()) -> None:
+        super().__init__()
         self.stored_in: Mapping[str, int] = {}
         """
         The streams that have rows, and a sequence that the first one's is not beyond; known at the
@@ -125,7 +125,6 @@ class Telemetry:
         """
         self.dead_in: Mapping[str, int] = {}
         """Those that have dead letters, likewise."""
-        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
         self._routes = Routes(routes)
         self._route = Bounded(_MAX_ROUTES)
         self._totals: dict[int, Mapping[str, int]] = {}
@@ -174,9 +173,7 @@ class Telemetry:
 
     def processed(self, rtt_s: float, count: int, way: Way) -> None:
         """PubAcks came of publishes that were sent together, once each."""
-        series = self._series(metrics.PROCESSING_TIME, (way.label, "", way.stream))
-        series[bisect_left(metrics.PROCESSING_TIME.buckets, rtt_s)] += count
-        series[-1] += round(rtt_s * count * MICRO)
+        self._observe(metrics.PROCESSING_TIME, (way.label, "", way.stream), rtt_s, count)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -282,34 +279,23 @@ class Telemetry:
     ) -> None:
         """What there is now: rows that wait, and what lanes have on the wire."""
         for metric in (metrics.QUEUE, metrics.ITEMS):
-            self._values[metric.name] = dict.fromkeys(self._values[metric.name], [0])
+            for series in self._values[metric.name].values():
+                series[0] = 0
         for messages in waiting:
             for place, route, priority, rows in self._groups(messages):
                 mode, stream = ways(place).label, ways(place).stream
                 self._more(metrics.QUEUE, (mode, route, priority.label, stream), len(rows))
         for way, in_flight in lanes:
             self._more(metrics.ITEMS, (way.label, "", way.stream), in_flight)
-        self._values[metrics.LIMIT.name] = {(): [limit]}
-        self._values[metrics.QUEUE_LIMIT.name] = {(): [queue_limit]}
-
-    def snapshot(self) -> MetricsSnapshot:
-        """All of it, as of now."""
-        return MetricsSnapshot.of(
-            (name, labels, series)
-            for name, metric in self._values.items()
-            for labels, series in metric.items()
-        )
-
-    def _series(self, metric: Metric, labels: Labels) -> list[int]:
-        return self._values[metric.name].setdefault(labels, [0] * metric.width)
+        self._set(metrics.LIMIT, (), limit)
+        self._set(metrics.QUEUE_LIMIT, (), queue_limit)
 
     def _add(self, metric: Metric, labels: Labels, count: int) -> None:
         if count:
             self._series(metric, labels)[0] += count
 
     def _more(self, gauge: Metric, labels: Labels, value: int) -> None:
-        series = self._values[gauge.name]
-        series[labels] = [series.get(labels, [0])[0] + value]
+        self._series(gauge, labels)[0] += value
 
 
 class Reporter:
@@ -400,22 +386,23 @@ class Watchdog:
 
     Args:
         dropped_every_s: between two lines about rows that were dropped.
-        describe: what there is to know of the writer when it stands still.
     """
 
-    def __init__(self, now: float, dropped_every_s: float, describe: Callable[[], str]) -> None:
+    def __init__(self, now: float, dropped_every_s: float) -> None:
         self._dropped_every_s = dropped_every_s
-        self._describe = describe
         self._moved = (0, now)
         """PubAcks, and when there was one more."""
         self._warn_at = now + _STALLED_S
         self._dropped_said = (0, -math.inf)
         """Rows that were dropped when this was last said, and when it was."""
 
-    def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> None:
+    def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> float:
         """
-        Says so when nothing is stored although there is something to store; and how many rows were
-        dropped in all (A23).
+        Says how many rows were dropped in all (A23).
+
+        Returns:
+            For how many seconds nothing is stored although there is something to store, each ten
+            seconds; else 0.
         """
         said, since = self._dropped_said
         if dropped > said and now - since >= self._dropped_every_s:
@@ -430,4 +417,5 @@ class Watchdog:
             self._moved, self._warn_at = (acked, now), now + _STALLED_S
         elif now >= self._warn_at:
             self._warn_at = now + _STALLED_S
-            logger.warning("nothing stored for %.0fs: %s", now - at, self._describe())
+            return now - at
+        return 0.0

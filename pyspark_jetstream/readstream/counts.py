@@ -10,7 +10,6 @@ Rule 2: what only grows never gets less, and is there from the first report on, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sized
 from typing import Any, Final, TypeVar
 
@@ -19,16 +18,7 @@ import pyarrow.compute as pc
 
 from ..fetch.layout import Layout, SubjectPartition
 from ..publish import metrics
-from ..publish.metrics import (
-    MICRO,
-    READ_METRICS,
-    UNKNOWN,
-    Bounded,
-    Labels,
-    Metric,
-    MetricsSnapshot,
-    Report,
-)
+from ..publish.metrics import READ_METRICS, UNKNOWN, Bounded, Counting, Labels, Metric, Report
 
 _UNPINS: Final = ("attempt", "admin", "timeout", "leader")
 _REASONS: Final = {
@@ -47,32 +37,20 @@ report has no more series than five for each of these.
 """
 
 
-class _Counts:
-    """Series of one producer, and its reports."""
+class _Counts(Counting):
+    """What one producer counts, and its reports."""
 
     def __init__(self, query: str, run: str) -> None:
+        super().__init__()
         self._query = query
         self._run = run
-        self._values: dict[str, dict[Labels, list[int]]] = {}
         self._sequence = 0
 
     def report(self, final: bool = False) -> bytes:
         """All of it, as of now; `final` for the last time."""
         self._sequence += 1
-        snapshot = MetricsSnapshot.of(
-            (name, labels, series)
-            for name, metric in self._values.items()
-            for labels, series in metric.items()
-        )
-        return Report(0, self._run, self._query, 0, self._sequence, final, snapshot).encode()
-
-    def _series(self, metric: Metric, labels: Labels) -> list[int]:
-        return self._values.setdefault(metric.name, {}).setdefault(labels, [0] * metric.width)
-
-    def _observe(self, metric: Metric, seconds: float) -> None:
-        series = self._series(metric, (self._query,))
-        series[bisect_left(metric.buckets, seconds)] += 1
-        series[-1] += round(seconds * MICRO)
+        counts = self.snapshot()
+        return Report(0, self._run, self._query, 0, self._sequence, final, counts).encode()
 
 
 class RowCounts(_Counts):
@@ -106,7 +84,7 @@ class RowCounts(_Counts):
 
     def add_task(self, seconds: float) -> None:
         """The task is over."""
-        self._observe(metrics.READ_TASK_TIME, seconds)
+        self._observe(metrics.READ_TASK_TIME, (self._query,), seconds)
 
 
 class ReadCounts(_Counts):
@@ -142,7 +120,7 @@ class ReadCounts(_Counts):
         for metric in READ_METRICS.values():
             if metric.kind == "gauge":
                 for labels in gone:
-                    self._values.get(metric.name, {}).pop(labels, None)
+                    self._values[metric.name].pop(labels, None)
             elif metric.labels == ("query",) or not layout.is_several or metric in _OF_ANY:
                 for labels in self._all_labels(metric):
                     self._series(metric, labels)
@@ -160,8 +138,8 @@ class ReadCounts(_Counts):
         """Whether the query reads. One that waits has no lag and no batch under way."""
         self._set(metrics.READ_ACTIVE, (self._query,), int(reads))
         if not reads:
-            self._values.pop(metrics.READ_LAG.name, None)
-            self._values.pop(metrics.READ_BATCH.name, None)
+            self._values[metrics.READ_LAG.name].clear()
+            self._values[metrics.READ_BATCH.name].clear()
 
     def set_lag(self, messages: Mapping[str, int]) -> None:
         """By partition, the messages behind the last batch that was planned."""
@@ -173,7 +151,7 @@ class ReadCounts(_Counts):
 
     def add_batch(self, seconds: float) -> None:
         """A batch that had rows is committed."""
-        self._observe(metrics.READ_BATCH_TIME, seconds)
+        self._observe(metrics.READ_BATCH_TIME, (self._query,), seconds)
 
     def set_pins(self, partition: str, report: Mapping[str, Any]) -> None:
         """The pins of one partition, as in `Pins.report`."""
@@ -232,9 +210,6 @@ class ReadCounts(_Counts):
             yield from ((*labels, why) for labels in self._partitions.values() for why in reasons)
         else:
             yield from self._partitions.values()
-
-    def _set(self, metric: Metric, labels: Labels, value: int) -> None:
-        self._series(metric, labels)[0] = value
 
     def _stand(self, metric: Metric, values: Mapping[str, int]) -> None:
         sums: dict[Labels, int] = {}

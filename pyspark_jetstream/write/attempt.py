@@ -8,7 +8,6 @@ record over.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
@@ -147,7 +146,6 @@ class TaskAttempt:
         self._builder = builder
         self._streams = streams
         self._targets = streams.targets
-        self._targets.as_they_are = self._as_they_are
         self._mapping = mapping
         self._signals = signals
         self._reached: dict[str, Target] = {}
@@ -155,8 +153,7 @@ class TaskAttempt:
         self._recovery: Recovery | None = None
         self._earlier: list[Target] = []
         self._looked_at = 0.0
-        self._requests = threading.Lock()
-        """Held for requests: who makes rows and who publishes them ask over one connection."""
+        self._requests = streams.requests
 
     def run(self, batches: Iterator[pa.RecordBatch], moves: bool) -> Written | None:
         """
@@ -322,27 +319,6 @@ class TaskAttempt:
             new[target.name] = target
         return new
 
-    def _as_they_are(self, known: list[Target]) -> list[Target | None]:
-        """Streams that rows go to, now, all asked at once; None for one that does not say."""
-        names = [target.name for target in known]
-        with self._requests:
-            try:
-                infos = JetStream(self._streams.hasty).stream_infos_there(names)
-            except JetStreamError as error:
-                asked = str(getattr(error, "subject", "")).rpartition(".")[2]
-                silent = names.index(asked) if asked in names else 0
-                logger.warning(
-                    "task=%s: rows without a PubAck wait until stream=%s answers whether it has"
-                    " them, for publishTimeout at most: %s",
-                    self._task.name, names[silent], error,
-                )  # fmt: skip
-                return [None if i == silent else target for i, target in enumerate(known)]
-        # One that is gone has no rows; publishes will hear so.
-        return [
-            target if info is None else Target.parse(info.config)
-            for target, info in zip(known, infos, strict=True)
-        ]
-
     def _as_found(self, targets: Iterable[str]) -> list[FoundStream]:
         return [self._streams.seen[name] for name in targets]
 
@@ -412,7 +388,8 @@ class TaskAttempt:
                     self._recovery.refresh(self._earlier, 0.0)
                 own = own.where(self._recovery.missing(own, target))
             if len(own):
-                Ledger(JetStream(self._streams.client)).check(record)
+                with self._requests:
+                    Ledger(JetStream(self._streams.client)).check(record)
                 raise duplicate_id(own, target)
 
     def _window_s(self) -> float:

@@ -177,7 +177,8 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
         return f"{before.end} {before.created}"
 
     def has_room() -> bool:
-        info = JetStream(streams.client).stream_info(name)
+        with streams.requests:
+            info = JetStream(streams.client).stream_info(name)
         if info.bytes < options.rules.park_bytes:
             _SAID.discard(name)
             return True
@@ -349,7 +350,8 @@ class _Drain:
         if now - self._looked_at < _FENCE * min(windows, default=math.inf):
             return
         self._looked_at = now
-        Ledger(JetStream(self._streams.client)).check_drain(self._query, self._lease)
+        with self._streams.requests:
+            Ledger(JetStream(self._streams.client)).check_drain(self._query, self._lease)
 
     # ── the parking stream ───────────────────────────────────────────────────────────────────
 
@@ -458,8 +460,9 @@ class _Drain:
             _, at = self._scans.get(subject, (0, -math.inf))
             if again or now - at > _REFRESH * target.duplicate_window_s:
                 stale.setdefault(target.name, []).append(subject)
-        for name, subjects in stale.items():
-            self._scan_stream(name, subjects, now)
+        with self._streams.requests:
+            for name, subjects in stale.items():
+                self._scan_stream(name, subjects, now)
 
     def _scan_stream(self, name: str, subjects: list[str], now: float) -> None:
         client = self._streams.client

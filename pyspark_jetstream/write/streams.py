@@ -7,6 +7,7 @@ arrive.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -24,7 +25,7 @@ from ..errors import (
 )
 from ..outbox.messages import Messages
 from ..outbox.parking import Parking
-from ..outbox.targets import Target, Targets
+from ..outbox.targets import Target, TargetLookup, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.changes import FoundStream
@@ -68,7 +69,7 @@ def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
     return DuplicateIdError(subject, f"row {row}", 0, id, target.name, target.duplicate_window_s)
 
 
-class Streams:
+class Streams(TargetLookup):
     """Looks up which stream takes a subject, over connections that carry no PubAcks."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
@@ -84,12 +85,14 @@ class Streams:
         brief_s = min(_LOOK_S, options.connection.request_timeout_s)
         self.hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         """A connection with short time-outs, for requests that publishing waits for."""
+        self.requests = threading.RLock()
+        """Held for requests over `client`, which the maker of rows and their publisher share."""
         self._options = options
         asks = options.rows.require_stream or options.publish_mode != "async"
         self._dead: set[str] = set()
         """Those of dead letters alone, as far as is known."""
-        self.targets = Targets(self._find if asks or options.rules.sheddable else None)
-        self.targets.id_behind = self._id_behind
+        self.targets = Targets(self)
+        self.targets.is_blind = not (asks or options.rules.sheddable)
 
     def close(self) -> None:
         """Closes the second connection."""
@@ -101,12 +104,13 @@ class Streams:
         """The connection for requests."""
         return self._control if self.publishing else self._client
 
-    def _find(self, subjects: list[str]) -> list[Target | None]:
+    def find(self, subjects: list[str]) -> list[Target | None]:
         js = JetStream(self.client)
         try:
-            names = js.streams_of(subjects)
-            there = list(dict.fromkeys(name for name in names if name is not None))
-            infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
+            with self.requests:
+                names = js.streams_of(subjects)
+                there = list(dict.fromkeys(name for name in names if name is not None))
+                infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
         except JetStreamError as error:
             # Without the permission to ask, a PubAck for each message always works.
             batched = self._options.publish_mode in ("fast", "atomic")
@@ -124,7 +128,26 @@ class Streams:
         targets = {name: Target.parse(info.config) for name, info in infos.items()}
         return [None if name is None else targets[name] for name in names]
 
-    def _id_behind(self, target: Target, subject: str, sequence: int) -> bytes | None:
+    def as_they_are(self, known: list[Target]) -> list[Target | None]:
+        """These streams, all asked at once; None for one that does not say."""
+        names = [target.name for target in known]
+        try:
+            infos = JetStream(self.hasty).stream_infos_there(names)
+        except JetStreamError as error:
+            asked = str(getattr(error, "subject", "")).rpartition(".")[2]
+            silent = names.index(asked) if asked in names else 0
+            logger.warning(
+                "rows without a PubAck wait until stream=%s answers whether it has them, for"
+                " publishTimeout at most: %s", names[silent], error,
+            )  # fmt: skip
+            return [None if i == silent else target for i, target in enumerate(known)]
+        # One that is gone has no rows; publishes will hear so.
+        return [
+            target if info is None else Target.parse(info.config)
+            for target, info in zip(known, infos, strict=True)
+        ]
+
+    def id_behind(self, target: Target, subject: str, sequence: int) -> bytes | None:
         query = {"seq": sequence + 1, "next_by_subj": subject}
         try:
             (found,) = JetStream(self.hasty).messages(target.name, [query])
@@ -153,7 +176,7 @@ class Streams:
             subject: of them; where rows' own stand in it, which are not known yet, one like them.
         """
         known = set(self.seen)
-        self._find([subject])
+        self.find([subject])
         self._dead = set(self.seen) - known
 
     def holding_dead(self, stored_in: Mapping[str, int]) -> list[FoundStream]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import laneset
-from pyspark_jetstream.write.attempt import Task, TaskAttempt, TaskReport
+from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce import changes, ledger
 from pyspark_jetstream.write.exactlyonce.changes import check_targets
 from pyspark_jetstream.write.exactlyonce.ids import Ids
@@ -400,16 +400,12 @@ def test_a_batch_that_runs_again_finds_its_rows_in_the_stream_made_anew(
 
 
 class Looking:
-    """Of an attempt what looks at streams again; its requests are counted."""
-
-    look = TaskAttempt._as_they_are
+    """A look at streams again; its requests are counted."""
 
     def __init__(self, connection, *names):
         self._client = Client(connection)
-        options = sink_of(connection, ledger=True)
-        self._streams = Streams(self._client, options)
-        self._task = Task(self._client, options, TaskName("q", 0, 0), 0, None, None)
-        self._requests = threading.Lock()
+        self._streams = Streams(self._client, sink_of(connection, ledger=True))
+        self.look = self._streams.as_they_are
         self.known = [Target.parse({"name": name, "duplicate_window": 10**9}) for name in names]
         self.turns = []
         requests = self._streams.hasty.requests
@@ -432,6 +428,24 @@ def test_streams_are_looked_at_all_at_once(nats_server, new_stream):
 
     assert [target.duplicate_window_s for target in found] == [5.0, 6.0, 7.0, 8.0, 1.0]
     assert looking.turns == [5]
+
+
+def test_a_publisher_without_an_attempt_sees_that_a_window_is_shorter(js, nats_server, new_stream):
+    """
+    A drain publishes rows of earlier tasks: it looks at their streams as an attempt does.
+    """
+    name = new_stream(duplicate_window=60 * 10**9)
+    client = Client(connection_of(nats_server.url))
+    with closing(Streams(client, sink_of(client.options, ledger=True))) as streams:
+        targets = streams.targets
+        targets.of(pa.array([f"{name}.a"]))
+        unchanged = targets.look_again()
+        js.update_stream(js.stream_info(name).config | {"duplicate_window": 5 * 10**9})
+        shorter = targets.look_again()
+    client.close()
+
+    assert (unchanged, targets.silent) == ({}, "")
+    assert {place: target.duplicate_window_s for place, target in shorter.items()} == {0: 5.0}
 
 
 @pytest.mark.parametrize(("timeout_s", "brief_s"), [(600.0, 1.0), (0.8, 0.8)])

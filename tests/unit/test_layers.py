@@ -297,16 +297,29 @@ def test_folders_are_of_a_size_to_live_in():
 
 MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
-MORE_FIELDS: dict[str, int] = {}
-"""Classes that have more fields than a reader holds at once, and how many: fewer at each change."""
+MORE_FIELDS: dict[str, int] = {
+    "fetch.consumer.ConsumerRead": 17,
+    "read.options.BucketOptions": 20,
+    "read.options.CallOptions": 24,
+    "read.options.RangeOptions": 17,
+    "read.options.SnapshotOptions": 18,
+    "readstream.options.SourceOptions": 28,
+    "readstream.rangedriver.RangeDriver": 19,
+    "readstream.shared.claimdriver.ClaimDriver": 15,
+    "tasks.ranges.OwnRead": 15,
+}
+"""
+Classes that have more fields than a reader holds at once, with those that they inherit, and how
+many: fewer at each change. None declares more itself.
+"""
 
 MORE_PARAMETERS: dict[str, int] = {}
 """Likewise functions with more parameters."""
 
 
-def sizes() -> tuple[dict[str, int], dict[str, int]]:
-    """Fields of all classes, and parameters of all functions, by their dotted names."""
-    fields, parameters = {}, {}
+def sizes() -> tuple[dict[str, set[str]], dict[str, list[str]], dict[str, int]]:
+    """Fields and bases of all classes, and parameters of all functions, by their dotted names."""
+    fields, bases, parameters = {}, {}, {}
     for module, path in HOUSE.items():
         todo: list[tuple[str, ast.AST]] = [(module, ast.parse(path.read_text(encoding="utf-8")))]
         while todo:
@@ -315,11 +328,19 @@ def sizes() -> tuple[dict[str, int], dict[str, int]]:
                 own = getattr(inner, "name", "")
                 todo.append((f"{name}.{own}" if isinstance(own, str) and own else name, inner))
             if isinstance(node, ast.ClassDef):
-                fields[name] = len(fields_of(node))
+                fields[name] = fields_of(node)
+                bases[name] = [base for each in node.bases for base in named(module, path, each)]
             elif isinstance(node, ast.FunctionDef):
                 given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
                 parameters[name] = sum(each.arg not in ("self", "cls") for each in given)
-    return fields, parameters
+    return fields, bases, parameters
+
+
+def named(module: str, path: Path, base: ast.expr) -> list[str]:
+    """The dotted names that a base class may have: of its module, or of the one it comes from."""
+    name = ast.unparse(base).partition("[")[0]
+    froms = [where for where, what in imports(path) if what == name]
+    return [f"{each.removeprefix(f'{PACKAGE}.')}.{name}" for each in (module, *froms)]
 
 
 def fields_of(node: ast.ClassDef) -> set[str]:
@@ -341,10 +362,15 @@ def fields_of(node: ast.ClassDef) -> set[str]:
 
 def test_nothing_is_more_than_a_reader_holds():
     """
-    No class has more than 14 fields, no function more than 7 parameters, but for those of the
-    tables, which have no more than is noted there, and no less.
+    No class declares more than 14 fields, or has more with those that it inherits, and no function
+    has more than 7 parameters, but for those of the tables, which have as many as is noted there.
     """
-    fields, parameters = sizes()
+    declared, bases, parameters = sizes()
 
+    def all_fields(name: str) -> set[str]:
+        return declared[name].union(*(all_fields(b) for b in bases[name] if b in declared))
+
+    fields = {name: len(all_fields(name)) for name in declared}
+    assert [name for name, own in declared.items() if len(own) > MAX_FIELDS] == []
     assert {name: n for name, n in fields.items() if n > MAX_FIELDS} == MORE_FIELDS
     assert {name: n for name, n in parameters.items() if n > MAX_PARAMETERS} == MORE_PARAMETERS

@@ -232,10 +232,6 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
     Nobody can say whether a stream still knows its ids: nothing goes out until somebody does, and
     then a window that was cut meanwhile holds.
     """
-    targets = targets_of(STREAMS.get)
-    targets.of(pa.array([*STREAMS]))
-    options = sink_of(connection_of("nats://model"), publish_mode="async", ledger=True)
-    lanes = LaneSet(options, targets, INBOX, Telemetry())
     answers: list[dict[str, float] | None] = [None, None, {"duplicate_window_s": 9.0}]
     asked = []
 
@@ -244,7 +240,10 @@ def test_what_may_be_stored_waits_until_its_stream_is_seen():
         answer = answers.pop(0)
         return [replace(known[0], **answer) if answer is not None else None, *known[1:]]
 
-    targets.as_they_are = again
+    targets = targets_of(STREAMS.get, again)
+    targets.of(pa.array([*STREAMS]))
+    options = sink_of(connection_of("nats://model"), publish_mode="async", ledger=True)
+    lanes = LaneSet(options, targets, INBOX, Telemetry())
     rows = replace(block("acbd", 0), unsure=pa.array([1.0] * 4))
     for lane, part in lanes.parts(rows):
         lane.offer(part)
