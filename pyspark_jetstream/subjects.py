@@ -124,7 +124,7 @@ def specificity(filter: str) -> tuple[int, ...]:
     return tuple(2 if t == REST else 1 if t == ANY else 0 for t in tokens(filter))
 
 
-class Shape(NamedTuple):
+class FilterShape(NamedTuple):
     """Positions of a filter's wildcards."""
 
     length: int
@@ -135,7 +135,7 @@ class Shape(NamedTuple):
     """Whether it ends in `>`."""
 
     @classmethod
-    def of(cls, filter: str) -> Shape:
+    def of(cls, filter: str) -> FilterShape:
         """The shape of a filter."""
         rest = has_rest(filter)
         return cls(len(tokens(filter)) - rest, wildcard_positions(filter), rest)

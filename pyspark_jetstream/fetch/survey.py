@@ -88,7 +88,7 @@ class ServerView(Generic[K]):
     """That moment, by `time.monotonic`."""
 
 
-class _Streams(dict[str, StreamInfo]):
+class _StreamInfos(dict[str, StreamInfo]):
     """Streams by name; what was deleted just now is no key."""
 
     def __missing__(self, name: str) -> StreamInfo:
@@ -232,7 +232,7 @@ class Survey:
         if asked:
             infos |= {i.name: i for i in self.js.stream_infos_there(asked) if i is not None}
         order = several.names or sorted(infos)
-        return _Streams({name: infos[name] for name in order if name in infos})
+        return _StreamInfos({name: infos[name] for name in order if name in infos})
 
     def _check_next(self) -> None:
         """
@@ -486,7 +486,7 @@ class Survey:
 
         lasts: dict[Span, int] = {}
         found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
-        shapes = {subjects.Shape.of(each) for each in found if each is not None}
+        shapes = {subjects.FilterShape.of(each) for each in found if each is not None}
         taken = 0
         whole = DirectRead.whole(stream, start, end)
         for batch in read_direct(self.js.client, whole, StoredBuilder()):

@@ -168,7 +168,7 @@ class Ended(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Pause:
+class _WantedPause:
     """A pause that is wanted."""
 
     until: float
@@ -243,7 +243,7 @@ class Pauses:
         """Whether the server says that nobody listens on the control subject."""
         self.subject = subject
         self._receipt_wait_s = receipt_wait_s
-        self._pauses: dict[tuple[str, Reason], _Pause] = {}
+        self._pauses: dict[tuple[str, Reason], _WantedPause] = {}
         self._failed: dict[int, None] = {}  # the last that missed one last
         self._asked = _Unacknowledged()
         self._discovery = -math.inf
@@ -290,7 +290,7 @@ class Pauses:
 
     def pause(self, filter: str, reason: Reason, until: float) -> None:
         """Requests a pause until then; `due` returns the commands."""
-        self._pauses.setdefault((filter, reason), _Pause(until)).until = until
+        self._pauses.setdefault((filter, reason), _WantedPause(until)).until = until
 
     def limit(self, filter: str, reason: Reason, none: Rates) -> None:
         """Requests a quota: writers that keep rates get `none` of it until they have a share."""

@@ -108,7 +108,7 @@ class _RunEnd:
         return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
-class _Pauses:
+class _PausedPartitions:
     """The partitions that a batch reads by consumers which were paused since it was planned."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class RangeDriver(Driver):
         """Behind which start nothing was there to read the last time, and what Spark was told."""
         self._lagging: Offset | None = None
         """Behind which batch metrics ask what is left; None of a query that waits."""
-        self._pauses = _Pauses()
+        self._pauses = _PausedPartitions()
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:

@@ -44,8 +44,8 @@ _DISABLED: Final = 10205
 """err_code of JSBatchPublishDisabledErr."""
 
 
-class _Ending(Enum):
-    """Ways in which a batch ends."""
+class _CommitState(Enum):
+    """State of a batch's commit."""
 
     OPEN = "more rows may follow"
     LAST_ROW = "its last row commits it"
@@ -227,7 +227,7 @@ class FastBatch:
     @property
     def is_idle(self) -> bool:
         """Whether it is open for more rows, and all it has are sent."""
-        return self._ending is _Ending.OPEN and self.is_sent
+        return self._commit is _CommitState.OPEN and self.is_sent
 
     @property
     def idle_since(self) -> float:
@@ -243,13 +243,13 @@ class FastBatch:
 
     def extend(self, messages: Messages, stays: bool) -> None:
         """These rows follow; all before them are sent."""
-        self._ending = _Ending.OPEN if stays else _Ending.LAST_ROW
+        self._commit = _CommitState.OPEN if stays else _CommitState.LAST_ROW
         self.rows.add(messages, self.acked, commits=not stays)
         self._refused = self.size + 1  # the first row known to be refused
 
     def close(self) -> None:
         """No row follows: a commit without one ends it."""
-        self._ending = _Ending.COMMIT_DUE
+        self._commit = _CommitState.COMMIT_DUE
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
@@ -257,8 +257,8 @@ class FastBatch:
         """The rows to send now, none with `max_bytes` of 0, or a ping."""
         contact, start = self._contact, self.sent
         end = start if self._doubted or max_bytes <= 0 else self._sendable(max_bytes)
-        if self._ending is _Ending.COMMIT_DUE and not self._doubted:
-            self._ending = _Ending.COMMIT_SENT
+        if self._commit is _CommitState.COMMIT_DUE and not self._doubted:
+            self._commit = _CommitState.COMMIT_SENT
             contact.closed_at = now
             contact.send(now, self.ping_interval_s)
             return self.rows.word(start + 1, _COMMIT)
@@ -326,10 +326,9 @@ class FastBatch:
                 self._flow = max(1, answer.flow)
                 contact.ping_at = now + ping_interval_s
                 if sequence == self.sent:
-                    if self._ending is _Ending.COMMIT_SENT and (pinged or self._doubted):
-                        self._ending = (
-                            _Ending.COMMIT_DUE
-                        )  # it is open: if the commit was sent, it is lost
+                    if self._commit is _CommitState.COMMIT_SENT and (pinged or self._doubted):
+                        # It is open: if the commit was sent, it is lost.
+                        self._commit = _CommitState.COMMIT_DUE
                     self._doubted = False
                     if self._refused <= self.size:
                         self.unsure_since = _SINCE_SENT

@@ -94,8 +94,8 @@ def foreign_client(sight: ConsumerView) -> str | None:
     return None
 
 
-class _Partition:
-    """State of one consumer's pin."""
+class _PartitionPins:
+    """Pins of one partition's consumer."""
 
     def __init__(self) -> None:
         self.pinned = ""
@@ -122,7 +122,7 @@ class Pins:
         self.query_name = ""
         """The name that Spark's user gave the query: its attempts know it, its driver does not."""
         self.consumers = dict(consumers)
-        self._partitions = {index: _Partition() for index in consumers.values()}
+        self._partitions = {index: _PartitionPins() for index in consumers.values()}
 
     def add_advisory(self, event: Mapping[str, Any], now: float) -> str | None:
         """Adds an advisory; the line to log of it, None when it is not about these consumers."""
@@ -221,7 +221,7 @@ class Pins:
         state = self._partitions.get(partition)
         return next(reversed(state.announced), "") if state is not None else ""
 
-    def _named(self, note: Mapping[str, Any]) -> _Partition | None:
+    def _named(self, note: Mapping[str, Any]) -> _PartitionPins | None:
         index = note.get("partition")  # anybody may publish there, and anything
         return self._partitions.get(index) if isinstance(index, int) else None
 
