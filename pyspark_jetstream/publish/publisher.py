@@ -1,7 +1,7 @@
 """
 Publishing the messages of one task: the lanes' decisions carried out on one connection.
 
-No event loop and no policy: the task's own thread sends what a lane says is ready, reads replies
+No event loop and no policy: the task's own thread sends the lanes' frames, reads replies
 between two sends without waiting, and waits for them only when there is nothing to send. Rows come
 from a thread of their own (`rowthread`), wait in `admission`, which says which go next, and go by
 the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was

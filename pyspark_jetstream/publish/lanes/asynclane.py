@@ -2,7 +2,7 @@
 The lane of plain publishes: a PubAck for each message, on `<prefix>.<ordinal>`.
 
 Rule 1: every decision about sending a message, sending it again and giving it up is taken here.
-Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 
 A *publish* is known by its *ordinal*, the row's position in the task's input, which is also the
 last token of its reply subject. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
@@ -239,7 +239,7 @@ class AsyncLane:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
+    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
         """
         The frames to send now, about `max_bytes` at most; None when there are none. The caller
         sends them before it asks again. With `max_bytes=0` a lane sends only what it cannot do
@@ -453,7 +453,7 @@ class AsyncLane:
             self.tally.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
-        """The time for the next `ready` and `expire` if nothing happens; infinite when never."""
+        """Next call of `frames_to_send` and `expire` if nothing happens; infinite when never."""
         deadline = min(self._again.next_deadline(now), self._earlier_until)
         oldest = self._flight.oldest_at
         if oldest is not None:

@@ -3,7 +3,7 @@ The lane of atomic batches (ADR-50): a thousand rows at most, stored together or
 
 Rule 1: a batch that may go through another time is sent again as a whole; only one of which some
 rows are stored already goes one by one (`detour.OneByOne`).
-Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 
 Each message of a batch says so in its headers, which the server stores with it: `Nats-Batch-Id`,
 `Nats-Batch-Sequence`, and in the last `Nats-Batch-Commit: 1`. The server keeps them aside until
@@ -218,7 +218,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         self._batches += 1
         return rows, AtomicBatch(self._prefix, self._batches, rows)
 
-    def _ready(self, batch: AtomicBatch, now: float, max_bytes: int) -> Frames | None:
+    def _batch_frames(self, batch: AtomicBatch, now: float, max_bytes: int) -> Frames | None:
         # With 0 bytes allowed its first row goes again, so that a pause that is over is not waited
         # for any more.
         if batch.resume_at is not None:

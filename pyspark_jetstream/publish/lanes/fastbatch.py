@@ -1,7 +1,7 @@
 """
 One fast-ingest batch: its rows, the server's answers, and its end (`fastlane` says all).
 
-Rule 1: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 1: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class FastBatch:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
+    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
         """The rows to send now, none with `max_bytes` of 0, or a ping."""
         contact, start = self._contact, self.sent
         end = start if self._doubted or max_bytes <= 0 else self._sendable(max_bytes)
