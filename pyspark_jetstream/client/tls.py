@@ -45,7 +45,7 @@ def context_of(options: ConnectionOptions) -> ssl.SSLContext:
     return context
 
 
-def begin(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
+def start_tls(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
     """
     Goes on with the server inside TLS.
 

@@ -172,7 +172,7 @@ class Controller:
                 now = time.monotonic()
                 if not is_begun and any(each.keeps_rates for each in members.values()):
                     for quota in quotas:
-                        quota.begin(now)
+                        quota.fill_bucket(now)
                 is_begun = True
                 for (filter, reason), until in rests_of(quotas, members, now).items():
                     self._pauses.pause(filter, reason, until)

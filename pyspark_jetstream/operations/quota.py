@@ -171,7 +171,7 @@ class Quota:
         unit = "bytes" if self.limit.of_bytes else "messages"
         return f"<Quota {self.limit.name}: {self.total} {unit}, {self._bucket!r}>"
 
-    def begin(self, now: float) -> None:
+    def fill_bucket(self, now: float) -> None:
         """The bucket is full: what came before writers were told of the limit is forgotten."""
         self._bucket = TokenBucket(self.limit.rate, self.limit.burst, now)
 

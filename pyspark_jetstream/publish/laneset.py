@@ -360,5 +360,5 @@ class LaneSet:
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
         limit = kept_limit(self._options.connection.servers, stream, mode, settings)
-        limit.begin()
+        limit.reset_counts()
         return limit

@@ -95,7 +95,7 @@ class WriterPauses:
         if self._is_on:
             names = self.operators.listens
             self._control = {connection.subscribe(name, needed=False) for name in names}
-            word = self.operators.begin(self._clock.monotonic())
+            word = self.operators.announce(self._clock.monotonic())
             connection.ask(self.operators.active, f"{inbox}.{ACTIVE}", word)
 
     def close(self, connection: Connection) -> None:

@@ -63,7 +63,7 @@ class Changeover:
     def __repr__(self) -> str:
         return f"<Changeover to {self._wanted}, {self.change}>"
 
-    def begin(self) -> Layout:
+    def first_layout(self) -> Layout:
         """The layout to begin in: the options', or what replaces that (`partitions=auto`)."""
         while self._options.follows:
             first = self._js.stream_infos_there([self._wanted.streams[0]])[0]

@@ -48,9 +48,9 @@ from .standby import (
     SEVERAL,
     LeaseRecord,
     LeaseView,
-    begin,
     followed,
     lease_key,
+    next_position,
     waits_key,
 )
 from .turn import BatchStart, stay_of
@@ -370,12 +370,12 @@ class Standby:
         partitions (`partitions=auto`): one that waits goes along, as the old ones may be removed.
         """
         if not self._options.follows:
-            return None  # `begin` says that it has other options than the query that reads
+            return None  # `take_turn` says that it has other options than the query that reads
         found = followed(own, self._lease_of(own).recorded)
         self._warmed |= found is not None
         return found
 
-    def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
+    def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
         Where the next batch begins, in other partitions where `followed` says so; None while
         another query reads. What the query was asked to go on from is committed in Spark's log by
@@ -392,7 +392,7 @@ class Standby:
         gone_over = self.followed(own)  # until it gave the lease back
         if gone_over is not None:
             return gone_over
-        offset = begin(own, initial, lease.recorded, created)
+        offset = next_position(own, initial, lease.recorded, created)
         if self._options.several is not None:
             remedy = "give this query the same options"
             check_several(offset.streams, self._options.several, remedy, "the active query")

@@ -137,7 +137,7 @@ class RangeDriver(Driver):
     def _enter(self) -> None:
         options = self._options
         self._changeover = Changeover(self._survey.js, options, self._layout)
-        self._survey.set_layout(self._changeover.begin())
+        self._survey.set_layout(self._changeover.first_layout())
         self._begin_layout()
         self._turn: Alone | Standby = Alone()
         if options.standby:
@@ -241,21 +241,21 @@ class RangeDriver(Driver):
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else checkpoint.resumed
-        begin = self._turn.begin(replace(own, resumed=resumed), initial, created)
-        if begin is None:
+        position = self._turn.take_turn(replace(own, resumed=resumed), initial, created)
+        if position is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
-        if begin.layout != own.layout and not self._layout.is_several:
-            return begin.to_json()
-        begin = begin.bare()
-        if not begin.is_at(own):  # it may be further than what was seen
+        if position.layout != own.layout and not self._layout.is_several:
+            return position.to_json()
+        position = position.bare()
+        if not position.is_at(own):  # it may be further than what was seen
             self._watched.look()
-        begin, own = self._laid_out(begin, own)
+        position, own = self._laid_out(position, own)
         if not initial and not self._end.is_frozen:
-            self._changeover.follow(begin, self._infos)
-        checked = self._watched.checked(begin)
-        if self._changeover.change is not None and checked.streams != begin.streams:
-            self._changeover.meet(begin)  # raises: the cut is none of the new stream's
+            self._changeover.follow(position, self._infos)
+        checked = self._watched.checked(position)
+        if self._changeover.change is not None and checked.streams != position.streams:
+            self._changeover.meet(position)  # raises: the cut is none of the new stream's
         batch_start = self._turn.start(start, own, checked)
         if not initial:
             self._prepare(batch_start.offset)

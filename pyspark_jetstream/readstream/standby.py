@@ -264,7 +264,7 @@ def followed(own: Offset, recorded: Offset | None) -> Offset | None:
     return replace(here, resumed=here.sequences, consumer=own.consumer, query=own.query)
 
 
-def begin(
+def next_position(
     own: Offset, initial: bool, recorded: Offset | None, created: Mapping[str, str]
 ) -> Offset:
     """

@@ -38,7 +38,7 @@ class Alone:
         """Where a query that has other partitions by now stands: nobody else is there."""
         return None
 
-    def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
+    def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """Where the next batch begins: at `own`, the checkpoint's."""
         return own
 
@@ -49,7 +49,7 @@ class Alone:
         Args:
             asked: the offset in Spark's words.
             own: the offset that stands for.
-            checked: where `begin` said, moved to where messages are still to be had.
+            checked: where `take_turn` said, moved to where messages are still to be had.
         """
         if checked == own:
             return BatchStart(own, (), stay_of(asked, own))

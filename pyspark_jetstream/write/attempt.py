@@ -173,7 +173,7 @@ class TaskAttempt:
         new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
-        record = ledger.begin(task.name, self._as_found(new), self._mapping, ids, task.look)
+        record = ledger.begin_attempt(task.name, self._as_found(new), self._mapping, ids, task.look)
         if record is None:
             logger.info("committed before task=%s", task.name)
             return None

@@ -83,7 +83,7 @@ class Operators:
     def __repr__(self) -> str:
         return f"<Operators on {self.listens[1]}, {self.throttle!r}>"
 
-    def begin(self, now: float) -> bytes:
+    def announce(self, now: float) -> bytes:
         """
         The announcement for `active`, sent with a reply subject; no row leaves before its answer.
         """

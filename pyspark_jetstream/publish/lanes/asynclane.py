@@ -424,7 +424,7 @@ class AsyncLane:
     def _begin_again(self, ordinal: int, sent_at: float) -> Trouble:
         """Takes in a publish that was sent then, and maybe before, and is not acked."""
         first_sent, unsure = self._earlier.pop(ordinal, (sent_at, math.inf))
-        return self._again.begin(ordinal, first_sent, sent_at, unsure)
+        return self._again.add(ordinal, first_sent, sent_at, unsure)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 

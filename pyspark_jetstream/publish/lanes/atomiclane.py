@@ -145,7 +145,7 @@ class AtomicBatch:
         """The bytes on the wire."""
         return 0 if self.waiting else self._frames.nbytes(0, self.sent)
 
-    def begin(self, now: float) -> None:
+    def start_attempt(self, now: float) -> None:
         """The next attempt, under another id: the server may still keep the last one."""
         self.attempt += 1
         self.resume_at = None
@@ -226,7 +226,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
                 return None
             if now - batch.unsure > self.terms.deadlines.forgets_s:
                 self.tally.late_retries += batch.size
-            batch.begin(now)
+            batch.start_attempt(now)
         elif max_bytes <= 0:
             return None
         return batch.send(now, max_bytes) if batch.sent < batch.size else None

@@ -104,7 +104,7 @@ class Retries:
         """Histories of these publishes, which are all here."""
         return ((ordinal, self._troubled[ordinal]) for ordinal in ordinals)
 
-    def begin(self, ordinal: int, first_sent: float, last_sent: float, unsure: float) -> Trouble:
+    def add(self, ordinal: int, first_sent: float, last_sent: float, unsure: float) -> Trouble:
         """Takes in a publish whose first sending here was not acked; its history."""
         trouble = Trouble(first_sent, "", last_sent=last_sent, unsure=unsure)
         self._troubled[ordinal] = trouble

@@ -203,13 +203,13 @@ class Ledger:
             if noted.data:
                 return noted.data
             if look.committed.batch >= name.batch:
-                return note  # `begin` says what that means
+                return note  # `begin_attempt` says what that means
             if self._bucket.replace(mapping_key(name), note, noted.sequence) is not None:
                 return note
             look = self.look(name, mapping=True)
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
 
-    def begin(
+    def begin_attempt(
         self,
         name: TaskName,
         targets: Iterable[FoundStream],
