@@ -187,7 +187,7 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                self._waits.came(ending.until, core_time(), self._round_trip_s)
+                self._waits.settle(ending.until, core_time(), self._round_trip_s)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -308,7 +308,7 @@ class _RangeReader:
         read, size = self._read, gets.kept
         replies = gets.take()
         if replies is not None:
-            self._waits.courtesy.came(len(replies), size)
+            self._waits.courtesy.count(len(replies), size)
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size

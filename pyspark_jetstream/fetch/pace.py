@@ -269,7 +269,7 @@ class Courtesy:
         """How many messages may be outstanding."""
         return max(1, int(self._window / (_MESSAGE_COST + self._width)))
 
-    def came(self, messages: int, size: int) -> None:
+    def count(self, messages: int, size: int) -> None:
         """So many messages have come, with so many bytes."""
         if messages:
             self._width += (size / messages - self._width) * min(1.0, messages / 256)
@@ -363,10 +363,10 @@ class Waits:
         return min(most, self.courtesy.messages)
 
     def asked(self, up_to: int, now: float) -> None:
-        """A request was sent, whose answer is there once `came` has counted so far."""
+        """A request was sent, whose answer is there once `settle` has counted so far."""
         self._open.append(_Asked(up_to, now, self.away_s))
 
-    def came(self, up_to: int, now: float, round_trip_s: float) -> None:
+    def settle(self, up_to: int, now: float, round_trip_s: float) -> None:
         """All is there that was asked for up to this count."""
         while self._open and self._open[0].up_to <= up_to:
             asked = self._open.popleft()

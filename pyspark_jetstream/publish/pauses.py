@@ -167,7 +167,7 @@ class WriterPauses:
             return None
         self._cpu.used(self._clock.process_time(), now)
         if self._cpu.is_over:
-            self._telemetry.busy(now)
+            self._telemetry.note_busy(now)
         return self._cpu.is_over
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:

@@ -456,7 +456,7 @@ class Publisher:
         if is_busy is not None:
             self.lanes.freeze_limits(is_busy)
             if is_busy:
-                self.admission.overload.busy(now)
+                self.admission.overload.note_busy(now)
         for place, at in self.lanes.push_backs(now):
             self.admission.overload.pushed_back(place, at)
         at_limit = False

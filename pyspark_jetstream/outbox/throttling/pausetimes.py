@@ -98,8 +98,8 @@ class Limited:
     def __repr__(self) -> str:
         return f"<Limited {len(self._until)} limits>"
 
-    def meets(self, key: Hashable, until: float, now: float) -> bool:
-        """A limit is met, and in force until then; whether that is a new one."""
+    def add(self, key: Hashable, until: float, now: float) -> bool:
+        """Adds a limit that is met, and in force until then; whether it is a new one."""
         known = self._until.pop(key, None)
         if until > now:
             self._until[key] = until + self._pause_s
