@@ -281,7 +281,7 @@ class StreamInfo:
 
     @property
     def replicas(self) -> int:
-        """How many servers have it."""
+        """Number of servers that have it."""
         return int(self.config.get("num_replicas") or 1)
 
     @property

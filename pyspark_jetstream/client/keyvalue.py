@@ -156,7 +156,7 @@ class Bucket:
 
 
 def _fault(message: StoredMessage) -> str | None:
-    """Why it is no record that `replace` stored, nor one that was deleted as a key."""
+    """Fault of a message that is no record of `replace`, nor one deleted as a key; else None."""
     headers = dict(message.headers)
     if not message.data:
         if headers.keys() & _DELETED:

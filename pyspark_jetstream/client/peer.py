@@ -109,8 +109,8 @@ def is_early(error: OSError) -> bool:
 
 def received(sock: socket.socket, most: int) -> bytes:
     """
-    What has arrived, about `most` bytes of it; waits for the first of it as `sock` does, and leaves
-    it not waiting. TLS gives one record at a time: those that are there as well are added.
+    Bytes that have arrived, about `most` of them; waits for the first as `sock` does, and leaves it
+    not waiting. TLS gives one record at a time: those that are there as well are added.
     """
     if not hasattr(sock, "pending"):
         return sock.recv(most)

@@ -123,7 +123,7 @@ class RowExtent:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What every read of a stream needs to know."""
+    """Options of every read of a stream."""
 
     connection: ConnectionOptions
     stream: str

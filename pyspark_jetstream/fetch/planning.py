@@ -27,8 +27,8 @@ OWN_COST: Final = 1.8
 
 OWN_SETUP: Final = 1_000.0
 """
-What a consumer of an attempt's own costs beside its messages on a server that stands alone: making
-and deleting it takes 450, and a commit then moves the pinned one along.
+Cost of a consumer of an attempt's own beside its messages on a server that stands alone: making and
+deleting it takes 450, and a commit then moves the pinned one along.
 """
 
 OWN_SETUP_IN_CLUSTER: Final = 16_000.0
@@ -105,7 +105,7 @@ def choose_mode(
     amid: bool,
 ) -> ReadMode:
     """
-    What costs least for one partition of one batch (`readMode=auto`): the server's CPU, and what
+    The cheapest way for one partition of one batch (`readMode=auto`), by the server's CPU and what
     one way waits longer than another.
 
     Args:

@@ -68,7 +68,7 @@ class _Reference:
 
 def read_mapping(text: str) -> Members:
     """
-    What is written behind each source, in order: text, numbers, lists and `Members`.
+    Values behind each source, in order: text, numbers, lists and `Members`.
 
     Raises:
         ValueError: The text has none of the forms, no mappings, or those of two accounts.

@@ -96,7 +96,7 @@ class ColumnMapper:
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
         """
-        What else a row's draw could make of its subject, the same every time; None for nothing.
+        Another subject that a row's draw could make, the same every time; None for none.
 
         Args:
             is_wanted: accepts a subject.

@@ -148,7 +148,8 @@ class ColumnRule:
 
 def _common_beginning(subjects: pa.Array, known: str) -> str:
     """
-    What all subjects begin with, as far as some of them tell: `known`, or more of their next token.
+    Common beginning of all subjects, as far as some of them tell: `known`, or more of their next
+    token.
     """
     sample = subjects.take(pa.array(range(0, len(subjects), len(subjects) // _SAMPLES + 1)))
     keys: list[str] = sorted(

@@ -44,7 +44,7 @@ _AGAIN_S: Final = 0.005
 """Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
 
 _LAST_S: Final = MARGIN_S - 0.1
-"""How long before the end of a discovery producers are asked for the last time."""
+"""Seconds before the end of a discovery when producers are asked for the last time."""
 
 _BRIEF_S: Final = 0.02
 """Longest time without a look at the socket: writers that begin wait for their answer."""

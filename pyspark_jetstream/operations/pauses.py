@@ -50,7 +50,7 @@ from .shares import Key, Use, differ
 
 MARGIN_S: Final = 0.5
 """
-How much longer than the second a command pauses: the next one may be so late.
+Time that a command pauses beyond its second: the next one may be so late.
 
 Measured on the loopback interface: 2 ms at most, 26 ms with six busy processes for each core. The
 rest is for slow networks. What is too much does no harm, for the end of a pause is told.
@@ -218,7 +218,7 @@ class _Unacknowledged:
         return self._waits[0][0] if self._waits else math.inf
 
     def overdue(self, now: float) -> Iterator[int]:
-        """Those that are not waited for any longer; each once."""
+        """Commands that are not waited for any longer; each once."""
         while self.next_deadline <= now:
             yield self._waits.popleft()[1]
 
@@ -234,7 +234,7 @@ class Pauses:
 
     def __init__(self, subject: str = THROTTLE_SUBJECT, receipt_wait_s: float = 0.1) -> None:
         self.members: dict[int, Member] = {}
-        """Those that are there, by producer_id."""
+        """Producers that are there, by producer_id."""
         self.told = False
         """Whether anybody ever got a command."""
         self.ended: dict[Response, Ended] = {}
@@ -280,8 +280,8 @@ class Pauses:
     @property
     def silent(self) -> list[int]:
         """
-        Those that did not acknowledge: the latest command, or another before the next came; of the
-        latter the last thousand.
+        Producers that did not acknowledge: the latest command, or another before the next came; of
+        the latter the last thousand.
         """
         now = {i for i, member in self.members.items() if member.response is Response.SILENT}
         return sorted(now.union(self._failed))

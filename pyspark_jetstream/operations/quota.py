@@ -93,7 +93,7 @@ def limits_of(
     filters: str, text: str, reason: Reason = Reason.TopicProduceQuotaExceeded
 ) -> list[QuotaLimit]:
     """
-    What `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s` says of these filters.
+    Limits of these filters, written `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s`.
 
     Without burst it is what comes in a second, at least one. A filter is one, or, of a resource
     group, several with commas between them; a broker has none: `>`.
@@ -230,7 +230,7 @@ def plan(
     limits: Iterable[tuple[QuotaLimit, float]], uses: Mapping[int, Mapping[Key, Use]]
 ) -> dict[Key, dict[int, Rates]]:
     """
-    What each writer may publish.
+    Rates at which each writer may publish.
 
     Args:
         limits: each with the rate that there is to share.

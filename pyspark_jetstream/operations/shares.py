@@ -73,7 +73,7 @@ class Use:
 
 def shares(total: float, wanted: Mapping[K, float]) -> dict[K, float]:
     """
-    What each gets of a total: what it wants, or as much as all others that want more than they get.
+    Share of each in a total: what it wants, or as much as all others that want more than they get.
 
     The sum is no more than the total.
     """

@@ -1,5 +1,5 @@
 """
-How many messages and bytes streams store on the subjects of filters, asked again and again.
+Messages and bytes that streams store on the subjects of filters, asked again and again.
 
 Of a filter that covers a stream, the last sequence says it, whatever has left the stream since. Of
 a part of a stream, direct get counts what the sequences since the last call hold of it; with
@@ -86,8 +86,8 @@ class Usage:
 
     def count(self) -> dict[str, Came]:
         """
-        What has come on each filter since the last call; of a part of a stream with replicas,
-        between the two calls before.
+        Messages that have come on each filter since the last call; of a part of a stream with
+        replicas, between the two calls before.
 
         Raises:
             JetStreamError: A filter is a part of a stream that cannot be counted.

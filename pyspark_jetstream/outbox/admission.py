@@ -90,8 +90,8 @@ class Leaving(NamedTuple):
     rows: Messages
     reason: str | None = None
     """
-    Why they are shed: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of the two
-    timeouts; None where they are to be sent.
+    Reason for shedding them: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of
+    the two timeouts; None where they are to be sent.
     """
 
 
@@ -403,7 +403,7 @@ class Admission:
 
     def give_up(self, now: float, publish_timeout_s: float) -> list[Leaving]:
         """
-        What waits for streams that have refused a row for most of its time is shed, if it may be
+        Sheds what waits for streams that have refused a row for most of its time, if it may be
         (A13). Call it when rows that were refused are back.
 
         Args:

@@ -278,7 +278,7 @@ class GradientLimit:
 
 class CpuShare:
     """
-    How much of a core this process has used of late (A26).
+    Share of a core that this process has used of late (A26).
 
     Args:
         max_percent: above it the writer has too much to do (`maxCpuPercent`).

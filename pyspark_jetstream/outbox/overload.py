@@ -30,7 +30,7 @@ OVERLOAD_WINDOW_S: Final = 1.0
 
 class Overload:
     """
-    What one task is told of push-back.
+    Push-back that one task is told of.
 
     Args:
         sheddable: priorities that may be shed.

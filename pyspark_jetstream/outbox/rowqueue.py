@@ -77,8 +77,8 @@ class RowQueue:
         self._blocks: deque[Block] = deque()
         self._next: pa.Array | None = None
         """
-        Of the first block, places of the rows that are here, in the order of sending; None where
-        all are, or nothing is known of the order.
+        Places of the first block's rows that are here, in the order of sending; None where all are,
+        or nothing is known of the order.
         """
 
     def __repr__(self) -> str:

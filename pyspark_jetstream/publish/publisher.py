@@ -88,7 +88,7 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
 
 
 class _Unsent(Enum):
-    """What a recall does with rows that a lane has not sent yet."""
+    """Treatment of rows in a recall that a lane has not sent yet."""
 
     STAY = "they stay in their lane"
     BACK = "they return to the queue"
@@ -151,7 +151,7 @@ class Publisher:
 
     def counts(self) -> Written:
         """
-        What became of all rows, when none is left; ends the subscriptions.
+        Outcomes of all rows, when none is left; ends the subscriptions.
 
         Raises:
             PublishError: They do not add up.
@@ -199,7 +199,7 @@ class Publisher:
         return self.admission.waiting > 0 or any(busy)
 
     def _why_not(self) -> str:
-        """Why nothing is stored: what waits, for what and how long, and what ends it."""
+        """Reason that nothing is stored: what waits, for what and how long, and what ends it."""
         rules, now = self._context.options.rules, self._now()
         by_priority = self.admission.counts().items()
         counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
@@ -312,7 +312,7 @@ class Publisher:
         return has_room
 
     def _cause(self) -> Cause:
-        """Why there is no room."""
+        """Cause of the lack of room."""
         if self.admission.is_held_full:
             return "throttle"
         return "frozen" if any(lane.is_frozen for lane in self.lanes.main) else "queue"

@@ -61,7 +61,7 @@ _JOIN_S: Final = 2.0
 _TRIES: Final = 3
 
 _WAIT_S: Final = 0.2
-"""How long a driver that is asked for a batch waits for the lease."""
+"""Seconds that a driver that is asked for a batch waits for the lease."""
 
 
 class Lease:
@@ -97,7 +97,7 @@ class Lease:
         """Held for every use of the connection, and for every change of what follows."""
         self._view = LeaseView(owner, lease_s)
         self._doubt: RecordError | OptionError | None = None
-        """Why the record is not believed, or cannot be stored, as of the last look."""
+        """Error of a record that is not believed, or cannot be stored, as of the last look."""
         self._stopped = threading.Event()
         self._changed = threading.Event()
         """Set when a waiting caller should look: this query reads now, or never again."""
@@ -127,7 +127,7 @@ class Lease:
 
     @property
     def recorded(self) -> Offset | None:
-        """Where committed batches end, by the last record seen."""
+        """End of the committed batches, by the last record seen."""
         with self._lock:
             return self._view.record.offset if self._view.record is not None else None
 
@@ -377,9 +377,9 @@ class Standby:
 
     def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
-        Where the next batch begins, in other partitions where `followed` says so; None while
-        another query reads. What the query was asked to go on from is committed in Spark's log by
-        then, and is noted for whoever comes next.
+        Start of the next batch, in other partitions where `followed` says so; None while another
+        query reads. What the query was asked to go on from is committed in Spark's log by then, and
+        is noted for whoever comes next.
 
         Raises:
             QueryFencedError: Another query took this one's place.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _STREAMS: Final = 16
-"""Of several streams a task reads up to so many, where each has few messages."""
+"""Streams of several that a task reads at the most, where each has few messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class BatchPlanner:
         }
 
     def usual_tasks(self, end: Offset) -> int:
-        """How many tasks a batch that ends there has, with few messages of each partition."""
+        """Number of tasks of a batch that ends there, with few messages of each partition."""
         partitions = len(end.sequences)
         return -(-partitions // _STREAMS) if self._layout.is_several else partitions
 

@@ -268,7 +268,7 @@ def next_position(
     own: Offset, initial: bool, recorded: Offset | None, created: Mapping[str, str]
 ) -> Offset:
     """
-    Where the query that reads goes on.
+    Next position of the query that reads.
 
     What the record says is read by somebody; so is what lies between it and the query's own
     position, if that is further, by the query itself. A position where the query merely began says

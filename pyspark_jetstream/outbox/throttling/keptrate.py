@@ -77,7 +77,7 @@ class TokenBucket:
 
 class KeptRate:
     """
-    How a writer keeps a rate.
+    A rate that a writer keeps.
 
     Args:
         filter: of the subjects it is about.
@@ -123,7 +123,7 @@ class KeptRate:
 
     def lacks(self, rows: int, mean: float, now: float) -> Unit:
         """
-        What there is too little of for the next rows; "" if they may go.
+        Unit of which there is too little for the next rows; "" if they may go.
 
         Args:
             rows: how many wait.

@@ -109,8 +109,8 @@ class Operators:
 
     def word(self, now: float, ends: bool = False) -> bytes | None:
         """
-        What to publish on `active`, without a reply subject: rows wait for a rate; None if there is
-        nothing to say.
+        Report to publish on `active`, without a reply subject: rows wait for a rate; None if there
+        is nothing to say.
 
         Args:
             ends: whether this is the last word, of a writer that gives up its share.

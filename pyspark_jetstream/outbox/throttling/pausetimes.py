@@ -85,7 +85,7 @@ class PauseTimes(Generic[K]):
 
 class Limited:
     """
-    What is limited.
+    Limits that were met.
 
     Args:
         pause_s: a limit that is met again within so long is the one that was met before.

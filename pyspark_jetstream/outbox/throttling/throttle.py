@@ -294,8 +294,8 @@ class Throttle:
         self, subject: str, now: float, sources: Collection[PausedBy] = tuple(PausedBy)
     ) -> Pause | None:
         """
-        What throttles this subject: its pause by these, or the rate that rows wait for, the one
-        that ends last; None if it is free.
+        Throttle of this subject: its pause by these, or the rate that rows wait for, the one that
+        ends last; None if it is free.
         """
         if not self.throttles(now):
             return None

@@ -97,7 +97,7 @@ class AsyncLane:
         self._again = Retries(self.terms.deadlines)
         self._earlier: dict[int, tuple[float, float]] = {}
         """
-        Of rows that were sent before they were offered, and not again since: the time of the first
+        Times of rows that were sent before they were offered, and not again since: of the first
         sending, and since when it may be stored.
         """
 
@@ -223,7 +223,7 @@ class AsyncLane:
         return any(is_paused(subject) for part in unsent for subject in part.subjects)
 
     def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
-        """Those of paused subjects that wait to go again, since when, since when maybe stored."""
+        """Rows of paused subjects that wait to go again, since when, since when maybe stored."""
         return [
             (ordinal, each.first_sent, each.unsure)
             for ordinal, each in self._again.of(self._again.waiting)
@@ -430,7 +430,7 @@ class AsyncLane:
 
     def expire(self, now: float) -> None:
         """
-        What was sent `ackTimeout` ago waits to be sent again.
+        Queues what was sent `ackTimeout` ago to be sent again.
 
         Call it only when all answers that have arrived were handed in.
 

@@ -186,7 +186,7 @@ class BatchLane(Generic[B]):
 
     def __init__(self, prefix: str, terms: LaneTerms) -> None:
         self.tally = Tally()
-        """Of batches, and of the rows that go one by one."""
+        """Counts of batches, and of the rows that go one by one."""
         self._prefix = prefix
         self.terms = terms
         self._backlog = Backlog()

@@ -102,7 +102,7 @@ class _BatchRows:
 
     @property
     def last(self) -> Publishes:
-        """Those that were added last; all before them are sent."""
+        """Rows that were added last; all before them are sent."""
         return self._runs[-1]
 
     @property
@@ -177,7 +177,7 @@ class FastBatch:
         self.name = batch_name(prefix, number)
         self.sent = 0
         self.acked = 0
-        """Those of its rows that are stored."""
+        """Number of its rows that are stored."""
         self.unsure_since: float | None = None
         """
         Since when sent rows without an ack may be stored: `_SINCE_SENT`, or infinite if none of

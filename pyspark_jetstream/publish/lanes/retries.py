@@ -61,7 +61,7 @@ class Trouble:
     """Since when nobody listens on its subject; None when that was not the last answer."""
 
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
-        """Why it has failed: its time is up."""
+        """Error of a publish whose time is up."""
         tails = (tail for kind, tail in HINTS.items() if self.cause.startswith(kind.value))
         return PublishTimeoutError(
             block.subject(ordinal),

@@ -63,7 +63,7 @@ class ConsumerView:
 
 def foreign_client(sight: ConsumerView) -> str | None:
     """
-    Why the query cannot go on beside another client of its consumer; None when it can.
+    Reason not to go on beside another client of the consumer; None when the query can.
 
     Alone, a pin that lapses between batches costs nothing, because every attempt takes it anew. A
     stranger who came and went costs nothing either where nothing is acknowledged.
@@ -234,8 +234,8 @@ class Pins:
 
     def verdict(self, question: Mapping[str, Any]) -> bytes:
         """
-        What is known of `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of
-        one that an earlier run of the query had.
+        Verdict on `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of one
+        that an earlier run of the query had.
         """
         partition, pin = self._named(question), str(question.get("pin"))
         if partition is None or not self.audible:

@@ -60,7 +60,7 @@ class Ahead:
 
     @property
     def consumers(self) -> tuple[SharedConsumer, ...]:
-        """Those that the last claims are of."""
+        """Consumers that the last claims are of."""
         return self._claimant.consumers
 
     def start(self, limit: int) -> None:
@@ -76,9 +76,9 @@ class Ahead:
 
     def take(self, timeout_s: float | None = None) -> Mapping[str, list[Claim]]:
         """
-        What was claimed since `start`, by partition, as soon as it is; nothing where it was given
+        Claims since `start`, by partition, as soon as they are there; nothing where they were given
         back, nor without `start`, nor where it takes longer than `timeout_s`, nor of a process that
-        stood still for so long that somebody else may have it.
+        stood still for so long that somebody else may have them.
         """
         if self._thread is None:
             return {}

@@ -61,7 +61,7 @@ _FEW: Final = 8
 """Consumers up to which an idle query waits at all of them."""
 
 _LOOKS_A_SECOND: Final = 50
-"""Of more it looks at so many a second, once all that their streams hold is acknowledged."""
+"""Consumers looked at a second, of more, once all that their streams hold is acknowledged."""
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
