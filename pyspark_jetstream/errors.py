@@ -544,7 +544,7 @@ class TakenBackError(LedgerError):
     """A target stream, or the ledger, holds less than was committed: the server lost the rest."""
 
     batch: int = 0
-    """From which one to write again."""
+    """First batch to write again."""
 
     def _line(self) -> str:
         return (

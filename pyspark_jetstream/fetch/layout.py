@@ -52,7 +52,7 @@ class Slice:
     """`(start, end]` of a stream: what one task reads, by whatever way."""
 
     partition: int | None
-    """Whose rows they are; None for those of all partitions."""
+    """Partition of the rows; None for those of all partitions."""
     stream: str
     filter: str | None
     """Filter for the server to apply; None to read everything, and drop rows here."""

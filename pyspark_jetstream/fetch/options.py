@@ -96,7 +96,7 @@ class Several:
 
     @property
     def option(self) -> str:
-        """By which option they are given."""
+        """Option by which they are given."""
         return "streamPattern" if self.pattern else "stream"
 
     def takes(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class RowExtent:
-    """Which messages become rows, and what rows have of their payloads."""
+    """Messages that become rows, and what rows have of their payloads."""
 
     include_data: bool
     include_count: bool

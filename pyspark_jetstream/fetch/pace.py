@@ -270,7 +270,7 @@ class Courtesy:
         return max(1, int(self._window / (_MESSAGE_COST + self._width)))
 
     def count(self, messages: int, size: int) -> None:
-        """So many messages have come, with so many bytes."""
+        """Counts messages that have come, with so many bytes."""
         if messages:
             self._width += (size / messages - self._width) * min(1.0, messages / 256)
 
@@ -326,7 +326,7 @@ class _Asked(NamedTuple):
 
     up_to: int
     at: float
-    """When."""
+    """Time of the request."""
     away_s: float
     """`Waits.away_s` then."""
 
@@ -347,7 +347,7 @@ class Waits:
     def __init__(self, courtesy: Courtesy) -> None:
         self.courtesy = courtesy
         self.away_s = 0.0
-        """For how long nobody has looked at what came, in sum; the caller counts."""
+        """Seconds that nobody has looked at what came, in sum; the caller counts."""
         self._open: deque[_Asked] = deque()
 
     def __repr__(self) -> str:

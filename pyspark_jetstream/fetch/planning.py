@@ -50,7 +50,7 @@ NEAR_END: Final = 10_000
 """Sequences before the end of the stream within which the store scans (measured)."""
 
 FEW_SUBJECTS: Final = 32
-"""Up to about so many matching subjects the lookup is as cheap as a scan."""
+"""Matching subjects up to which, about, the lookup is as cheap as a scan."""
 
 
 def share_records(available: Sequence[int], limit: int) -> list[int]:

@@ -57,7 +57,7 @@ _STRAYS: Final = 64
 
 _TRUSTED: Final = timedelta(seconds=0.5)
 """
-For how long a stream is not asked again whose leader has no term, as without replicas: its name
+Time for which a stream is not asked again whose leader has no term, as without replicas: its name
 tells of no restart of that server, where another one is asked, and of no restored backup, which has
 the creation time of its stream where nats-server 2.14 took it.
 """
@@ -122,7 +122,7 @@ class _Search:
         )
 
     def counted(self, guess: int, count: int) -> None:
-        """So many messages lie up to the guess."""
+        """Notes how many messages lie up to the guess."""
         if count > self._wanted:
             self._high, self._high_count = guess, count
         else:
@@ -139,7 +139,7 @@ class Survey:
         self._own: Layout | None = None
         """The layout that the options say; a query may come from another one."""
         self._covered = (0, 0)
-        """Up to where coverage was looked at, the last time but one and the last time."""
+        """Sequences up to which coverage was looked at, the last time but one and the last time."""
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""

@@ -212,7 +212,7 @@ def _drawn(identity: bytes, seed: int, below: int) -> int:
 
 
 def _taker(shares: Sequence[int], drawn: int) -> int:
-    """Which of these shares, one behind the other, takes a number."""
+    """Place of the share that takes a number, the shares one behind the other."""
     return next(place for place, end in enumerate(accumulate(shares)) if drawn < end)
 
 

@@ -26,7 +26,7 @@ from .columns import Part, Tokens, fnv1a32_of, joined, modulo
 from .rule import Partition, Piece, Random, Rule, TokenCut, partition_of
 
 MANY_NUMBERS: Final = 4096
-"""Up to so many partitions, the texts of their numbers are kept ready."""
+"""Partitions up to which the texts of their numbers are kept ready."""
 
 _SAMPLES: Final = 16
 """Number of subjects whose keys are compared for a common beginning."""

@@ -79,7 +79,7 @@ class Hop:
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """
-    Which stream becomes which partitions.
+    Plan of the partitions of a stream.
 
     Either the number is in the subjects (`partition_subject`), or `subject` and `tokens` (or
     `destination`) say how the server puts it there.

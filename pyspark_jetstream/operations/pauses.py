@@ -58,8 +58,9 @@ rest is for slow networks. What is too much does no harm, for the end of a pause
 
 LEASE_S: Final = 5.0
 """
-For how long a command gives a rate. A writer that keeps one publishes all the same, so the lease
-need not be as short as a pause; and when it lapses all its rows go at once, so it had better not.
+Seconds for which a command gives a rate. A writer that keeps one publishes all the same, so the
+lease need not be as short as a pause; and when it lapses all its rows go at once, so it had better
+not.
 """
 
 _AGAIN_S: Final = 0.1
@@ -173,7 +174,7 @@ class _WantedPause:
 
     until: float
     issued: float = -math.inf
-    """Until when it was issued so far."""
+    """End of what was issued so far."""
 
     @property
     def due(self) -> float:
@@ -212,7 +213,7 @@ class _Unacknowledged:
 
     @property
     def next_deadline(self) -> float:
-        """Until when the first is waited for; infinite where none is."""
+        """Deadline of the first that is waited for; infinite where none is."""
         while self._waits and self._waits[0][1] not in self._members:
             self._waits.popleft()
         return self._waits[0][0] if self._waits else math.inf

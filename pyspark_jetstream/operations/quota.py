@@ -64,7 +64,7 @@ class QuotaLimit(NamedTuple):
     of_bytes: bool = False
     """Whether that is bytes; else it is messages."""
     reason: Reason = Reason.TopicProduceQuotaExceeded
-    """Whose quota it is: a topic's, a resource group's, or the broker's."""
+    """Owner of the quota: a topic's, a resource group's, or the broker's."""
 
     @property
     def unit(self) -> Unit:
@@ -163,7 +163,7 @@ class Quota:
         self.total = 0
         """Messages, or bytes, counted so far."""
         self.rest_until = now
-        """Until when producers that keep no rate rest."""
+        """Time until which producers that keep no rate rest."""
         self._bucket = TokenBucket(limit.rate, limit.burst, now)
         self._seen = deque([(now, 0)])
 
@@ -195,7 +195,7 @@ class Quota:
 
     def rest(self, now: float, part: float = 0.0) -> float | None:
         """
-        Until when producers that keep no rate must rest; None when they need not.
+        Time until which producers that keep no rate must rest; None when they need not.
 
         Args:
             part: of the limit that is theirs, where writers that keep rates want all of it; 0 where
@@ -255,7 +255,7 @@ def plan(
 def rests_of(
     quotas: Iterable[Quota], members: Mapping[int, Member], now: float
 ) -> dict[Key, float]:
-    """Until when the producers that keep no rate are paused: for a second at one time, at most."""
+    """Ends of the pauses of producers that keep no rate: for a second at one time, at most."""
     keepers = [member for member in members.values() if member.keeps_rates]
     others = sum(member.producer.supports_throttle for member in members.values()) - len(keepers)
     rests: dict[Key, float] = {}

@@ -39,7 +39,7 @@ class Use:
     told: Rates | None = None
     told_at: float = -math.inf
     unanswered_since: float = math.inf
-    """Since when a command has had no receipt."""
+    """Time since which a command has had no receipt."""
     waiting_for: Unit = ""
     msgs: float = 0.0
     """Messages that it publishes in a second, as measured last."""

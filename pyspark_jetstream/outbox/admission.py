@@ -418,7 +418,7 @@ class Admission:
 
     def next_deadline(self, now: float, may_go: bool = True) -> float:
         """
-        When to call `take` and `expire` again if nothing happens; infinite when never.
+        Next time to call `take` and `expire` if nothing happens; infinite when never.
 
         Args:
             may_go: whether rows that `take` gives can be sent; if not, none is waited for.

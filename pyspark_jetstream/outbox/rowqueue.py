@@ -169,7 +169,7 @@ class RowQueue:
 
     def oldest(self, unsent: bool = False) -> float:
         """
-        When the first row came; infinite where there is none.
+        Time when the first row came; infinite where there is none.
 
         Args:
             unsent: whether rows that were sent do not count.

@@ -528,7 +528,7 @@ class Publisher:
         self.pauses.listen(self.sender.connection, self._inbox)
 
     def _reconnect(self, error: NotConnectedError) -> None:
-        """Until there is a connection, or the oldest publish on its way has no time left."""
+        """Dials until there is a connection, or the oldest publish on its way has no time left."""
         lanes = self.lanes.all
         for lane in lanes:
             lane.on_disconnect(f"{BROKEN}: {error.reason}")

@@ -182,7 +182,7 @@ class Lease:
 
     @property
     def reads(self) -> str:
-        """Who reads, in words."""
+        """The query that reads, in words."""
         with self._lock:
             record = self._view.record
         return str(record.owner) if record is not None else "nobody"

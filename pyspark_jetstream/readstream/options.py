@@ -223,7 +223,7 @@ class SourceOptions(StreamOptions):
     sharing: Sharing | None
     """Sharing of a consumer with others; None where it is our own."""
     ending: Starting
-    """Beyond it nothing is read, whatever comes."""
+    """End beyond which nothing is read, whatever comes."""
 
 
 def _of_bucket(values: Values) -> Values:

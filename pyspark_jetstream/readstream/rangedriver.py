@@ -149,7 +149,7 @@ class RangeDriver(Driver):
         self._origin: Offset | None = None
         """Offset that the symbolic start stands for."""
         self._waiting_since: float | None = None
-        """Since when `minRecordsPerTrigger` holds the next batch back."""
+        """Time since which `minRecordsPerTrigger` holds the next batch back."""
         self._watched.look()
         self._watched.check_read_mode()
         self._watched.check_keys()

@@ -160,7 +160,7 @@ def found_parking(streams: Streams, options: SinkOptions) -> dict[str, Target]:
 
 def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parking | None:
     """
-    Which rows of a task are parked, None for none whatever is paused.
+    Parking of a task's rows, None for none whatever is paused.
 
     Args:
         record: of the task, which notes the parking stream and all streams that rows go to.

@@ -72,7 +72,7 @@ class _OwnConsumer:
         self._client = client
         self._read = read
         self._after = read.start
-        """Behind which sequence it begins."""
+        """Sequence behind which it begins."""
         self._at: Connection | None = None
         """The connection on which it is made."""
 

@@ -167,7 +167,7 @@ class ConsumerState:
     owner: OwnerState = OwnerState()
     progress: ProgressState = ProgressState()
     paused_until: str = ""
-    """Until when it delivers nothing (`nats consumer pause`), "" where it is not paused."""
+    """End of its pause (`nats consumer pause`), "" where it is not paused."""
     problems: tuple[str, ...] = ()
     read_rate: float | None = None
     lag_rate: float | None = None
@@ -175,7 +175,7 @@ class ConsumerState:
 
     @property
     def policy(self) -> str:
-        """Whose it is: the policy of its priority group, or one attempt's own."""
+        """Its owner: the policy of its priority group, or one attempt's own."""
         return "one attempt's own" if self.own else self.pin.policy
 
     @property

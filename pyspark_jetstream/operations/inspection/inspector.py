@@ -137,7 +137,7 @@ class Inspector:
         self._expected = expected
         self._everything = options is None and checkpoint is None
         self._before: tuple[float, Inspection] | None = None
-        """When the last look was, and what it found: by that rates are counted."""
+        """Time and findings of the last look: by these rates are counted."""
         self._recorded: dict[str, Offset] = {}
         """Positions of the queries of a pair, by the prefix of their consumers."""
         self._hidden: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class FilterState:
 
     @property
     def throttles_until(self) -> float:
-        """Until when it is paused, or rows wait for its rate."""
+        """Time until which it is paused, or rows wait for its rate."""
         return self.spans[-1][1] if self.spans else -math.inf
 
     def is_pause(self, now: float) -> bool:

@@ -170,7 +170,7 @@ class KeptRate:
             self._bytes.consume(nbytes, now)
 
     def _waits_s(self, rows: int, mean: float, now: float) -> dict[Unit, float]:
-        """For how long there are too few tokens of each kind."""
+        """Seconds for which there are too few tokens of each kind."""
         msgs, nbytes = self.rates
         waits: dict[Unit, float] = {"": 0.0}
         if msgs is not None:

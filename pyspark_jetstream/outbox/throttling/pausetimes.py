@@ -74,7 +74,7 @@ class PauseTimes(Generic[K]):
         return new_ms
 
     def until(self, key: K, now: float) -> float:
-        """Until when it is paused; now if it is not."""
+        """End of its pause; now if it is not paused."""
         return max(now, self._times[key].until) if key in self._times else now
 
     def passed(self, now: float) -> Iterator[tuple[K, int]]:

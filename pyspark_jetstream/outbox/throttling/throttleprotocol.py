@@ -56,7 +56,7 @@ _MAX: Final = 1 << 53
 """Largest integer that every JSON reader keeps exact."""
 
 _MAX_PAUSE_S: Final = 86_400.0
-"""For how long one command pauses; a longer pause is said again."""
+"""Seconds that one command pauses; a longer pause is said again."""
 
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Paused(NamedTuple):
     subject: str
     reason: Reason
     pause_s: float
-    """For how many seconds it is still paused."""
+    """Seconds for which it is still paused."""
     filter: str
     """The paused subjects, of which this is one."""
     source: str

@@ -102,7 +102,7 @@ class AtomicBatch:
         """Time of the first attempt's sending; infinite before."""
         self.last_sent = math.inf
         self.unsure = math.inf
-        """Since when the rows may be stored."""
+        """Time since which the rows may be stored."""
         self.refusals = 0
         self.cause = Outcome(Kind.REJECTED, "")
         """Outcome of the last attempt."""

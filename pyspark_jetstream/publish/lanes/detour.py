@@ -223,7 +223,7 @@ class BatchLane(Generic[B]):
         self.tally.stored_in = earliest((self.tally.stored_in, first))
 
     def _store(self, rows: int) -> None:
-        """So many rows more of the batch are stored: the first of the backlog."""
+        """Counts more rows of the batch as stored: the first of the backlog."""
         self.tally.acked += rows
         self._backlog.drop(rows)
 

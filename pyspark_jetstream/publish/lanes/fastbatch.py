@@ -67,7 +67,7 @@ class _Contact:
     refusals: int = 0
     """Number of refusals in a row, of rows and pings."""
     sendings: deque[tuple[int, float]] = field(default_factory=deque)
-    """Up to which row was sent when; those that are stored are gone."""
+    """Ends and times of sendings of rows; those that are stored are gone."""
 
     def send_rows(self, end: int, now: float, ping_interval_s: float) -> None:
         """The rows before this one go out."""
@@ -180,8 +180,8 @@ class FastBatch:
         """Number of its rows that are stored."""
         self.unsure_since: float | None = None
         """
-        Since when sent rows without an ack may be stored: `_SINCE_SENT`, or infinite if none of
-        them is. None before the end: an answer is awaited still.
+        Time since which sent rows without an ack may be stored: `_SINCE_SENT`, or infinite if none
+        of them is. None before the end: an answer is awaited still.
         """
         self.is_disabled = False
         """Whether the stream takes no batches."""

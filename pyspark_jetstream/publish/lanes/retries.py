@@ -56,9 +56,9 @@ class Trouble:
     sendings: int = 1
     waiting: bool = False
     unsure: float = math.inf
-    """Since when it may be stored, though no PubAck came."""
+    """Time since which it may be stored, though no PubAck came."""
     absent_since: float | None = None
-    """Since when nobody listens on its subject; None when that was not the last answer."""
+    """Time since which nobody listens on its subject; None when that was not the last answer."""
 
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
         """Error of a publish whose time is up."""

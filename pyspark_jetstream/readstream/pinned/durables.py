@@ -54,7 +54,7 @@ _LOOK_EVERY_S: Final = 1.0
 """Interval of looks at some consumers, whatever is heard of them; far away it is longer."""
 
 _A_TURN: Final = 8
-"""So many partitions, in turns."""
+"""Partitions that are looked at in one turn."""
 
 
 @dataclass(slots=True)
@@ -64,9 +64,9 @@ class Turns:
     first: int = 0
     """The partition with which the next turn begins."""
     planned: float = 0.0
-    """When the last turn was."""
+    """Time of the last turn."""
     before_tasks: float = 0.0
-    """When those were looked at last that a batch goes around, after it was planned."""
+    """Time of the last look at those that a batch goes around, after it was planned."""
 
     def take(self, partitions: int, every_s: float) -> set[int]:
         """The next turn, if it is time."""

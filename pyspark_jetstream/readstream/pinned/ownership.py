@@ -48,7 +48,7 @@ class ConsumerView:
     waiting: int
     """Pulls that are open."""
     waiting_for_s: float
-    """For how long pulls were open at every look."""
+    """Seconds for which pulls were open at every look."""
     settles: bool
     """Whether a message that another client acknowledges is gone."""
     gap_s: float
@@ -109,7 +109,7 @@ class _PartitionPins:
         self.foreign = ""
         """The last id that turned out to be a stranger's."""
         self.say_at = -math.inf
-        """When a stranger's pin is to be said again."""
+        """Time when a stranger's pin is to be said again."""
 
 
 class Pins:

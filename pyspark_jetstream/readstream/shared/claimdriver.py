@@ -73,7 +73,7 @@ class _Planned(NamedTuple):
     start: dict[str, Any]
     end: ClaimedOffset
     at: float
-    """When, by `time.monotonic`."""
+    """Time, by `time.monotonic`."""
 
 
 class ClaimDriver(Driver):
@@ -111,7 +111,7 @@ class ClaimDriver(Driver):
         self._paused = PausedConsumers[str](options.connection.command)
         self._planned: _Planned | None = None
         self._noted_at = -math.inf
-        """When the server was looked at for the last progress, by `time.monotonic`."""
+        """Time of the look at the server for the last progress, by `time.monotonic`."""
 
     def close(self) -> None:
         if self.member is not None:

@@ -183,7 +183,7 @@ class Ledger:
 
     def agree(self, name: TaskName, note: bytes, look: LedgerLook) -> bytes:
         """
-        By which mapping the task's batch goes: what its first task has noted, now or earlier.
+        The mapping by which the task's batch goes: what its first task has noted, now or earlier.
 
         Args:
             note: of this task, should it be the first.

@@ -128,7 +128,7 @@ class Recovery:
 
     def missing(self, messages: Messages, target: Target) -> pa.Array:
         """
-        Which of the messages, all of one target, are not stored; a mask.
+        Messages, all of one target, that are not stored; a mask.
 
         Raises:
             LedgerError: It cannot be told, or what is stored is not these rows.
