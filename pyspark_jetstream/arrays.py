@@ -181,8 +181,8 @@ def view(numbers: pa.Array) -> Sequence[int]:
 
 def entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
     """
-    Of a column of MAP: INT32, one more than rows, where each row's entries begin and the last end;
-    all keys; all values.
+    Offsets of each row's entries in a column of MAP, INT32 and one more than rows; all keys; all
+    values.
     """
     # The children of a sliced array are whole; its offsets point into them.
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()

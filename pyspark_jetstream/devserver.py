@@ -120,7 +120,7 @@ def find_server() -> Path:
 
 
 def _unfit(path: str) -> str:
-    """Why this program will not do; nothing if it is a server that is new enough."""
+    """Reason not to use this program; empty for a server that is new enough."""
     try:
         asked = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:

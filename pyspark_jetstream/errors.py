@@ -486,7 +486,7 @@ class ProducerThrottledError(PublishError):
     throttled_for: float = 0.0
     """Seconds."""
     request_id: int = 0
-    """Of the operator's command; 0 where none paused it."""
+    """Number of the operator's command; 0 where none paused it."""
 
     def _line(self) -> str:
         request = f", request {self.request_id}" if self.request_id else ""
@@ -544,7 +544,7 @@ class TakenBackError(LedgerError):
     """A target stream, or the ledger, holds less than was committed: the server lost the rest."""
 
     batch: int = 0
-    """From which one to write again."""
+    """First batch to write again."""
 
     def _line(self) -> str:
         return (

@@ -44,7 +44,7 @@ def read_json(
 
 def unpacked(data: bytes) -> bytes:
     """
-    What was compressed by zlib, of at most 16 MiB.
+    Bytes that zlib compressed, of at most 16 MiB, unpacked.
 
     Raises:
         ValueError: It is more, or other than that.

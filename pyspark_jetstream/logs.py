@@ -58,7 +58,7 @@ class _Stderr(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Where lines go."""
+        """Destination of lines."""
         return sys.stderr
 
     def emit(self, record: logging.LogRecord) -> None:

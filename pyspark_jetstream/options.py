@@ -112,7 +112,7 @@ def _mistake(
 
 
 def _only(kind: Kind, options: Mapping[str, str]) -> list[str]:
-    """Those of the options, as they were given, that are of no other kind."""
+    """Options, as they were given, that are of no other kind."""
     own = {option.name.lower() for option in all_options() if option.kinds == {kind}}
     return [name for name in options if name.lower() in own]
 

@@ -162,7 +162,7 @@ _SAID: Final = {
 
 def said_of(name: str, kind: str) -> str | None:
     """
-    What an option of this name is here; None of a name that is not known from elsewhere.
+    Meaning of an option of this name here; None of a name that is not known from elsewhere.
 
     Args:
         kind: `stream`, `range` or `sink`, where it was given.

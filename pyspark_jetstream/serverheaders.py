@@ -104,8 +104,8 @@ EXPECTS: Final = {
     "Nats-Expected-Last-Msg-Id": "refuse it unless this is the stream's last id",
 }
 """
-What a publish expects of its stream at that moment. A copy would be refused for it, for ever; a row
-that says so itself means it.
+Expectations of a publish about its stream at that moment. A copy would be refused for it, for ever;
+a row that says so itself means it.
 """
 
 KEPT: Final = {
@@ -116,7 +116,7 @@ KEPT: Final = {
     "KV-Operation": "likewise, if this is PURGE (sdm.go)",
 }
 """
-What a row may want of the server, and says so in its `headers`.
+Requests to the server that a row may make in its `headers`.
 
 Not named, though the server looks at them: `B3`, `X-B3-…` and `Uber-Trace-Id`, by which an exporter
 chooses the requests whose latency it measures (accounts.go, shouldSample); `Accept-Encoding`, of
@@ -139,9 +139,9 @@ BAD_VALUE: Final = r"[\r\n]"
 
 TRACEPARENT: Final = "traceparent"
 """
-Of W3C, in any case: where the account has a `msg_trace` the server traces the message, and drops it
-if its publisher may not publish on the account's destination (msgtrace.go). It is the application's
-all the same, so it is copied, with `UNTRACED` beside it.
+Header of W3C, in any case: where the account has a `msg_trace` the server traces the message, and
+drops it if its publisher may not publish on the account's destination (msgtrace.go). It is the
+application's all the same, so it is copied, with `UNTRACED` beside it.
 """
 
 UNTRACED: Final = ("Nats-Trace-Dest", "trace disabled")
@@ -170,7 +170,7 @@ _MEANS: Final = {
 
 
 def left_out_because(name: str) -> str:
-    """Why a header of a row did not go out, and what that means."""
+    """Reason that a header of a row did not go out, and what that means."""
     if name in _MEANS:
         return _MEANS[name]
     for listed, why in (

@@ -41,7 +41,7 @@ FAULTY: Final = r"^$|^\.|\.$|\.\.|[\x00-\x20\x7f]|(^|\.)[*>](\.|$)"
 
 MAX_SUBJECT_BYTES: Final = 4096 - 192
 """
-Of a publish: the server's default `max_control_line`, as a longer HPUB line makes it cut the
+Limit of a publish: the server's default `max_control_line`, as a longer HPUB line makes it cut the
 connection, but for the verb, the reply subject and the sizes.
 """
 
@@ -50,7 +50,7 @@ FOREIGN: Final = (
     "$KV.SPARK_LEDGER.", "$KV.SPARK_STANDBY.", "$KV.SPARK_CLAIMS.",
 )  # fmt: skip
 """
-What begins subjects on which no row may go: a message there is a command to the server or to
+Beginnings of subjects on which no row may go: a message there is a command to the server or to
 services, somebody's answer, or a record by which queries know what is written (`ledger`), who reads
 (`lease`) and what (`openbatches`).
 """
@@ -124,7 +124,7 @@ def specificity(filter: str) -> tuple[int, ...]:
     return tuple(2 if t == REST else 1 if t == ANY else 0 for t in tokens(filter))
 
 
-class Shape(NamedTuple):
+class FilterShape(NamedTuple):
     """Positions of a filter's wildcards."""
 
     length: int
@@ -135,7 +135,7 @@ class Shape(NamedTuple):
     """Whether it ends in `>`."""
 
     @classmethod
-    def of(cls, filter: str) -> Shape:
+    def of(cls, filter: str) -> FilterShape:
         """The shape of a filter."""
         rest = has_rest(filter)
         return cls(len(tokens(filter)) - rest, wildcard_positions(filter), rest)
@@ -204,7 +204,7 @@ def overlaps(a: str, b: str) -> bool:
 
 
 def subject_fault(subject: str) -> str | None:
-    """Why nothing can be published on this subject, or None if something can."""
+    """Fault of a subject on which nothing can be published, or None if something can."""
     if _WELL_FORMED.fullmatch(subject) is None:
         return _malformed(subject)
     if not is_literal(subject):
@@ -215,7 +215,7 @@ def subject_fault(subject: str) -> str | None:
 
 
 def filter_fault(filter: str) -> str | None:
-    """Why this is not a filter, or None if it is one. A literal subject is a filter, too."""
+    """Fault of a text that is no filter, or None. A literal subject is a filter, too."""
     if _WELL_FORMED.fullmatch(filter) is None:
         return _malformed(filter)
     parts = tokens(filter)
@@ -225,7 +225,7 @@ def filter_fault(filter: str) -> str | None:
 
 
 def bucket_prefix(bucket: str) -> str:
-    """What stands before a key in the subjects of a Key-Value bucket (ADR-8)."""
+    """Prefix of keys in the subjects of a Key-Value bucket (ADR-8)."""
     return f"$KV.{bucket}."
 
 

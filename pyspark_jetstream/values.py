@@ -107,7 +107,7 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Starting:
     """
-    Where a read begins or ends: one word for all partitions, a sequence for each, or a moment.
+    Start or end of a read: one word for all partitions, a sequence for each, or a moment.
 
     `sequences[p]` is the first sequence to read of partition p (`startingOffsets`) or the last
     (`endingOffsets`); partitions left out follow `word`.
@@ -506,7 +506,7 @@ def offsets(value: str) -> Starting:
 
 def _by_place(text: str, expected: str, read: Callable[[Any], Any]) -> dict[Any, Any]:
     """
-    What JSON has by partition, or by stream and partition.
+    Values in JSON by partition, or by stream and partition.
 
     Raises:
         ValueError: It is neither (`expected`), or `read` takes a value of it for none.

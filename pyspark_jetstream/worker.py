@@ -20,7 +20,7 @@ MAX_NAME: Final = 200
 
 def query_name() -> str:
     """
-    What its user calls the streaming query of which a task runs here (`queryName` of the write), ""
+    User's name of the streaming query of which a task runs here (`queryName` of the write), ""
     where it has no name.
 
     Spark tells a source neither name nor id. Its tasks have both in the description of their job,

@@ -125,7 +125,7 @@ class Writer:
         if window.wants_rows:
             window.append(_block(self._offered))
             self._offered += _BLOCK
-        while (frames := window.ready(now, _MAX_BYTES)) is not None:
+        while (frames := window.frames_to_send(now, _MAX_BYTES)) is not None:
             wire = b"".join(frames) if isinstance(frames, list) else frames
             for publishes in _runs(memoryview(wire).cast("q").tolist()):
                 server.publish(self, publishes, now)

@@ -45,7 +45,7 @@ class Ack(NamedTuple):
 
 def ack_of(reply: bytes) -> Ack:
     """
-    What a reply subject says as an ack subject.
+    The facts that a reply subject has as an ack subject.
 
     Raises:
         ProtocolError: It is none.

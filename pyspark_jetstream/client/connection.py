@@ -266,7 +266,7 @@ class Connection:
         return came
 
     def _next(self, deadline: float) -> wire.Frame | wire.Control | None:
-        """What comes next; None when `deadline` came first."""
+        """The next frame or control line; None when `deadline` came first."""
         while True:
             came, where = wire.next_frame(self.buffer, self.pos)
             if came is not None:

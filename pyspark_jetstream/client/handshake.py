@@ -188,9 +188,9 @@ def _enter(
 
 
 def _begin_tls(options: ConnectionOptions, means: _Means, server: SplitResult, peer: Peer) -> None:
-    from .tls import begin, context_of
+    from .tls import context_of, start_tls
 
-    begin(peer, means.context or context_of(options), server.hostname)
+    start_tls(peer, means.context or context_of(options), server.hostname)
 
 
 def _says(options: ConnectionOptions, means: _Means, info: dict[str, Any]) -> dict[str, Any]:

@@ -216,8 +216,8 @@ class Mark:
     """Its last sequence."""
     time: str = ""
     """
-    When the message of that sequence was stored, as the server writes it; "" where not known. Where
-    there was none of that sequence it is any time.
+    Time when the message of that sequence was stored, as the server writes it; "" where not known.
+    Where there was none of that sequence it is any time.
     """
     seen_us: int | None = None
     """
@@ -281,7 +281,7 @@ class StreamInfo:
 
     @property
     def replicas(self) -> int:
-        """How many servers have it."""
+        """Number of servers that have it."""
         return int(self.config.get("num_replicas") or 1)
 
     @property
@@ -354,15 +354,15 @@ class ConsumerInfo:
     num_waiting: int = 0
     """Pulls that are open."""
     pinned_ts: str = ""
-    """Since when `pinned_id` is."""
+    """Time of the pin `pinned_id`."""
     created: str = ""
     """Creation time of the consumer, in the server's text."""
     now: datetime | None = None
     """The server's clock, when it said so."""
     led_s: float | None = None
-    """For how long it has had its leader, by that clock; None without replicas."""
+    """Seconds that it has had its leader, by that clock; None without replicas."""
     pause_s: float = 0.0
-    """For how long it still is paused (`nats consumer pause`); 0 where it is not."""
+    """Seconds that it is still paused (`nats consumer pause`); 0 where it is not."""
     ack_floor: int = 0
     """The stream sequence up to which all is acknowledged."""
 
@@ -476,7 +476,7 @@ def found_of(got: Direct, data: bytes) -> Found:
 
 
 def microseconds(time: datetime) -> int:
-    """Since 1970."""
+    """Microseconds since 1970."""
     return (time - _EPOCH) // _MICROSECOND
 
 

@@ -434,7 +434,7 @@ class JetStream:
 
     def consumer_info(self, stream: str, consumer: str) -> ConsumerInfo:
         """
-        Where the consumer stands.
+        State of the consumer.
 
         Raises:
             ConsumerNotFoundError: There is none of this name.
@@ -626,7 +626,7 @@ class JetStream:
 
     def answer(self, subject: str, reply: Reply, read: Callable[[Any], T] = SUCCESS) -> T:
         """
-        What the API answers to a request on this subject: the only way into this package.
+        The API's answer to a request on this subject: the only way into this package.
 
         Args:
             read: makes a value of the answer's JSON, and raises a `ValueError` where it differs.

@@ -40,7 +40,7 @@ _NO_PEERS: Final = (10005, 10074)
 """err_codes of a cluster too small for the replicas asked for."""
 
 _DELETED: Final = {"KV-Operation", "Nats-Marker-Reason"}
-"""By which of these headers a message without data says that its key is gone (ADR-8, ADR-43)."""
+"""Headers by which a message without data says that its key is gone (ADR-8, ADR-43)."""
 
 
 class Bucket:
@@ -156,7 +156,7 @@ class Bucket:
 
 
 def _fault(message: StoredMessage) -> str | None:
-    """Why it is no record that `replace` stored, nor one that was deleted as a key."""
+    """Fault of a message that is no record of `replace`, nor one deleted as a key; else None."""
     headers = dict(message.headers)
     if not message.data:
         if headers.keys() & _DELETED:

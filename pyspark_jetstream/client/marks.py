@@ -15,8 +15,8 @@ from .jetstream import JetStream
 
 _BACK: Final = 24
 """
-Where the mark's message has left the stream: how far the last one before it is looked for, as the
-power of two of sequences.
+Power of two of the sequences in which the last message before the mark's is looked for, where the
+mark's has left the stream.
 """
 
 

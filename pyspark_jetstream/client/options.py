@@ -94,10 +94,10 @@ class ConnectionOptions:
     connect_timeout_s: float
     request_timeout_s: float
     log_level: str | None = field(compare=False)
-    """Of the log of whoever connects; no reason for a connection of its own."""
+    """Level of the log of whoever connects; no reason for a connection of its own."""
     client_name: str = "pyspark-jetstream"
     max_publish_delay_s: float | None = None
-    """What a publish into a stream may wait for what is read of it meanwhile."""
+    """Time that a publish into a stream may wait for what is read of it meanwhile."""
 
     @property
     def tls_asked_by(self) -> tuple[str, ...]:

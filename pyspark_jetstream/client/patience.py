@@ -67,7 +67,7 @@ class Patience:
 
     @property
     def left_s(self) -> float:
-        """Until it runs out; negative afterwards."""
+        """Seconds until it runs out; negative afterwards."""
         return self.deadline - self._clock.monotonic()
 
     @property

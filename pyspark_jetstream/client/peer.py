@@ -55,8 +55,8 @@ _MAX_LINE: Final = 1 << 20
 
 def give_up_at(options: ConnectionOptions, at_start: bool) -> float:
     """
-    When no further server is tried. A server names others, as many as it likes; all together get as
-    long as a request, or, at the start of a query, each `connectTimeout`.
+    Time when no further server is tried. A server names others, as many as it likes; all together
+    get as long as a request, or, at the start of a query, each `connectTimeout`.
     """
     each_s = options.connect_timeout_s * len(options.servers)
     return time.monotonic() + (each_s if at_start else max(options.request_timeout_s, each_s))
@@ -109,8 +109,8 @@ def is_early(error: OSError) -> bool:
 
 def received(sock: socket.socket, most: int) -> bytes:
     """
-    What has arrived, about `most` bytes of it; waits for the first of it as `sock` does, and leaves
-    it not waiting. TLS gives one record at a time: those that are there as well are added.
+    Bytes that have arrived, about `most` of them; waits for the first as `sock` does, and leaves it
+    not waiting. TLS gives one record at a time: those that are there as well are added.
     """
     if not hasattr(sock, "pending"):
         return sock.recv(most)
@@ -280,7 +280,7 @@ class Peer:
 
     def left_s(self) -> float:
         """
-        Until the deadline.
+        Seconds until the deadline.
 
         Raises:
             TimeoutError: It has passed.

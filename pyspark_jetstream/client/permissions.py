@@ -94,5 +94,5 @@ class Permissions:
         return forgiven
 
     def _told_of(self, subject: str) -> str:
-        """What `may_tell` was asked of, if it was: the subject, or all that differ in the last."""
+        """Argument of `may_tell`, if it was asked: the subject, or all that differ in the last."""
         return subject if subject in self._told else f"{subject.rpartition('.')[0]}.*"

@@ -24,7 +24,7 @@ _OTHER_DATE: Final = (9, 10)
 
 def context_of(options: ConnectionOptions) -> ssl.SSLContext:
     """
-    What servers are trusted by, the system's CAs if no option names others, and our certificate.
+    Trusted CAs, the system's if no option names others, and our certificate.
 
     Raises:
         AuthenticationError: A file is not there, or not what it has to be.
@@ -45,7 +45,7 @@ def context_of(options: ConnectionOptions) -> ssl.SSLContext:
     return context
 
 
-def begin(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
+def start_tls(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
     """
     Goes on with the server inside TLS.
 

@@ -15,10 +15,12 @@ from ..errors import UnsupportedServerError
 Version = tuple[int, ...]
 
 BATCHED: Version = (2, 11)
-"""Since when a direct get may bring several messages, or begin at a time."""
+"""Version since which a direct get may bring several messages, or begin at a time."""
 
 COUNTED: Version = (2, 12)
-"""Since when the first message of several says how many follow: 2.11 counts the message, too."""
+"""
+Version since which the first message of several says how many follow: 2.11 counts the message, too.
+"""
 
 
 _WORDS: Final = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)

@@ -142,7 +142,7 @@ def next_frame(buffer: bytes, pos: int) -> tuple[Frame | Control | None, int]:
 
 def info_of(said: bytes) -> dict[str, Any]:
     """
-    What an INFO says.
+    The fields of an INFO.
 
     Raises:
         ProtocolError: It is no JSON object, or what is read of it is not what it has to be.

@@ -26,7 +26,7 @@ from ..client.info import ConsumerInfo, Mark, StreamInfo
 
 
 class Assumption(Enum):
-    """What is taken for granted; the value says in short what is so when it does not hold."""
+    """A fact taken for granted; the value says in short what is so when it does not hold."""
 
     SAME_STREAM = "stream was made anew"
     NOT_SHORTER = "stream was taken back to an older copy"
@@ -145,7 +145,7 @@ def consumer_changes(
     made: Made | None = None,
 ) -> Iterator[Change]:
     """
-    What is not so of a consumer any more, the worst first.
+    Broken assumptions about a consumer, the worst first.
 
     Args:
         wanted: its configuration, as it was made.
@@ -181,7 +181,7 @@ def edit_of(
     wanted: Mapping[str, Any], info: ConsumerInfo | None, ignored: Collection[str] = ()
 ) -> Change | None:
     """
-    How a consumer was edited since it was made; None where it was not, or is gone.
+    Edits of a consumer since it was made; None where there are none, or it is gone.
 
     Args:
         ignored: fields of the configuration that may differ.

@@ -188,7 +188,7 @@ class _RangeReader:
                     raise
                 self._appetite.grow()
                 now = core_time()
-                self._waits.came(ending.until, now, self._round_trip_s)
+                self._waits.settle(ending.until, now, self._round_trip_s)
                 self._waits.found(ending.last + ending.pending, now)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
@@ -310,7 +310,7 @@ class _RangeReader:
         read, size = self._read, gets.kept
         replies = gets.take()
         if replies is not None:
-            self._waits.courtesy.came(len(replies), size)
+            self._waits.courtesy.count(len(replies), size)
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size

@@ -51,10 +51,11 @@ class Ending(NamedTuple):
     text: str
     headers: dict[str, str]
     until: int = 0
-    """Up to which sequence the request stood."""
+    """Sequence that its messages should reach."""
     took_s: float = 0.0
     """
-    Since the request before it ended, or without the round trip where none was under way before.
+    Seconds since the answer before it; if none was under way then, since it was sent, without the
+    round trip.
     """
 
     @property
@@ -155,7 +156,7 @@ class Gets:
 
     @property
     def asked_until(self) -> int:
-        """Up to which sequence the requests stand that are under way; 0 where none is."""
+        """Sequence that the requests under way should reach; 0 where none is."""
         return next(reversed(self._under_way.values())).until if self._under_way else 0
 
     @property

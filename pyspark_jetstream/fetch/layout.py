@@ -31,11 +31,11 @@ REPLACED: Final = "pyspark-jetstream.replaced-by"
 """The key in the metadata of a layout's first stream that says which layout takes its place."""
 
 MAX_PARTITIONS: Final = 65_536
-"""What else such a number says is none of ours."""
+"""Upper bound of partitions; a larger number is none of ours."""
 
 
 Place = tuple[str, ...]
-"""What one partition is: a stream, or a stream and a filter on it."""
+"""One partition: a stream, or a stream and a filter on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Slice:
     """`(start, end]` of a stream: what one task reads, by whatever way."""
 
     partition: int | None
-    """Whose rows they are; None for those of all partitions."""
+    """Partition of the rows; None for those of all partitions."""
     stream: str
     filter: str | None
     """Filter for the server to apply; None to read everything, and drop rows here."""
@@ -63,7 +63,7 @@ class Slice:
     include_headers: bool
     fail_on_data_loss: bool
     on_invalid_subject: str = field(default="fail", kw_only=True)
-    """What becomes of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
+    """Treatment of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
     mark: Mark | None = field(default=None, kw_only=True)
     """The stream as the plan saw it; None where nobody minds whether it is another one since."""
     copy_of: str | None = field(default=None, kw_only=True)
@@ -113,7 +113,7 @@ class Layout:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """What each partition is, as an offset has it."""
+        """Place of each partition, as an offset has it."""
         return tuple((p.stream,) if p.filter is None else (p.stream, p.filter) for p in self)
 
     def in_stream(self, name: str) -> Layout:
@@ -123,14 +123,11 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the partitions are called where they may come and go: streams, or their numbers."""
+        """Names of partitions that may come and go: streams, or their numbers."""
         return tuple(p.stream if self.is_several else str(p.index) for p in self)
 
     def within(self, index: int) -> tuple[Layout, int]:
-        """
-        What the stream of a partition holds, and which of it that is: the number that its rows
-        have.
-        """
+        """Layout of a partition's stream, and the partition's number there, which its rows have."""
         if not self.is_several:
             return self, index
         return Layout((replace(self.partitions[index], index=0),)), 0
@@ -172,15 +169,15 @@ class Layout:
 
     @property
     def named_filters(self) -> tuple[str, ...]:
-        """Where `subject` has several filters, these."""
+        """Filters of `subject`, where it has several."""
         if self.partition_subject is not None or len(self) == 1:
             return ()
         return tuple(p.filter for p in self if p.filter is not None)
 
     def telling(self, index: int | None) -> tuple[Callable[[str], int | None] | None, str]:
         """
-        How the messages of partition `index` are told from others of their stream: by the
-        classifier, None where what all their subjects begin with ("" if nothing is known) suffices.
+        Classifier of the messages of partition `index` among those of their stream, None where
+        their subjects' common beginning ("" if nothing is known) suffices; and that beginning.
         """
         of = self.partitions[index].filter if index is not None else None
         if of is None:
@@ -225,7 +222,7 @@ def stream_names(template: str, partitions: int) -> list[str]:
 
 
 def _noted(config: Mapping[str, Any]) -> int | None:
-    """Of how many partitions a stream is one, as its metadata says; None where it does not."""
+    """Number of partitions of which a stream is one, by its metadata; None if unsaid."""
     noted = str((config.get("metadata") or {}).get(PARTITIONS, ""))
     return int(noted) if noted.isdecimal() and 0 < int(noted) <= MAX_PARTITIONS else None
 
@@ -321,6 +318,6 @@ def replacing(config: Mapping[str, Any]) -> Layout | None:
 
 
 def replaced_by(stream: str, partitions: int, template: str | None) -> str:
-    """What `replacing` reads, as the metadata of a stream has it."""
+    """Text that `replacing` reads, as the metadata of a stream has it."""
     said = {"stream": stream, "partitions": partitions, "subject": template}
     return json.dumps({key: value for key, value in said.items() if value is not None})

@@ -87,15 +87,15 @@ class Mirrors:
         self.have_answered = False
         """Whether one of them has answered in the stream's place so far."""
         self._forbidden: set[str] = set()
-        """Those that the user may not ask about, and is not to be refused again and again."""
+        """Mirrors that the user may not ask about, and is not to be refused again and again."""
 
     def __repr__(self) -> str:
         return f"<Mirrors of {self._stream}>"
 
     def held(self, name: str) -> OriginState | None:
         """
-        What the stream holds of which `name`, which has answered in its place, may have copies;
-        None if nothing that it answered counts, or if the user may not ask.
+        State of the stream of which `name`, which has answered in its place, may have copies; None
+        if nothing that it answered counts, or if the user may not ask.
         """
         self.have_answered = True
         if not name or set(name) & set(" \t\r\n.*>") or name in self._forbidden:
@@ -162,7 +162,7 @@ def mirror_to_read(js: JetStream, origin: StreamInfo, name: str) -> StreamInfo:
 def lack_of(
     js: JetStream, mirror: StreamInfo, origin: StreamInfo, start: int, end: int
 ) -> str | None:
-    """What of (start, end] the mirror lacks and its origin has, for an error; None if nothing."""
+    """Part of (start, end] that the mirror lacks and its origin has, for an error, or None."""
     begin = max(start + 1, origin.first_seq)
     before = range(begin, min(mirror.first_seq, end + 1))
     if not before and not mirror.num_deleted:

@@ -97,7 +97,7 @@ class Several:
 
     @property
     def option(self) -> str:
-        """By which option they are given."""
+        """Option by which they are given."""
         return "streamPattern" if self.pattern else "stream"
 
     def takes(self, name: str) -> bool:
@@ -109,7 +109,7 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class RowExtent:
-    """Which messages become rows, and what rows have of their payloads."""
+    """Messages that become rows, and what rows have of their payloads."""
 
     include_data: bool
     include_count: bool
@@ -124,7 +124,7 @@ class RowExtent:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What every read of a stream needs to know."""
+    """Options of every read of a stream."""
 
     connection: ConnectionOptions
     stream: str

@@ -105,7 +105,7 @@ class Pace:
 
     def together(self, round_trip_s: float, each_bytes: int) -> int:
         """
-        How many requests may be under way.
+        Number of requests that may be under way.
 
         Args:
             each_bytes: what one may bring at the most.
@@ -117,8 +117,8 @@ class Pace:
 
     def stretch(self, messages: int, max_bytes: int) -> tuple[int, int]:
         """
-        How many messages to ask for, and for how many sequences that should be enough, where a
-        request may bring `messages` and `max_bytes`.
+        Messages to ask for, and sequences for which that should be enough, where a request may
+        bring `messages` and `max_bytes`.
         """
         if self._width:
             messages = max(1, min(messages, int(max_bytes / (2 * self._width))))
@@ -188,7 +188,7 @@ def appetite_of(options: ConnectionOptions) -> Appetite:
 
 
 _USUAL_DELAY_S: Final = 0.04
-"""What a publish may wait for reads where no option says how long (`maxPublishDelay`)."""
+"""Time that a publish may wait for reads where no option says how long (`maxPublishDelay`)."""
 
 _WAIT_SHARE: Final = 0.4
 """
@@ -233,7 +233,7 @@ def answer_s(delay_s: float | None) -> float:
 
 class Courtesy:
     """
-    How much a read has asked for and not got: little enough that who publishes hardly waits.
+    Window of what a read has asked for and not got, so small that who publishes hardly waits.
 
     A stream has one line for all that it sends and takes. What a task asks for comes when all is
     sent that anybody had asked for before, and a publish waits as long. So each task keeps that
@@ -266,11 +266,11 @@ class Courtesy:
 
     @property
     def messages(self) -> int:
-        """How many messages may be outstanding."""
+        """Number of messages that may be outstanding."""
         return max(1, int(self._window / (_MESSAGE_COST + self._width)))
 
-    def came(self, messages: int, size: int) -> None:
-        """So many messages have come, with so many bytes."""
+    def count(self, messages: int, size: int) -> None:
+        """Counts messages that have come, with so many bytes."""
         if messages:
             self._width += (size / messages - self._width) * min(1.0, messages / 256)
 
@@ -333,7 +333,7 @@ class _Asked(NamedTuple):
 
     up_to: int
     at: float
-    """When."""
+    """Time of the request."""
     away_s: float
     """`Waits.away_s` then."""
 
@@ -363,7 +363,7 @@ class Waits:
         self._now = 0.0
         """The time of the latest answer."""
         self.away_s = 0.0
-        """For how long nobody has looked at what came, in sum; the caller counts."""
+        """Seconds that nobody has looked at what came, in sum; the caller counts."""
         self._open: deque[_Asked] = deque()
 
     def __repr__(self) -> str:
@@ -371,7 +371,7 @@ class Waits:
 
     def limit(self, most: int, round_trip_s: float) -> int:
         """
-        How many messages may be asked for at a time, of so many at the most. From far away the line
+        Messages that may be asked for at a time, of so many at the most. From far away the line
         bounds them, unless somebody has said what publishers may wait.
         """
         is_free = round_trip_s >= FAR_S or self._now >= self._calm_at
@@ -387,10 +387,10 @@ class Waits:
         self._now = now
 
     def asked(self, up_to: int, now: float) -> None:
-        """A request was sent, whose answer is there once `came` has counted so far."""
+        """A request was sent, whose answer is there once `settle` has counted so far."""
         self._open.append(_Asked(up_to, now, self.away_s))
 
-    def came(self, up_to: int, now: float, round_trip_s: float) -> None:
+    def settle(self, up_to: int, now: float, round_trip_s: float) -> None:
         """All is there that was asked for up to this count."""
         while self._open and self._open[0].up_to <= up_to:
             asked = self._open.popleft()

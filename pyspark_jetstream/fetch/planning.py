@@ -27,8 +27,8 @@ OWN_COST: Final = 1.8
 
 OWN_SETUP: Final = 1_000.0
 """
-What a consumer of an attempt's own costs beside its messages on a server that stands alone: making
-and deleting it takes 450, and a commit then moves the pinned one along.
+Cost of a consumer of an attempt's own beside its messages on a server that stands alone: making and
+deleting it takes 450, and a commit then moves the pinned one along.
 """
 
 OWN_SETUP_IN_CLUSTER: Final = 16_000.0
@@ -50,7 +50,7 @@ NEAR_END: Final = 10_000
 """Sequences before the end of the stream within which the store scans (measured)."""
 
 FEW_SUBJECTS: Final = 32
-"""Up to about so many matching subjects the lookup is as cheap as a scan."""
+"""Matching subjects up to which, about, the lookup is as cheap as a scan."""
 
 
 def share_records(available: Sequence[int], limit: int) -> list[int]:
@@ -105,7 +105,7 @@ def choose_mode(
     amid: bool,
 ) -> ReadMode:
     """
-    What costs least for one partition of one batch (`readMode=auto`): the server's CPU, and what
+    The cheapest way for one partition of one batch (`readMode=auto`), by the server's CPU and what
     one way waits longer than another.
 
     Args:

@@ -36,8 +36,8 @@ logger = get_logger(__name__)
 _COVER_EVERY_S: Final = 10.0
 _COVER_SELDOM_S: Final = 600.0
 """
-How often it is looked for new subjects that no partition takes: first, and after several listings
-of the stream's subjects.
+Seconds between looks for new subjects that no partition takes: first, and after several listings of
+the stream's subjects.
 """
 
 _ASKED: Final = 64
@@ -57,7 +57,7 @@ _STRAYS: Final = 64
 
 _TRUSTED: Final = timedelta(seconds=0.5)
 """
-For how long a stream is not asked again whose leader has no term, as without replicas: its name
+Time for which a stream is not asked again whose leader has no term, as without replicas: its name
 tells of no restart of that server, where another one is asked, and of no restored backup, which has
 the creation time of its stream where nats-server 2.14 took it.
 """
@@ -88,7 +88,7 @@ class ServerView(Generic[K]):
     """That moment, by `time.monotonic`."""
 
 
-class _Streams(dict[str, StreamInfo]):
+class _StreamInfos(dict[str, StreamInfo]):
     """Streams by name; what was deleted just now is no key."""
 
     def __missing__(self, name: str) -> StreamInfo:
@@ -96,7 +96,7 @@ class _Streams(dict[str, StreamInfo]):
 
 
 class _Search:
-    """Where in a span `wanted` of its `available` messages end, by counts of its beginnings."""
+    """Search for the end of `wanted` of a span's messages, by counts of its beginnings."""
 
     def __init__(self, span: Span, available: int, wanted: int) -> None:
         self.span = span
@@ -122,7 +122,7 @@ class _Search:
         )
 
     def counted(self, guess: int, count: int) -> None:
-        """So many messages lie up to the guess."""
+        """Notes how many messages lie up to the guess."""
         if count > self._wanted:
             self._high, self._high_count = guess, count
         else:
@@ -139,7 +139,7 @@ class Survey:
         self._own: Layout | None = None
         """The layout that the options say; a query may come from another one."""
         self._covered = (0, 0)
-        """Up to where coverage was looked at, the last time but one and the last time."""
+        """Sequences up to which coverage was looked at, the last time but one and the last time."""
         self._cover_every_s, self._cover_again = _COVER_EVERY_S, 0.0
         self._strays: set[str] = set()
         """Filters of messages that no partition takes, and that were named."""
@@ -232,7 +232,7 @@ class Survey:
         if asked:
             infos |= {i.name: i for i in self.js.stream_infos_there(asked) if i is not None}
         order = several.names or sorted(infos)
-        return _Streams({name: infos[name] for name in order if name in infos})
+        return _StreamInfos({name: infos[name] for name in order if name in infos})
 
     def _check_next(self) -> None:
         """
@@ -262,7 +262,7 @@ class Survey:
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
     def site(self, info: StreamInfo) -> planning.Site:
-        """Where the server of a stream is."""
+        """Site of a stream's server."""
         trip_s = away_s(self.js.client.connection)
         return planning.Site(info.clustered, trip_s if trip_s >= FAR_S else 0.0)
 
@@ -391,8 +391,8 @@ class Survey:
         of: Layout | None = None,
     ) -> tuple[int, ...]:
         """
-        What a start or an end means for each partition: the last sequence before the first to
-        read, or the last to read.
+        A start or an end by partition: the last sequence before the first to read, or the last to
+        read.
 
         Args:
             of: these partitions; default: the query's.
@@ -486,7 +486,7 @@ class Survey:
 
         lasts: dict[Span, int] = {}
         found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
-        shapes = {subjects.Shape.of(each) for each in found if each is not None}
+        shapes = {subjects.FilterShape.of(each) for each in found if each is not None}
         taken = 0
         whole = DirectRead.whole(stream, start, end)
         for batch in read_direct(self.js.client, whole, StoredBuilder()):
@@ -561,7 +561,7 @@ class Survey:
 
     @property
     def _covered_filter(self) -> str | None:
-        """What the partitions must hold: all, or as far as options say."""
+        """Filter that the partitions must cover: all, or as far as options say."""
         named = self._options.partition_subject or self._options.partitions
         return self.layout.union_filter if named else None
 
@@ -674,8 +674,8 @@ def total(counts: Sequence[int | None]) -> int | None:
 
 def _known(span: Span, info: StreamInfo) -> int | None:
     """
-    How many messages a span has by the stream's state alone; None if that does not tell. Without
-    direct get there is nothing better than an upper bound.
+    Messages of a span by the stream's state alone; None if that does not tell. Without direct get
+    there is nothing better than an upper bound.
     """
     if span.start >= span.end:
         return 0
@@ -692,8 +692,8 @@ def _behind(span: Span, sequence: int) -> tuple[str, dict[str, Any]]:
 
 def _counted(span: Span, first: Found | None, beyond: Found | None) -> int | None:
     """
-    What is between the first message behind a span's start and the first behind its end; None if
-    that seems to be nothing, by a replica that may lag.
+    Messages from the first one behind a span's start to the first behind its end; None if that
+    seems to be nothing, by a replica that may lag.
     """
     if first is None:
         return 0  # says the leader

@@ -68,12 +68,12 @@ class _Reference:
 
 def read_mapping(text: str) -> Members:
     """
-    What is written behind each source, in order: text, numbers, lists and `Members`.
+    Values behind each source, in order: text, numbers, lists and `Members`.
 
     Raises:
         ValueError: The text has none of the forms, no mappings, or those of two accounts.
     """
-    members, braced = _json(text) or _Parser(text).top()
+    members, braced = _json(text) or _ConfigurationParser(text).top()
     blocks = _blocks("", members)
     for name, accounts in members:
         if name.lower() == _ACCOUNTS and isinstance(accounts, Members):
@@ -136,7 +136,7 @@ def _check_complete(value: Any) -> None:
             _check_complete(entry[1] if isinstance(value, Members) else entry)
 
 
-class _Parser:
+class _ConfigurationParser:
     """Parses a text in nats-server's configuration language, once, from its beginning."""
 
     def __init__(self, text: str) -> None:

@@ -59,15 +59,15 @@ class ColumnMapper:
 
     def __init__(self, router: Router, cluster: str | None = None) -> None:
         self._router = router
-        fixed = [_Plan(route, cluster) for route in router.fixed.values()]
+        fixed = [_ColumnRoute(route, cluster) for route in router.fixed.values()]
         self._fixed = fixed
-        self._fixed_sources = pa.array([plan.source for plan in fixed], STRING)
-        self._fixed_results = pa.array([plan.constant() for plan in fixed], STRING)
-        self._shapes = [_Shape(shape, cluster) for shape in router.shapes]
-        self._plans = {
-            plan.source: plan
-            for plans in (fixed, *(shape.plans for shape in self._shapes))
-            for plan in plans
+        self._fixed_sources = pa.array([route.source for route in fixed], STRING)
+        self._fixed_results = pa.array([route.constant() for route in fixed], STRING)
+        self._shapes = [_ColumnShape(shape, cluster) for shape in router.shapes]
+        self._by_source = {
+            route.source: route
+            for routes in (fixed, *(shape.routes for shape in self._shapes))
+            for route in routes
         }
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class ColumnMapper:
         self, subject: str, identity: bytes, is_wanted: Callable[[str], bool], weights: bool
     ) -> str | None:
         """
-        What else a row's draw could make of its subject, the same every time; None for nothing.
+        Another subject that a row's draw could make, the same every time; None for none.
 
         Args:
             is_wanted: accepts a subject.
@@ -105,7 +105,7 @@ class ColumnMapper:
         route = next(self._router.matching(subject), None)
         if route is None:
             return None
-        return self._plans[route.source].another(subject, identity, is_wanted, weights)
+        return self._by_source[route.source].another(subject, identity, is_wanted, weights)
 
     def _block(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
         """One block, by the sources without wildcards first."""
@@ -122,9 +122,9 @@ class ColumnMapper:
         pieces = [(where(results.is_valid()), results.drop_null())]
         chosen = pc.if_else(results.is_null(), indexes, _NONE)
         groups, few = _groups(self._fixed, chosen)
-        for plan, rows in groups:
+        for route, rows in groups:
             part = subjects.take(rows)
-            pieces.append((rows, plan.apply(part, Tokens.of(part), draws.take(rows))))
+            pieces.append((rows, route.apply(part, Tokens.of(part), draws.take(rows))))
         if few:
             pieces.append(_some_of(subjects, few, draws))
         if indexes.null_count:
@@ -135,9 +135,9 @@ class ColumnMapper:
     def _few(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
         """Maps rows one by one."""
         texts = subjects.to_pylist()
-        routes = [next(self._router.matching(text), None) for text in texts]
-        plans = [None if route is None else self._plans[route.source] for route in routes]
-        return _one_by_one(plans, texts, draws)
+        found = [next(self._router.matching(text), None) for text in texts]
+        routes = [None if route is None else self._by_source[route.source] for route in found]
+        return _one_by_one(routes, texts, draws)
 
     def _by_shape(self, subjects: pa.Array, draws: _Draws) -> pa.Array:
         """Subjects that no source without wildcards matches."""
@@ -153,15 +153,15 @@ class ColumnMapper:
                 indexes = shape.find(subjects, left)
                 if indexes.null_count == len(left):
                     continue
-                if not indexes.null_count and left.rows is None and len(shape.plans) == 1:
-                    return shape.plans[0].apply(subjects, left, draws)
-                groups, few = _groups(shape.plans, indexes)
-                for plan, rows in groups:
+                if not indexes.null_count and left.rows is None and len(shape.routes) == 1:
+                    return shape.routes[0].apply(subjects, left, draws)
+                groups, few = _groups(shape.routes, indexes)
+                for route, rows in groups:
                     matched = left.take(rows)
                     part = subjects.take(matched.rows), matched, draws.take(matched.rows)
-                    pieces.append((matched.rows, plan.apply(*part)))
+                    pieces.append((matched.rows, route.apply(*part)))
                 if few:
-                    there = [(plan, left.rows_of(rows)) for plan, rows in few]
+                    there = [(route, left.rows_of(rows)) for route, rows in few]
                     pieces.append(_some_of(subjects, there, draws))
                 left = left.take(where(indexes.is_null()))
             if len(left) == len(subjects):  # no rule matches any
@@ -212,7 +212,7 @@ def _drawn(identity: bytes, seed: int, below: int) -> int:
 
 
 def _taker(shares: Sequence[int], drawn: int) -> int:
-    """Which of these shares, one behind the other, takes a number."""
+    """Place of the share that takes a number, the shares one behind the other."""
     return next(place for place, end in enumerate(accumulate(shares)) if drawn < end)
 
 
@@ -220,7 +220,7 @@ def _drawn_again(identity: bytes, turn: int, of: Random) -> str:
     return str(_drawn(identity, of.seed + turn, of.span))
 
 
-class _Plan:
+class _ColumnRoute:
     """A route on servers of one cluster."""
 
     def __init__(self, route: Route, cluster: str | None) -> None:
@@ -296,20 +296,20 @@ class _Plan:
         return None
 
 
-class _Shape:
+class _ColumnShape:
     """The routes of one shape on servers of one cluster."""
 
     def __init__(self, shape: Shape, cluster: str | None) -> None:
         self.fits = shape.fits
-        self.plans = [_Plan(route, cluster) for route in shape.routes.values()]
+        self.routes = [_ColumnRoute(route, cluster) for route in shape.routes.values()]
         self._runs = list(_neighbours(shape.literal))
         self._keys = pa.array(list(shape.routes), STRING)
         at_first = [first for first, _ in self._runs] == [0]
-        self._beginning = f"{self._keys[0]}." if at_first and len(self.plans) == 1 else None
+        self._beginning = f"{self._keys[0]}." if at_first and len(self.routes) == 1 else None
         """Common beginning of the only route's subjects, if no other token has to be compared."""
 
     def find(self, subjects: pa.Array, tokens: Tokens) -> pa.Array:
-        """The index of each row's plan, or null."""
+        """The index of each row's route, or null."""
         if not self._runs:
             return pa.repeat(_FIRST, len(tokens))
         if self._beginning is None:
@@ -333,39 +333,41 @@ _NONE: Final = int32(None)
 
 
 def _groups(
-    plans: Sequence[_Plan], indexes: pa.Array
-) -> tuple[list[tuple[_Plan, pa.Array]], list[tuple[_Plan, pa.Array]]]:
-    """Each plan with its rows: those with enough rows for kernels, and the others."""
-    many: list[tuple[_Plan, pa.Array]] = []
-    few: list[tuple[_Plan, pa.Array]] = []
+    routes: Sequence[_ColumnRoute], indexes: pa.Array
+) -> tuple[list[tuple[_ColumnRoute, pa.Array]], list[tuple[_ColumnRoute, pa.Array]]]:
+    """Each route with its rows: those with enough rows for kernels, and the others."""
+    many: list[tuple[_ColumnRoute, pa.Array]] = []
+    few: list[tuple[_ColumnRoute, pa.Array]] = []
     for code, rows in group_rows(indexes):
-        (few if len(rows) < FEW_ROWS else many).append((plans[code], rows))
+        (few if len(rows) < FEW_ROWS else many).append((routes[code], rows))
     return many, few
 
 
 def _some_of(
-    subjects: pa.Array, groups: Sequence[tuple[_Plan, pa.Array]], draws: _Draws
+    subjects: pa.Array, groups: Sequence[tuple[_ColumnRoute, pa.Array]], draws: _Draws
 ) -> tuple[pa.Array, pa.Array]:
     """The rows of all groups, and what becomes of them."""
     rows = pa.concat_arrays([rows for _, rows in groups])
-    plans = [plan for plan, rows in groups for _ in range(len(rows))]
-    return rows, _one_by_one(plans, subjects.take(rows).to_pylist(), draws.take(rows))
+    routes = [route for route, rows in groups for _ in range(len(rows))]
+    return rows, _one_by_one(routes, subjects.take(rows).to_pylist(), draws.take(rows))
 
 
-def _one_by_one(plans: Sequence[_Plan | None], subjects: list[str], draws: _Draws) -> pa.Array:
-    """Maps subject by subject, each by its plan; unchanged without one."""
-    choosing = next((plan.source for plan in plans if plan and plan.chooses), None)
-    identities = [b""] * len(plans) if choosing is None else draws.identities(choosing)
+def _one_by_one(
+    routes: Sequence[_ColumnRoute | None], subjects: list[str], draws: _Draws
+) -> pa.Array:
+    """Maps subject by subject, each by its route; unchanged without one."""
+    choosing = next((route.source for route in routes if route and route.chooses), None)
+    identities = [b""] * len(routes) if choosing is None else draws.identities(choosing)
     known: dict[str, str | None] = {}
     mapped: list[str | None] = []
-    for plan, subject, identity in zip(plans, subjects, identities, strict=True):
-        if plan is None:
+    for route, subject, identity in zip(routes, subjects, identities, strict=True):
+        if route is None:
             mapped.append(subject)
-        elif plan.chooses:
-            mapped.append(plan.apply_one(subject, identity))
+        elif route.chooses:
+            mapped.append(route.apply_one(subject, identity))
         else:
             if subject not in known:
-                known[subject] = plan.apply_one(subject, identity)
+                known[subject] = route.apply_one(subject, identity)
             mapped.append(known[subject])
     return pa.array(mapped, STRING)
 

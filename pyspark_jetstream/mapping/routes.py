@@ -162,7 +162,7 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.fixed: dict[str, Route] = {}
-        """Those without wildcards, by their sources."""
+        """Routes without wildcards, by their sources."""
         shapes: dict[tuple[int, ...], Shape] = {}
         for route in routes:
             if is_literal(route.source):

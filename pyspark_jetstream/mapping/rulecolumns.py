@@ -26,7 +26,7 @@ from .columns import Part, Tokens, fnv1a32_of, joined, modulo
 from .rule import Partition, Piece, Random, Rule, TokenCut, partition_of
 
 MANY_NUMBERS: Final = 4096
-"""Up to so many partitions, the texts of their numbers are kept ready."""
+"""Partitions up to which the texts of their numbers are kept ready."""
 
 _SAMPLES: Final = 16
 """Number of subjects whose keys are compared for a common beginning."""
@@ -148,7 +148,8 @@ class ColumnRule:
 
 def _common_beginning(subjects: pa.Array, known: str) -> str:
     """
-    What all subjects begin with, as far as some of them tell: `known`, or more of their next token.
+    Common beginning of all subjects, as far as some of them tell: `known`, or more of their next
+    token.
     """
     sample = subjects.take(pa.array(range(0, len(subjects), len(subjects) // _SAMPLES + 1)))
     keys: list[str] = sorted(

@@ -126,7 +126,7 @@ class SubjectMapping:
 
     def explain(self, subject: str) -> Explanation:
         """
-        Where a subject goes, with which share, and by which rule.
+        Destinations of a subject, with their shares, and its rule.
 
         Raises:
             ValueError: Nothing can be published on this subject.
@@ -163,7 +163,7 @@ class Share(NamedTuple):
     """The mapped subject, with `[0-9]` for a random number; None if there can be none."""
 
     fault: str | None = None
-    """Why it cannot be."""
+    """Reason that there can be none."""
 
 
 class Shares(NamedTuple):
@@ -197,7 +197,7 @@ class Explanation(NamedTuple):
 
 def explain_mapping(mapping_text: str, subject: str) -> Explanation:
     """
-    Where a mapping sends a subject, with which share, and by which rule.
+    Destinations of a subject under a mapping, with their shares, and its rule.
 
     Raises:
         OptionError: The mapping is not valid.

@@ -44,7 +44,7 @@ _AGAIN_S: Final = 0.005
 """Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
 
 _LAST_S: Final = MARGIN_S - 0.1
-"""How long before the end of a discovery producers are asked for the last time."""
+"""Seconds before the end of a discovery when producers are asked for the last time."""
 
 _BRIEF_S: Final = 0.02
 """Longest time without a look at the socket: writers that begin wait for their answer."""
@@ -172,7 +172,7 @@ class Controller:
                 now = time.monotonic()
                 if not is_begun and any(each.keeps_rates for each in members.values()):
                     for quota in quotas:
-                        quota.begin(now)
+                        quota.fill_bucket(now)
                 is_begun = True
                 for (filter, reason), until in rests_of(quotas, members, now).items():
                     self._pauses.pause(filter, reason, until)

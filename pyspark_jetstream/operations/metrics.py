@@ -67,7 +67,7 @@ _MAX_ENDED: Final = 100_000
 Key = tuple[int, str]
 
 
-class _Producer(NamedTuple):
+class _LastReport(NamedTuple):
     query: str
     sequence: int
     snapshot: MetricsSnapshot
@@ -84,7 +84,7 @@ class Reports:
 
     def __init__(self, silent_s: float = 30.0) -> None:
         self._silent_s = silent_s
-        self._producers: OrderedDict[Key, _Producer] = OrderedDict()  # the last heard of last
+        self._producers: OrderedDict[Key, _LastReport] = OrderedDict()  # the last heard of last
         self._ended: OrderedDict[Key, None] = OrderedDict()
         self._of_ended: dict[str, MetricsSnapshot] = {}
         self._held = 0
@@ -118,7 +118,7 @@ class Reports:
         if known is not None and not snapshot.follows(known.snapshot):
             raise ValueError(f"producer {report.producer_id}: its counts became less")
         self._held += snapshot.size - (known.snapshot.size if known is not None else 0)
-        self._producers[key] = _Producer(query, report.sequence, snapshot, now)
+        self._producers[key] = _LastReport(query, report.sequence, snapshot, now)
         self._producers.move_to_end(key)
         if report.final:
             self._end(key)

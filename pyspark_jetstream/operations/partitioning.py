@@ -39,8 +39,9 @@ logger = get_logger(__name__)
 
 Verification = Literal["counts", "order", "content"]
 """
-What is compared with the origin: the messages of every subject; also where each message of the
-copies comes from, and in which order; also each payload and each missing message (`copychecks`).
+Scope of the comparison with the origin: the messages of every subject; also where each message of
+the copies comes from, and in which order; also each payload and each missing message
+(`copychecks`).
 """
 
 
@@ -166,7 +167,7 @@ def forecast(js: JetStream, plan: PartitionPlan) -> Forecast:
 
 def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> Counter[str]:
     """
-    What the origin holds now, by the subjects of the copies.
+    Messages that the origin holds now, by the subjects of the copies.
 
     Raises:
         PartitioningError: A subject belongs to no partition (`strict`).

@@ -79,7 +79,7 @@ class Hop:
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """
-    Which stream becomes which partitions.
+    Plan of the partitions of a stream.
 
     Either the number is in the subjects (`partition_subject`), or `subject` and `tokens` (or
     `destination`) say how the server puts it there.
@@ -234,7 +234,7 @@ class PartitionPlan:
 
 
 def inherited(origin: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What copies have of an origin's settings, and what else is set there, which they have not."""
+    """Settings that copies have of an origin, and what else is set there, which they have not."""
     is_set = {key: value for key, value in origin.items() if value not in _UNSET}
     copied: dict[str, Any] = {key: is_set[key] for key in _COPIED_SETTINGS if key in is_set}
     return copied, {k: v for k, v in is_set.items() if k not in copied.keys() | _OF_THE_ORIGIN}
@@ -260,7 +260,7 @@ def copied_bytes(hop: Hop, name: str, counts: Mapping[str, int], average: float,
 
 
 def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """Why an existing stream is not the copy that is planned; nothing where it is."""
+    """Differences of an existing stream from the copy that is planned; empty where it is that."""
     wrong = [
         f"{key} is {there.get(key)!r} and not {planned[key]!r}"
         for key in _OF_A_COPY

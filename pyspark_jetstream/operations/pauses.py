@@ -50,7 +50,7 @@ from .shares import Key, Use, differ
 
 MARGIN_S: Final = 0.5
 """
-How much longer than the second a command pauses: the next one may be so late.
+Time that a command pauses beyond its second: the next one may be so late.
 
 Measured on the loopback interface: 2 ms at most, 26 ms with six busy processes for each core. The
 rest is for slow networks. What is too much does no harm, for the end of a pause is told.
@@ -58,8 +58,9 @@ rest is for slow networks. What is too much does no harm, for the end of a pause
 
 LEASE_S: Final = 5.0
 """
-For how long a command gives a rate. A writer that keeps one publishes all the same, so the lease
-need not be as short as a pause; and when it lapses all its rows go at once, so it had better not.
+Seconds for which a command gives a rate. A writer that keeps one publishes all the same, so the
+lease need not be as short as a pause; and when it lapses all its rows go at once, so it had better
+not.
 """
 
 _AGAIN_S: Final = 0.1
@@ -168,12 +169,12 @@ class Ended(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Pause:
+class _WantedPause:
     """A pause that is wanted."""
 
     until: float
     issued: float = -math.inf
-    """Until when it was issued so far."""
+    """End of what was issued so far."""
 
     @property
     def due(self) -> float:
@@ -212,13 +213,13 @@ class _Unacknowledged:
 
     @property
     def next_deadline(self) -> float:
-        """Until when the first is waited for; infinite where none is."""
+        """Deadline of the first that is waited for; infinite where none is."""
         while self._waits and self._waits[0][1] not in self._members:
             self._waits.popleft()
         return self._waits[0][0] if self._waits else math.inf
 
     def overdue(self, now: float) -> Iterator[int]:
-        """Those that are not waited for any longer; each once."""
+        """Commands that are not waited for any longer; each once."""
         while self.next_deadline <= now:
             yield self._waits.popleft()[1]
 
@@ -234,7 +235,7 @@ class Pauses:
 
     def __init__(self, subject: str = THROTTLE_SUBJECT, receipt_wait_s: float = 0.1) -> None:
         self.members: dict[int, Member] = {}
-        """Those that are there, by producer_id."""
+        """Producers that are there, by producer_id."""
         self.told = False
         """Whether anybody ever got a command."""
         self.ended: dict[Response, Ended] = {}
@@ -243,7 +244,7 @@ class Pauses:
         """Whether the server says that nobody listens on the control subject."""
         self.subject = subject
         self._receipt_wait_s = receipt_wait_s
-        self._pauses: dict[tuple[str, Reason], _Pause] = {}
+        self._pauses: dict[tuple[str, Reason], _WantedPause] = {}
         self._failed: dict[int, None] = {}  # the last that missed one last
         self._asked = _Unacknowledged()
         self._discovery = -math.inf
@@ -280,8 +281,8 @@ class Pauses:
     @property
     def silent(self) -> list[int]:
         """
-        Those that did not acknowledge: the latest command, or another before the next came; of the
-        latter the last thousand.
+        Producers that did not acknowledge: the latest command, or another before the next came; of
+        the latter the last thousand.
         """
         now = {i for i, member in self.members.items() if member.response is Response.SILENT}
         return sorted(now.union(self._failed))
@@ -290,7 +291,7 @@ class Pauses:
 
     def pause(self, filter: str, reason: Reason, until: float) -> None:
         """Requests a pause until then; `due` returns the commands."""
-        self._pauses.setdefault((filter, reason), _Pause(until)).until = until
+        self._pauses.setdefault((filter, reason), _WantedPause(until)).until = until
 
     def limit(self, filter: str, reason: Reason, none: Rates) -> None:
         """Requests a quota: writers that keep rates get `none` of it until they have a share."""

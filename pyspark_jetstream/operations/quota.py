@@ -64,7 +64,7 @@ class QuotaLimit(NamedTuple):
     of_bytes: bool = False
     """Whether that is bytes; else it is messages."""
     reason: Reason = Reason.TopicProduceQuotaExceeded
-    """Whose quota it is: a topic's, a resource group's, or the broker's."""
+    """Owner of the quota: a topic's, a resource group's, or the broker's."""
 
     @property
     def unit(self) -> Unit:
@@ -93,7 +93,7 @@ def limits_of(
     filters: str, text: str, reason: Reason = Reason.TopicProduceQuotaExceeded
 ) -> list[QuotaLimit]:
     """
-    What `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s` says of these filters.
+    Limits of these filters, written `1000/s`, `1MiB/s`, `600/m,burst=5000` or `1000/s and 1MiB/s`.
 
     Without burst it is what comes in a second, at least one. A filter is one, or, of a resource
     group, several with commas between them; a broker has none: `>`.
@@ -163,7 +163,7 @@ class Quota:
         self.total = 0
         """Messages, or bytes, counted so far."""
         self.rest_until = now
-        """Until when producers that keep no rate rest."""
+        """Time until which producers that keep no rate rest."""
         self._bucket = TokenBucket(limit.rate, limit.burst, now)
         self._seen = deque([(now, 0)])
 
@@ -171,7 +171,7 @@ class Quota:
         unit = "bytes" if self.limit.of_bytes else "messages"
         return f"<Quota {self.limit.name}: {self.total} {unit}, {self._bucket!r}>"
 
-    def begin(self, now: float) -> None:
+    def fill_bucket(self, now: float) -> None:
         """The bucket is full: what came before writers were told of the limit is forgotten."""
         self._bucket = TokenBucket(self.limit.rate, self.limit.burst, now)
 
@@ -195,7 +195,7 @@ class Quota:
 
     def rest(self, now: float, part: float = 0.0) -> float | None:
         """
-        Until when producers that keep no rate must rest; None when they need not.
+        Time until which producers that keep no rate must rest; None when they need not.
 
         Args:
             part: of the limit that is theirs, where writers that keep rates want all of it; 0 where
@@ -230,7 +230,7 @@ def plan(
     limits: Iterable[tuple[QuotaLimit, float]], uses: Mapping[int, Mapping[Key, Use]]
 ) -> dict[Key, dict[int, Rates]]:
     """
-    What each writer may publish.
+    Rates at which each writer may publish.
 
     Args:
         limits: each with the rate that there is to share.
@@ -255,7 +255,7 @@ def plan(
 def rests_of(
     quotas: Iterable[Quota], members: Mapping[int, Member], now: float
 ) -> dict[Key, float]:
-    """Until when the producers that keep no rate are paused: for a second at one time, at most."""
+    """Ends of the pauses of producers that keep no rate: for a second at one time, at most."""
     keepers = [member for member in members.values() if member.keeps_rates]
     others = sum(member.producer.supports_throttle for member in members.values()) - len(keepers)
     rests: dict[Key, float] = {}

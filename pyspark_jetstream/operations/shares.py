@@ -39,7 +39,7 @@ class Use:
     told: Rates | None = None
     told_at: float = -math.inf
     unanswered_since: float = math.inf
-    """Since when a command has had no receipt."""
+    """Time since which a command has had no receipt."""
     waiting_for: Unit = ""
     msgs: float = 0.0
     """Messages that it publishes in a second, as measured last."""
@@ -73,7 +73,7 @@ class Use:
 
 def shares(total: float, wanted: Mapping[K, float]) -> dict[K, float]:
     """
-    What each gets of a total: what it wants, or as much as all others that want more than they get.
+    Share of each in a total: what it wants, or as much as all others that want more than they get.
 
     The sum is no more than the total.
     """

@@ -202,8 +202,8 @@ def _filled(parts: Iterable[str], width: int) -> list[str]:
 
 def console(stderr: bool = False) -> Console | None:
     """
-    Where rich draws what moves, with no markup in what it is given; None without a terminal, or
-    without rich.
+    Console on which rich draws what moves, with no markup in what it is given; None without a
+    terminal, or without rich.
     """
     if not (sys.stderr if stderr else sys.stdout).isatty():
         return None

@@ -1,5 +1,5 @@
 """
-How many messages and bytes streams store on the subjects of filters, asked again and again.
+Messages and bytes that streams store on the subjects of filters, asked again and again.
 
 Of a filter that covers a stream, the last sequence says it, whatever has left the stream since. Of
 a part of a stream, direct get counts what the sequences since the last call hold of it; with
@@ -40,7 +40,7 @@ class Came(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Mark:
+class _Baseline:
     """Ends of a stream at the last call, and at the one before."""
 
     created: str
@@ -60,7 +60,7 @@ class _Mark:
         return Came(count, max(0, round(more)) if count else 0)
 
     def move(self, info: StreamInfo) -> None:
-        """Moves the mark to where the stream is now; later messages are counted from here."""
+        """Moves the baseline to where the stream is now; later messages are counted from here."""
         self.before, self.last = self.last, info.last_seq
         self.messages, self.bytes = info.messages, info.bytes
         if info.messages:
@@ -73,7 +73,7 @@ class Usage:
     def __init__(self, js: JetStream, filters: Sequence[str]) -> None:
         self._js = js
         self._filters = filters
-        self._marks: dict[str, _Mark] = {}
+        self._baselines: dict[str, _Baseline] = {}
         self._sizes: dict[tuple[str, str], float] = {}  # of a stream's messages of a filter
         self.unknown: list[str] = []
         """Filters of which no stream takes a subject."""
@@ -86,8 +86,8 @@ class Usage:
 
     def count(self) -> dict[str, Came]:
         """
-        What has come on each filter since the last call; of a part of a stream with replicas,
-        between the two calls before.
+        Messages that have come on each filter since the last call; of a part of a stream with
+        replicas, between the two calls before.
 
         Raises:
             JetStreamError: A filter is a part of a stream that cannot be counted.
@@ -96,34 +96,38 @@ class Usage:
         self.unknown = [filter for filter, within in streams.items() if not within]
         names = sorted({name for those in streams.values() for name in those})
         infos = dict(zip(names, self._js.stream_infos(names), strict=True)) if names else {}
-        more = {name: self._mark(info).came(info) for name, info in infos.items()}
+        more = {name: self._baseline(info).came(info) for name, info in infos.items()}
         total = dict.fromkeys(self._filters, Came(0, 0))
         parts: list[tuple[str, str, int, int]] = []
         for filter, within in streams.items():
             for name in within:
-                info, mark = infos[name], self._marks[name]
+                info, baseline = infos[name], self._baselines[name]
                 if all(covers(filter, subject) for subject in info.config.get("subjects") or ()):
                     total[filter] = _sum(total[filter], more[name])
                     continue
                 self._check(filter, info)
                 replicated = int(info.config.get("num_replicas") or 1) > 1
-                span = (mark.before, mark.last) if replicated else (mark.last, info.last_seq)
+                span = (
+                    (baseline.before, baseline.last)
+                    if replicated
+                    else (baseline.last, info.last_seq)
+                )
                 if span[1] > span[0]:
                     parts.append((name, filter, *span))
         for (_, filter, *_), counted in zip(parts, self._count(parts), strict=True):
             total[filter] = _sum(total[filter], counted)
         for name, info in infos.items():
-            self._marks[name].move(info)
+            self._baselines[name].move(info)
         return total
 
-    def _mark(self, info: StreamInfo) -> _Mark:
+    def _baseline(self, info: StreamInfo) -> _Baseline:
         """The stream's end then; messages that a new stream holds came before."""
-        mark = self._marks.get(info.name)
-        if mark is None or mark.created != info.created:
+        baseline = self._baselines.get(info.name)
+        if baseline is None or baseline.created != info.created:
             last = info.last_seq
-            mark = _Mark(info.created, last, last, info.messages, info.bytes)
-            self._marks[info.name] = mark
-        return mark
+            baseline = _Baseline(info.created, last, last, info.messages, info.bytes)
+            self._baselines[info.name] = baseline
+        return baseline
 
     def _check(self, filter: str, info: StreamInfo) -> None:
         if info.keeps_history and info.allow_direct and not info.config.get("subject_transform"):

@@ -90,8 +90,8 @@ class Leaving(NamedTuple):
     rows: Messages
     reason: str | None = None
     """
-    Why they are shed: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of the two
-    timeouts; None where they are to be sent.
+    Reason for shedding them: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of
+    the two timeouts; None where they are to be sent.
     """
 
 
@@ -403,7 +403,7 @@ class Admission:
 
     def give_up(self, now: float, publish_timeout_s: float) -> list[Leaving]:
         """
-        What waits for streams that have refused a row for most of its time is shed, if it may be
+        Sheds what waits for streams that have refused a row for most of its time, if it may be
         (A13). Call it when rows that were refused are back.
 
         Args:
@@ -418,7 +418,7 @@ class Admission:
 
     def next_deadline(self, now: float, may_go: bool = True) -> float:
         """
-        When to call `take` and `expire` again if nothing happens; infinite when never.
+        Next time to call `take` and `expire` if nothing happens; infinite when never.
 
         Args:
             may_go: whether rows that `take` gives can be sent; if not, none is waited for.

@@ -108,7 +108,7 @@ class DeadLetters:
 
     def of(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> Messages:
         """
-        What becomes of rows that are not stored; each keeps its row number.
+        Dead letters of rows that are not stored; each keeps its row number.
 
         Args:
             reason: of all, or of each (STRING).
@@ -259,7 +259,7 @@ def letter(
 
 def restore(headers: pa.Array) -> pa.Array:
     """
-    What the rows of dead letters were, by the column `headers` of a read.
+    Rows that dead letters were, by the column `headers` of a read.
 
     Returns:
         STRUCT of `subject`, null where a message is no dead letter; `headers` but for the id;
@@ -285,8 +285,8 @@ def restore(headers: pa.Array) -> pa.Array:
 
 def notes(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
     """
-    What stands in the letters of parked rows beside the rows, by the column `headers` of a read:
-    INT64, the batch, and STRING, where the row's stream ended before; null where it is not said.
+    Notes in the letters of parked rows beside the rows, by the column `headers` of a read: INT64,
+    the batch, and STRING, where the row's stream ended before; null where it is not said.
     """
     value = _firsts(headers)
     batch = value(f"{_OURS}Batch-Id")

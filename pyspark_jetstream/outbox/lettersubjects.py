@@ -16,7 +16,7 @@ RESERVED: Final = reserved()
 
 def template_fault(template: str, subject: str | None = None) -> str | None:
     """
-    Why dead letters cannot go where this template says, or None if they can.
+    Fault of this template for the subjects of dead letters, or None.
 
     Args:
         subject: of all rows, where it is known.
@@ -30,7 +30,7 @@ def template_fault(template: str, subject: str | None = None) -> str | None:
 
 
 def publish_fault(subject: str, reserved: str = RESERVED) -> str | None:
-    """Why no dead letter can be published on this subject."""
+    """Fault of this subject for a dead letter, or None."""
     problem = subject_fault(subject)
     if problem is not None:
         return f"on {subject!r} nothing can be published: {problem}"
@@ -42,7 +42,7 @@ def publish_fault(subject: str, reserved: str = RESERVED) -> str | None:
 
 
 def loop_fault(template: str, subject: str) -> str | None:
-    """Why rows on this subject are no rows but dead letters."""
+    """Fault of a subject for rows: dead letters go on it."""
     before, placeholder, after = template.partition(SUBJECT)
     room = len(subject) - len(before) - len(after)
     if room > 0 if placeholder else room == 0:

@@ -205,7 +205,7 @@ class GradientLimit:
                 self._slow_start_to = self._limit
                 self._acked_since = False
 
-    def begin(self) -> None:
+    def reset_counts(self) -> None:
         """A task begins: what is counted for one starts anew."""
         self.held, self.drops = False, 0
         self.trips.clear()
@@ -278,7 +278,7 @@ class GradientLimit:
 
 class CpuShare:
     """
-    How much of a core this process has used of late (A26).
+    Share of a core that this process has used of late (A26).
 
     Args:
         max_percent: above it the writer has too much to do (`maxCpuPercent`).

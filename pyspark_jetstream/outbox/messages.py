@@ -98,7 +98,7 @@ class Messages:
         return [self.distinct[code] for code in pc.unique(self.indices).to_pylist()]
 
     def parted(self) -> tuple[Messages, Messages | None]:
-        """Those that can be messages, and those that cannot, if there are such."""
+        """Rows that can be messages, and those that cannot, if there are such."""
         if self.faults is None:
             return self, None
         bad = pc.is_valid(self.faults)
@@ -114,11 +114,11 @@ class Messages:
         return self._each(lambda array: array.slice(start, count))
 
     def where(self, mask: pa.Array) -> Messages:
-        """Those whose mask is true."""
+        """Messages whose mask is true."""
         return self._each(lambda array: array.filter(mask))
 
     def take(self, places: pa.Array) -> Messages:
-        """Those in these places, in that order."""
+        """Messages in these places, in that order."""
         return self._each(lambda array: array.take(places))
 
     @staticmethod

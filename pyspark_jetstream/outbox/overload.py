@@ -30,7 +30,7 @@ OVERLOAD_WINDOW_S: Final = 1.0
 
 class Overload:
     """
-    What one task is told of push-back.
+    Push-back that one task is told of.
 
     Args:
         sheddable: priorities that may be shed.
@@ -57,8 +57,8 @@ class Overload:
         """
         self._streams[place] = max(at, self._streams.get(place, at))
 
-    def busy(self, now: float) -> None:
-        """The writer uses more CPU than it may (A26)."""
+    def note_busy(self, now: float) -> None:
+        """Notes that the writer uses more CPU than it may (A26)."""
         self._busy_at = now
 
     def is_felt(self, now: float) -> bool:

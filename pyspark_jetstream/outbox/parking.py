@@ -98,7 +98,7 @@ class Parking:
         self._sent: set[str] = set()
         """Paused subjects of which a row that was sent waits to go again."""
         self._ready: set[str] = set()
-        """Those of which, since they are paused, none is on its way."""
+        """Paused subjects without a row on its way."""
         self._is_wire_empty = True
         self._waits = False
         """Whether rows wait for an empty wire."""
@@ -199,7 +199,7 @@ class Parking:
         return not (target.replaces or target.transforms)
 
     def _unfit(self, messages: Messages, codes: set[int]) -> set[int]:
-        """Those of the subjects that have a row that is too large, or that expects what is now."""
+        """Subjects that have a row that is too large, or that expects what is now."""
         limit = self._letters.max_payload
         sizes = pc.binary_length(messages.data)
         is_unfit = pa.repeat(pa.scalar(False), len(messages))

@@ -213,7 +213,7 @@ def _by_function(decide: Resolver, rows: Rows, earlier: list[pa.Array]) -> tuple
 
 def _meant(said: Priority | int | str | None) -> Priority | None:
     """
-    What a function said.
+    Priority that a function said.
 
     Raises:
         ValueError: It is a number of no priority.

@@ -77,8 +77,8 @@ class RowQueue:
         self._blocks: deque[Block] = deque()
         self._next: pa.Array | None = None
         """
-        Of the first block, places of the rows that are here, in the order of sending; None where
-        all are, or nothing is known of the order.
+        Places of the first block's rows that are here, in the order of sending; None where all are,
+        or nothing is known of the order.
         """
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class RowQueue:
 
     def oldest(self, unsent: bool = False) -> float:
         """
-        When the first row came; infinite where there is none.
+        Time when the first row came; infinite where there is none.
 
         Args:
             unsent: whether rows that were sent do not count.

@@ -78,7 +78,7 @@ class Target:
         )
 
     def mode_fault(self, mode: str) -> str | None:
-        """Why messages cannot go into this stream in this publish mode, or None if they can."""
+        """Fault of this stream for messages of this publish mode, or None if they can go there."""
         allowed = {"fast": self.allow_batched, "atomic": self.allow_atomic}.get(mode, True)
         if allowed:
             return None
@@ -100,7 +100,7 @@ class Target:
         return self.replicas > 1
 
     def fault(self, ack_timeout_s: float, mode: str = "auto") -> str | None:
-        """Why a write into this stream cannot be exactly once, or None if it can."""
+        """Fault of this stream for writes exactly once, or None if they can be."""
         if mode == "fast" and self.counts_ids_early:
             return (
                 f"stream '{self.name}' has {self.replicas} replicas: a fast batch counts a row that"
@@ -148,8 +148,8 @@ class Target:
 
     def later_rows_fault(self, why: str, instead: str) -> str | None:
         """
-        Why it cannot be told of a row whether it is stored: a stream that replaces messages tells
-        it by later rows of the subject.
+        Fault of a stream that cannot tell of a row whether it is stored: a stream that replaces
+        messages tells it by later rows of the subject.
 
         Args:
             why: what later rows say nothing of.
@@ -165,7 +165,7 @@ class Target:
 
 
 def untaken(subject: str) -> str:
-    """Why nothing is published on this subject, and what to do."""
+    """Reason that nothing is published on this subject, and what to do."""
     return (
         f"no stream of this account takes '{subject}': create the stream (createStream does), or"
         " check subject and subjectMapping. If the server maps it, or it is of another account's"

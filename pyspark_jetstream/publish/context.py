@@ -29,8 +29,8 @@ class WriterClock(Clock, Protocol):
 @dataclass(slots=True)
 class RowSignals:
     """
-    What the maker of a task's rows and their publisher know of each other. They may be two threads:
-    each field is written by one of them and read by the other.
+    Signals between the maker of a task's rows and their publisher. They may be two threads: each
+    field is written by one of them and read by the other.
     """
 
     is_paused: Callable[[str], bool] | None = None

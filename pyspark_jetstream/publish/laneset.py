@@ -65,8 +65,8 @@ def kept_limit(
     servers: Hashable, stream: str | None, mode: str, settings: tuple[int, int, int]
 ) -> GradientLimit:
     """
-    What this worker process knows of a server and a stream: how much it could take when last
-    written to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
+    Limit of a server and a stream in this worker process: how much it could take when last written
+    to. The one thing a task leaves behind; Spark's workers run many tasks, one at a time.
     """
     return GradientLimit(*settings)
 
@@ -98,9 +98,9 @@ class LaneSet:
         self.all: list[Lane] = []
         """In the order of their numbers."""
         self.main: list[Lane] = []
-        """Those of rows."""
+        """Lanes of rows."""
         self.apart: dict[str, Lane] = {}
-        """Those of `dead_letters` and of rows that are `parked`, once there are such."""
+        """Lanes of `dead_letters` and of rows that are `parked`, once there are such."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
         self.outlook = Outlook()
@@ -140,7 +140,7 @@ class LaneSet:
         return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
 
     def take(self, kind: str) -> list[Any]:
-        """What rows' lanes have of this kind in their tallies; of the others it says nothing."""
+        """Entries of this kind in the tallies of rows' lanes; of the others it says nothing."""
         found = [one for lane in self.main for one in getattr(lane.tally, kind)]
         for lane in self.all:
             getattr(lane.tally, kind).clear()
@@ -193,7 +193,7 @@ class LaneSet:
         return found
 
     def lately(self) -> list[tuple[Way, int]]:
-        """How each lane's rows go, and how many have no PubAck."""
+        """Way of each lane's rows, and how many have no PubAck."""
         return [(self._ways[lane], lane.unanswered) for lane in self.all]
 
     def next_deadline(self, now: float) -> float:
@@ -360,5 +360,5 @@ class LaneSet:
         initial = window.initial_in_flight if mode == "async" else maximum
         settings = window.min_in_flight, initial, maximum
         limit = kept_limit(self._options.connection.servers, stream, mode, settings)
-        limit.begin()
+        limit.reset_counts()
         return limit

@@ -440,7 +440,7 @@ class MetricsSnapshot:
     @staticmethod
     def of_json(said: Any) -> MetricsSnapshot:
         """
-        What `as_json` made; metrics that are not known here are left out.
+        Snapshot that `as_json` wrote; metrics that are not known here are left out.
 
         Raises:
             ValueError: It is something else.
@@ -581,7 +581,7 @@ class Report:
     @staticmethod
     def decode(data: bytes) -> Report:
         """
-        What `encode` made.
+        Report that `encode` wrote.
 
         Raises:
             ValueError: It is something else.

@@ -14,9 +14,9 @@ class Written(NamedTuple):
 
     rows: int
     acked: int
-    """Those that are stored, dead letters aside."""
+    """Rows that are stored, dead letters aside."""
     duplicates: int
-    """Of the acked: those a stream had already, by their `Nats-Msg-Id`, as far as PubAcks tell."""
+    """Acked rows that a stream had already, by their `Nats-Msg-Id`, as far as PubAcks tell."""
     retries: int
     """Publishes sent again."""
     lost: int = 0

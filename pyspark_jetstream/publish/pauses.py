@@ -95,7 +95,7 @@ class WriterPauses:
         if self._is_on:
             names = self.operators.listens
             self._control = {connection.subscribe(name, needed=False) for name in names}
-            word = self.operators.begin(self._clock.monotonic())
+            word = self.operators.announce(self._clock.monotonic())
             connection.ask(self.operators.active, f"{inbox}.{ACTIVE}", word)
 
     def close(self, connection: Connection) -> None:
@@ -167,7 +167,7 @@ class WriterPauses:
             return None
         self._cpu.used(self._clock.process_time(), now)
         if self._cpu.is_over:
-            self._telemetry.busy(now)
+            self._telemetry.note_busy(now)
         return self._cpu.is_over
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:

@@ -1,7 +1,7 @@
 """
 Publishing the messages of one task: the lanes' decisions carried out on one connection.
 
-No event loop and no policy: the task's own thread sends what a lane says is ready, reads replies
+No event loop and no policy: the task's own thread sends the lanes' frames, reads replies
 between two sends without waiting, and waits for them only when there is nothing to send. Rows come
 from a thread of their own (`rowthread`), wait in `admission`, which says which go next, and go by
 the lane of their stream. A connection that breaks, or is silent for two `ackTimeout`s though it was
@@ -88,7 +88,7 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
 
 
 class _Unsent(Enum):
-    """What a recall does with rows that a lane has not sent yet."""
+    """Treatment of rows in a recall that a lane has not sent yet."""
 
     STAY = "they stay in their lane"
     BACK = "they return to the queue"
@@ -151,7 +151,7 @@ class Publisher:
 
     def counts(self) -> Written:
         """
-        What became of all rows, when none is left; ends the subscriptions.
+        Outcomes of all rows, when none is left; ends the subscriptions.
 
         Raises:
             PublishError: They do not add up.
@@ -199,7 +199,7 @@ class Publisher:
         return self.admission.waiting > 0 or any(busy)
 
     def _why_not(self) -> str:
-        """Why nothing is stored: what waits, for what and how long, and what ends it."""
+        """Reason that nothing is stored: what waits, for what and how long, and what ends it."""
         rules, now = self._context.options.rules, self._now()
         by_priority = self.admission.counts().items()
         counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
@@ -312,7 +312,7 @@ class Publisher:
         return has_room
 
     def _cause(self) -> Cause:
-        """Why there is no room."""
+        """Cause of the lack of room."""
         if self.admission.is_held_full:
             return "throttle"
         return "frozen" if any(lane.is_frozen for lane in self.lanes.main) else "queue"
@@ -458,7 +458,7 @@ class Publisher:
         if is_busy is not None:
             self.lanes.freeze_limits(is_busy)
             if is_busy:
-                self.admission.overload.busy(now)
+                self.admission.overload.note_busy(now)
         for place, at in self.lanes.push_backs(now):
             self.admission.overload.pushed_back(place, at)
         at_limit = False
@@ -530,7 +530,7 @@ class Publisher:
         self.pauses.listen(self.sender.connection, self._inbox)
 
     def _reconnect(self, error: NotConnectedError) -> None:
-        """Until there is a connection, or the oldest publish on its way has no time left."""
+        """Dials until there is a connection, or the oldest publish on its way has no time left."""
         lanes = self.lanes.all
         for lane in lanes:
             lane.on_disconnect(f"{BROKEN}: {error.reason}")

@@ -57,7 +57,7 @@ class Supply:
 
     def get(self) -> Messages | None:
         """
-        What was asked for; None if it is not there yet, or if there are no more blocks.
+        Block that was asked for; None if it is not there yet, or if there are no more blocks.
 
         Raises:
             BaseException: Whatever making the block raised.

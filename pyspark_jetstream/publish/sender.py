@@ -1,8 +1,8 @@
 """
 The lanes' publishes on the task's connection, and the replies to them handed to their lanes.
 
-Rule 1: the one place that sends what lanes have ready and reads what the server answers; what goes,
-and when again, is the lanes' to say.
+Rule 1: the one place that sends frames of lanes and reads what the server answers; lanes say what
+goes, and when again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Sender:
 
     def send(self) -> bool:
         """
-        What each lane has ready; False when none has, or the bytes on the wire are enough.
+        Sends frames of each lane; False when none has any, or the bytes on the wire are enough.
 
         Lanes share a quarter of `bufferMemory`. When all of it is on the wire nothing new goes out.
         Only if none of it would be answered (each batch lacks the row that is), one lane goes on:
@@ -94,7 +94,7 @@ class Sender:
             is_full = in_flight >= self._max_bytes
             if is_full and len(lanes) > 1 and not self.lanes.is_stuck(lane):
                 maximum = 0
-            frames = lane.ready(self._clock.monotonic(), maximum)
+            frames = lane.frames_to_send(self._clock.monotonic(), maximum)
             if frames is not None:
                 self.connection.send(frames, self._timeout_s)
                 in_flight += lane.bytes_in_flight - before

@@ -21,7 +21,7 @@ from .laneset import LaneSet
 
 class Shedding:
     """
-    What of one task goes elsewhere.
+    Rows of one task that go elsewhere.
 
     Args:
         connection: of the task; what the server at its other end takes bounds dead letters.

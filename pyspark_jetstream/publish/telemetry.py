@@ -190,7 +190,7 @@ class Telemetry(Counting):
         is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
         self._passed(key, self._pauses.paused(key, now + pause_s, now))
         whose = key._replace(subject=filter) if reason.is_quota else key
-        if self._met.meets(whose, now + (_WORD_S if is_word else pause_s), now):
+        if self._met.add(whose, now + (_WORD_S if is_word else pause_s), now):
             self._limits(key)
 
     def refused(self, refusal: Refusal, pause_s: float, stream: str, now: float) -> None:
@@ -207,12 +207,12 @@ class Telemetry(Counting):
         until = max(now + pause_s, self._pauses.until(key, now))
         self._passed(key, self._pauses.paused(key, until, now))
         whose = refusal.subject if refusal.outcome.is_of_subject else ""
-        if self._met.meets((reason, stream, whose), now + pause_s, now):
+        if self._met.add((reason, stream, whose), now + pause_s, now):
             self._limits(key)
 
-    def busy(self, now: float) -> None:
-        """The writer limits itself, for it uses more CPU than it may (A26)."""
-        if self._met.meets("cpu", math.nextafter(now, math.inf), now):
+    def note_busy(self, now: float) -> None:
+        """Counts that the writer limits itself, as it uses more CPU than it may (A26)."""
+        if self._met.add("cpu", math.nextafter(now, math.inf), now):
             self._add(metrics.RATE_LIMIT, ("local", "MaxCpuUsage", UNKNOWN, ""), 1)
 
     def passed(self, now: float) -> None:

@@ -39,7 +39,7 @@ _FOUND: Final = pa.schema(
         ("purged", pa.bool_()),
     ]
 )
-"""Of a subject: its last sequence at the pin or null, messages beyond, whether one is a purge."""
+"""Columns of a subject: last sequence at the pin or null, messages beyond, if one is a purge."""
 
 
 class Runs:
@@ -89,7 +89,7 @@ class Runs:
         return self._merged([*map(_batches, self._files), held])
 
     def _settled(self) -> pa.Table:
-        """What is held as one table."""
+        """Rows that are held, as one table."""
         if len(self._held) != 1 or self._bytes:
             whole = self._whole(pa.concat_tables([self._schema.empty_table(), *self._held]))
             self._held, self._bytes = [whole.combine_chunks()], 0
@@ -132,7 +132,7 @@ class Runs:
 
 
 def _batches(file: IO[bytes]) -> Iterator[pa.Table]:
-    """What was written into a file."""
+    """Tables that were written into a file."""
     file.seek(0)
     with pa.ipc.open_stream(file) as reader:
         for batch in reader:
@@ -146,7 +146,7 @@ def by_sequence(schema: pa.Schema) -> Runs:
 
 class LastOfEach:
     """
-    What is known of each subject, of messages that come in any order.
+    Last message of each subject, of messages that come in any order.
 
     Args:
         match: which subjects count; all without it.

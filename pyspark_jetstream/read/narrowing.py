@@ -22,7 +22,7 @@ MAX_SUBJECTS: Final = 64
 
 CLOCKS_S: Final = 1.0
 """
-How far the clocks of servers that led the stream in turn may differ. The server finds a time by
+Most that the clocks of servers that led the stream in turn may differ. The server finds a time by
 halving, as if times ascended with the sequence.
 """
 

@@ -40,7 +40,7 @@ def pushes_filters() -> bool:
 
 def narrowing_of(filters: Iterable[Filter], names: Mapping[str, str] | None = None) -> Narrowing:
     """
-    What the filters, all of which must hold, leave of a stream.
+    Part of a stream that the filters leave, all of which must hold.
 
     `names` are the columns' names in a stream's read, where they differ.
     """

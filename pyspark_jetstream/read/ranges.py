@@ -142,7 +142,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
         starts: Sequence[int],
         ends: Sequence[int],
     ) -> list[RangeRead]:
-        """What to read: each partition's range, or a stream's where they have it in common."""
+        """Ranges to read: each partition's, or a stream's where they have it in common."""
         layout, options = survey.layout, self._options
         whole = self._targets(layout, starts, ends)
         fewer = [
@@ -227,7 +227,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
 def _counted(
     survey: Survey, infos: Mapping[str, StreamInfo], spans: Sequence[tuple[int | None, Span]]
 ) -> list[tuple[int | None, Span, int | None, bool]]:
-    """Those with messages: how many these are, and whether the server is to filter them."""
+    """Spans with messages: how many these are, and whether the server is to filter them."""
     counts = survey.counts([span for _, span in spans], infos)
     return [
         (p, span, count, planning.filter_on_server(span.filter, count, span.end - span.start))

@@ -75,7 +75,7 @@ def choose_index(
     subjects: int, messages: int, cost: float, longest_s: float | None = None
 ) -> Index:
     """
-    How to find the last message of each of `subjects` among `messages`.
+    Way to find the last message of each of `subjects` among `messages`.
 
     `names`: list them and look them up. `range`: read all and reduce, the cheaper the shallower
     the stream is, and without the listing's load on the server.
@@ -148,7 +148,7 @@ def past_is_gone(later: LaterSubject, limits: StreamLimits, asked_for_past: bool
 
 def plan_of(found: pa.Table, texts: Texts) -> pa.Table:
     """
-    What a table of `LastOfEach` has at the pin, by sequence and with subjects as text; rows whose
+    Rows of a table of `LastOfEach` at the pin, by sequence and with subjects as text; rows whose
     subject has none are left out.
     """
     there = found.filter(pc.is_valid(found["sequence"])).sort_by("sequence").combine_chunks()

@@ -89,7 +89,7 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """Why an attempt does not hold what the stream held at the pin."""
+    """Reason that an attempt does not hold what the stream held at the pin."""
 
     what: str
     subjects: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ class Snapshots:
     def _loss(
         self, index: _Index, before: StreamInfo, after: StreamInfo, past: bool
     ) -> _Loss | None:
-        """What the plan may lack of the stream as it was at the pin."""
+        """Loss of the plan, compared with the stream at the pin."""
         if index.whole:
             return None
         seen, pin, keeping = index.seen, index.pin, StreamLimits.of(after.config)

@@ -56,9 +56,9 @@ class Seen:
     """Findings about some subjects at the pin."""
 
     last: LastOfEach = field(default_factory=LastOfEach)
-    """Those that are there, also with messages beyond the pin only."""
+    """Subjects that are there, also with messages beyond the pin only."""
     vanished: list[str] = field(default_factory=list)
-    """Those of which nothing is left at all."""
+    """Subjects of which nothing is left at all."""
 
 
 class Point(NamedTuple):

@@ -26,12 +26,12 @@ from typing import Final
 from ..client import wire
 
 _EXPIRES_S: Final = 30.0
-"""How long a pull is open, at least; with many partitions a second each, so one a second ends."""
+"""Seconds that a pull is open, at least; of many partitions one each, so one a second ends."""
 
 _ENDED_IN_TIME: Final = frozenset({404, 408})
 
 _ARRIVED: Final = frozenset({(409, "Message Size Exceeds MaxBytes"), (423, "Nats-Wrong-Pin-Id")})
-"""What such a pull ends with when there is a message."""
+"""Statuses that such a pull ends with when there is a message."""
 
 _NOBODY: Final = "-"
 """A pin id that nobody has."""
@@ -119,8 +119,8 @@ class Arrivals:
 
     def unheard(self, partitions: int) -> set[int]:
         """
-        Those of so many partitions of which it may be that they have messages, or that somebody has
-        changed what they are, and no pull has told; they are going to be looked at now.
+        Partitions, of so many, that may have messages, or that somebody may have changed, without
+        word from a pull; they are going to be looked at now.
         """
         with self._changed:
             unheard = set(range(partitions)) - self.quiet

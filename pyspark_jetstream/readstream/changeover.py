@@ -33,12 +33,12 @@ CHANGING: Final = (
     " trigger(availableNow=True), then start with the new options, its startingOffsets and"
     " a new checkpointLocation"
 )
-"""What there is to do where a query cannot go over under its checkpoint."""
+"""Remedy where a query cannot go over under its checkpoint."""
 
 _RETRY_S: Final = 60.0
 
 _STALL_S: Final = 60.0
-"""How long nothing may be copied before the query gives up."""
+"""Seconds without a copied message after which the query gives up."""
 
 
 class Changeover:
@@ -63,7 +63,7 @@ class Changeover:
     def __repr__(self) -> str:
         return f"<Changeover to {self._wanted}, {self.change}>"
 
-    def begin(self) -> Layout:
+    def first_layout(self) -> Layout:
         """The layout to begin in: the options', or what replaces that (`partitions=auto`)."""
         while self._options.follows:
             first = self._js.stream_infos_there([self._wanted.streams[0]])[0]

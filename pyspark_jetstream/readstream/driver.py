@@ -30,7 +30,7 @@ _MAX_NAME: Final = 200
 
 _SETTLES_S: Final = 3.0
 _SETTLES_EVERY_S: Final = 0.2
-"""How long a stream that seems to be taken back has to seem so, and how often it is looked at."""
+"""Seconds that a stream has to seem to be taken back, and between looks at it."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -56,7 +56,7 @@ def lasting(
 
 def query_label(name: str | None, consumer: str, query: str = "") -> str:
     """
-    What metrics call a query.
+    Name of a query in metrics.
 
     Args:
         name: as its user calls it.
@@ -176,9 +176,9 @@ class Driver(ABC):
 
     def reported(self) -> dict[str, Any]:
         """
-        What the last batch was planned by, for each partition, and `metrics` of their lags: here,
-        as Spark's own field of that name is not for sources in Python (4.3: PythonMicroBatchStream
-        is no ReportsSourceMetrics).
+        Facts that the last batch was planned by, for each partition, and `metrics` of their lags:
+        here, as Spark's own field of that name is not for sources in Python (4.3:
+        PythonMicroBatchStream is no ReportsSourceMetrics).
         """
         behind = behind_latest([partition["lag"] for partition in self.report.values()])
         return self.report | ({"metrics": behind} if behind else {})

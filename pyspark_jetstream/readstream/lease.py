@@ -48,9 +48,9 @@ from .standby import (
     SEVERAL,
     LeaseRecord,
     LeaseView,
-    begin,
     followed,
     lease_key,
+    next_position,
     waits_key,
 )
 from .turn import BatchStart, stay_of
@@ -61,7 +61,7 @@ _JOIN_S: Final = 2.0
 _TRIES: Final = 3
 
 _WAIT_S: Final = 0.2
-"""How long a driver that is asked for a batch waits for the lease."""
+"""Seconds that a driver that is asked for a batch waits for the lease."""
 
 
 class Lease:
@@ -97,7 +97,7 @@ class Lease:
         """Held for every use of the connection, and for every change of what follows."""
         self._view = LeaseView(owner, lease_s)
         self._doubt: RecordError | OptionError | None = None
-        """Why the record is not believed, or cannot be stored, as of the last look."""
+        """Error of a record that is not believed, or cannot be stored, as of the last look."""
         self._stopped = threading.Event()
         self._changed = threading.Event()
         """Set when a waiting caller should look: this query reads now, or never again."""
@@ -127,7 +127,7 @@ class Lease:
 
     @property
     def recorded(self) -> Offset | None:
-        """Where committed batches end, by the last record seen."""
+        """End of the committed batches, by the last record seen."""
         with self._lock:
             return self._view.record.offset if self._view.record is not None else None
 
@@ -182,7 +182,7 @@ class Lease:
 
     @property
     def reads(self) -> str:
-        """Who reads, in words."""
+        """The query that reads, in words."""
         with self._lock:
             record = self._view.record
         return str(record.owner) if record is not None else "nobody"
@@ -370,16 +370,16 @@ class Standby:
         partitions (`partitions=auto`): one that waits goes along, as the old ones may be removed.
         """
         if not self._options.follows:
-            return None  # `begin` says that it has other options than the query that reads
+            return None  # `take_turn` says that it has other options than the query that reads
         found = followed(own, self._lease_of(own).recorded)
         self._warmed |= found is not None
         return found
 
-    def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
+    def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
-        Where the next batch begins, in other partitions where `followed` says so; None while
-        another query reads. What the query was asked to go on from is committed in Spark's log by
-        then, and is noted for whoever comes next.
+        Start of the next batch, in other partitions where `followed` says so; None while another
+        query reads. What the query was asked to go on from is committed in Spark's log by then, and
+        is noted for whoever comes next.
 
         Raises:
             QueryFencedError: Another query took this one's place.
@@ -392,7 +392,7 @@ class Standby:
         gone_over = self.followed(own)  # until it gave the lease back
         if gone_over is not None:
             return gone_over
-        offset = begin(own, initial, lease.recorded, created)
+        offset = next_position(own, initial, lease.recorded, created)
         if self._options.several is not None:
             remedy = "give this query the same options"
             check_several(offset.streams, self._options.several, remedy, "the active query")

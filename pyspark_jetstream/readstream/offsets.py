@@ -33,8 +33,8 @@ from ..fetch.options import Several
 
 VERSION: Final = 2
 """
-Of the offsets that are written. 1: by 0.1.0 and its successors, which ignore the keys they do not
-know. 2: by packages that refuse these.
+Version of the offsets that are written. 1: by 0.1.0 and its successors, which ignore the keys they
+do not know. 2: by packages that refuse these.
 """
 
 _KEYS: Final = frozenset(
@@ -72,7 +72,7 @@ class Offset:
     sequences: tuple[int, ...]
     """The last sequence read of each partition; 0 stands before the first."""
     base: tuple[int, ...]
-    """Where the query began; 0 in partitions that it went over to, of which all before is read."""
+    """Start of the query; 0 in partitions that it went over to, of which all before is read."""
     streams: Mapping[str, str]
     """Creation time of each stream, by name."""
     consumer: str
@@ -85,9 +85,9 @@ class Offset:
     """
     resumed: tuple[int, ...] = ()
     """
-    Where the batch that ends here begins, if not where the last one of this checkpoint ended: a
-    query that took another one's place (`standby`) goes on where that one was, and one whose stream
-    was restored from an older copy (`failOnDataLoss=false`) at its first message.
+    Start of the batch that ends here, if not where the last one of this checkpoint ended: a query
+    that took another one's place (`standby`) goes on where that one was, and one whose stream was
+    restored from an older copy (`failOnDataLoss=false`) at its first message.
     """
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
@@ -108,8 +108,8 @@ class Offset:
     """
     layout: Layout | None = None
     """
-    What each partition is. None in checkpoints of version 1, where it is what the options say; but
-    of several filters it is known, too.
+    Layout of the partitions. None in checkpoints of version 1, where it is what the options say;
+    but of several filters it is known, too.
     """
     change: Change | None = None
     """The layout that the query is about to go over to."""
@@ -194,7 +194,7 @@ class Offset:
         return self.sequences == other.sequences and dict(self.streams) == dict(other.streams)
 
     def mark(self, stream: str, position: int) -> Mark:
-        """What is known of a stream that was read up to this position."""
+        """Mark of a stream that was read up to this position."""
         mark = self.marks.get(stream)
         if mark is None or mark.sequence < position:
             return Mark(self.streams.get(stream, ""), position)
@@ -263,8 +263,8 @@ def reading(fault: str, content: object) -> Iterator[None]:
 
 def begins(start: Mapping[str, Any], end: Offset) -> Offset:
     """
-    Where the batch between two offsets begins, by these alone, in the layout of its end. `resumed`
-    is not looked at, but of a batch that goes over to other partitions.
+    Start of the batch between two offsets, by these alone, in the layout of its end. `resumed` is
+    not looked at, but of a batch that goes over to other partitions.
     """
     if is_initial(start):
         return end.at(end.base)

@@ -118,7 +118,7 @@ STREAM_OPTIONS: Final = (*_OWN, *SHARING_OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How one query takes its part of a shared consumer."""
+    """One query's part of a shared consumer."""
 
     policy: str
     """`overflow` or `prioritized`."""
@@ -135,7 +135,7 @@ class Sharing:
     """Whether open batches are noted where all who share see them; None where that can be."""
     abandon_after_s: float
     asked: frozenset[str]
-    """Of `ackWait` and `maxAckPending` those given: a consumer that is there must have them."""
+    """Given ones of `ackWait` and `maxAckPending`: a consumer that is there must have them."""
 
     @property
     def pull(self) -> dict[str, int]:
@@ -150,7 +150,7 @@ class Sharing:
 
 def shared_by(values: Values) -> Sharing | None:
     """
-    How the options of `spark.readStream` share a consumer; None where they do not.
+    Sharing of a consumer by the options of `spark.readStream`; None where they share none.
 
     Raises:
         OptionError: An option belongs to another policy, or does not go with sharing.
@@ -221,9 +221,9 @@ class SourceOptions(StreamOptions):
     metrics_interval_s: float
     query_name: str | None
     sharing: Sharing | None
-    """How a consumer is shared with others; None where it is our own."""
+    """Sharing of a consumer with others; None where it is our own."""
     ending: Starting
-    """Beyond it nothing is read, whatever comes."""
+    """End beyond which nothing is read, whatever comes."""
 
 
 def _of_bucket(values: Values) -> Values:
@@ -295,5 +295,5 @@ def source_options(values: Values) -> SourceOptions:
 
 
 def _leased(values: Values) -> tuple[str, ...]:
-    """What belongs to consumers, unless it is the name and the term of a lease (`standby`)."""
+    """Name and term that belong to consumers, unless to a lease (`standby`)."""
     return () if values["standby"] else ("consumer", "priorityTimeout")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 _STREAMS: Final = 16
-"""Of several streams a task reads up to so many, where each has few messages."""
+"""Streams of several that a task reads at the most, where each has few messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class BatchPlanner:
         """
         unseen = self.looks_along(plan, is_deep)
         if self._options.read_mode == "direct" or plan.end.split:
-            return self._direct(plan, unseen, logged)
+            return self._range_tasks(plan, unseen, logged)
         connection = self._options.connection
         return [ReadTask(connection, self._work(p, plan, unseen)) for p in self._busy(plan)]
 
@@ -274,7 +274,7 @@ class BatchPlanner:
         }
 
     def usual_tasks(self, end: Offset) -> int:
-        """How many tasks a batch that ends there has, with few messages of each partition."""
+        """Number of tasks of a batch that ends there, with few messages of each partition."""
         partitions = len(end.sequences)
         return -(-partitions // _STREAMS) if self._layout.is_several else partitions
 
@@ -299,7 +299,7 @@ class BatchPlanner:
 
     def _work(self, index: int, plan: Plan, unseen: bool) -> Work:
         if plan.modes[index] == "direct":
-            return self._direct_read(index, plan, unseen)
+            return self._range_read(index, plan, unseen)
         partition = self._layout.partitions[index]
         info, span = self._infos[partition.stream], plan.span(partition)
         # A task that has come to its last message need not ask whether there are more.
@@ -311,7 +311,7 @@ class BatchPlanner:
         filter_ = None if self._is_wide(partition, pinned.start) else partition.filter
         return by_own_consumer(pinned, self._layout, filter_)
 
-    def _direct_read(self, index: int | None, plan: Plan, unseen: bool) -> RangeRead:
+    def _range_read(self, index: int | None, plan: Plan, unseen: bool) -> RangeRead:
         """Partition `index` of the batch, or with None all partitions of the one stream."""
         at = index or 0
         stream = self._layout.partitions[at].stream
@@ -331,7 +331,9 @@ class BatchPlanner:
             layout=layout,
         )
 
-    def _direct(self, plan: Plan, unseen: bool, logged: tuple[Offset, Offset]) -> list[ReadTask]:
+    def _range_tasks(
+        self, plan: Plan, unseen: bool, logged: tuple[Offset, Offset]
+    ) -> list[ReadTask]:
         """Contiguous ranges; what partitions share is read once."""
         layout, options = self._layout, self._options
         shared = (
@@ -341,8 +343,7 @@ class BatchPlanner:
         )
         busy: Sequence[int | None] = self._busy(plan)
         reads = [
-            self._direct_read(index, plan, unseen)
-            for index in ([None] if shared and busy else busy)
+            self._range_read(index, plan, unseen) for index in ([None] if shared and busy else busy)
         ]
         infos = self._infos
         if layout.is_several and reads:

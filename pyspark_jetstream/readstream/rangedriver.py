@@ -50,8 +50,8 @@ T = TypeVar("T")
 
 _IDLE_WAIT_S: Final = 0.05
 """
-How long an idle `latestOffset` waits for a message; Spark polls every 10 ms. Not longer: a query
-may have other sources, for which it does nothing meanwhile.
+Seconds that an idle `latestOffset` waits for a message; Spark polls every 10 ms. Not longer: a
+query may have other sources, for which it does nothing meanwhile.
 """
 
 _LOOK_EVERY_S: Final = 0.5
@@ -59,7 +59,7 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 class _RunEnd:
-    """How far a run reads: to `endingOffsets`, and with `availableNow` to what is there by now."""
+    """End of a run's read: `endingOffsets`, and with `availableNow` what is there by now."""
 
     def __init__(self, options: SourceOptions, partitions: int) -> None:
         """
@@ -108,7 +108,7 @@ class _RunEnd:
         return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
-class _Pauses:
+class _PausedPartitions:
     """The partitions that a batch reads by consumers which were paused since it was planned."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class _Pauses:
 
 
 class RangeDriver(Driver):
-    """How far the query is, and what it plans."""
+    """Position of the query, and its plans."""
 
     remedy = f"{Driver.remedy}; to begin anew, at startingOffsets, use a new checkpointLocation"
 
@@ -137,7 +137,7 @@ class RangeDriver(Driver):
     def _enter(self) -> None:
         options = self._options
         self._changeover = Changeover(self._survey.js, options, self._layout)
-        self._survey.set_layout(self._changeover.begin())
+        self._survey.set_layout(self._changeover.first_layout())
         self._begin_layout()
         self._turn: Alone | Standby = Alone()
         if options.standby:
@@ -147,9 +147,9 @@ class RangeDriver(Driver):
             self._turn = Standby(options, durables.owner, durables.check_last_reader)
         self._end = _RunEnd(options, len(self._layout))
         self._origin: Offset | None = None
-        """What the symbolic start stands for."""
+        """Offset that the symbolic start stands for."""
         self._waiting_since: float | None = None
-        """Since when `minRecordsPerTrigger` holds the next batch back."""
+        """Time since which `minRecordsPerTrigger` holds the next batch back."""
         self._watched.look()
         self._watched.check_read_mode()
         self._watched.check_keys()
@@ -168,10 +168,10 @@ class RangeDriver(Driver):
         self._is_deep = False
         """Whether the newest leaves so much behind that the next batch is planned by its look."""
         self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
-        """Behind which start nothing was there to read the last time, and what Spark was told."""
+        """Start behind which nothing was there to read the last time, and the answer to Spark."""
         self._lagging: Offset | None = None
-        """Behind which batch metrics ask what is left; None of a query that waits."""
-        self._pauses = _Pauses()
+        """Start behind which batch metrics ask what is left; None of a query that waits."""
+        self._pauses = _PausedPartitions()
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -211,8 +211,8 @@ class RangeDriver(Driver):
 
     def _without_lost_streams(self, plan: Callable[[], T]) -> T:
         """
-        What `plan` returns; it is asked once more where one of several streams was deleted
-        meanwhile: what is asked of it then is refused, and a new look knows what to do without it.
+        Result of `plan`; it is asked once more where one of several streams was deleted meanwhile:
+        what is asked of it then is refused, and a new look knows what to do without it.
         """
         try:
             return plan()
@@ -241,21 +241,21 @@ class RangeDriver(Driver):
         self._begin_reports(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else checkpoint.resumed
-        begin = self._turn.begin(replace(own, resumed=resumed), initial, created)
-        if begin is None:
+        position = self._turn.take_turn(replace(own, resumed=resumed), initial, created)
+        if position is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
-        if begin.layout != own.layout and not self._layout.is_several:
-            return begin.to_json()
-        begin = begin.bare()
-        if not begin.is_at(own):  # it may be further than what was seen
+        if position.layout != own.layout and not self._layout.is_several:
+            return position.to_json()
+        position = position.bare()
+        if not position.is_at(own):  # it may be further than what was seen
             self._watched.look()
-        begin, own = self._laid_out(begin, own)
+        position, own = self._laid_out(position, own)
         if not initial and not self._end.is_frozen:
-            self._changeover.follow(begin, self._infos)
-        checked = self._watched.checked(begin)
-        if self._changeover.change is not None and checked.streams != begin.streams:
-            self._changeover.meet(begin)  # raises: the cut is none of the new stream's
+            self._changeover.follow(position, self._infos)
+        checked = self._watched.checked(position)
+        if self._changeover.change is not None and checked.streams != position.streams:
+            self._changeover.meet(position)  # raises: the cut is none of the new stream's
         batch_start = self._turn.start(start, own, checked)
         if not initial:
             self._prepare(batch_start.offset)
@@ -355,7 +355,7 @@ class RangeDriver(Driver):
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
     def _fresh_s(self, start: Mapping[str, Any]) -> float:
-        """How old the last look may be by which the batch after `start` is planned."""
+        """Oldest look, in seconds, by which the batch after `start` may be planned."""
         if self._is_deep:
             return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
         if self._layout.is_several and not self._turn.holds:
@@ -545,7 +545,7 @@ class RangeDriver(Driver):
         return offset, own.laid_out(self._layout, offset.by_place, offset.streams)
 
     def _begins(self, start: Mapping[str, Any], end: Mapping[str, Any], upto: Offset) -> Offset:
-        """Where the batch between two offsets begins, by these alone."""
+        """Start of the batch between two offsets, by these alone."""
         offset = begins(start, upto)
         if offset.streams != upto.streams:
             # The batch begins at the base of a stream that was made anew (failOnDataLoss=false).
@@ -560,11 +560,11 @@ class RangeDriver(Driver):
         return upto.at(upto.resumed) if upto.resumed and start != end else offset
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
-        """How far this run may read now: nothing is read around a pause."""
+        """End of what this run may read now: nothing is read around a pause."""
         return _without(self._durables.paused, offset, self._ends(offset, self._infos))
 
     def _ends(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
-        """How far this run will read, pauses over, where the streams are as these say."""
+        """End of what this run will read, pauses over, where the streams are as these say."""
         lasts = {
             p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
             for p in offset.layout or self._layout
@@ -637,7 +637,7 @@ class RangeDriver(Driver):
         self._count(lambda counts: self._count_lag(counts, end, left))
 
     def _count_lag(self, counts: ReadCounts, end: Offset, left: Sequence[int | None]) -> None:
-        """What is left behind the batch that was planned; nothing of a query that waits."""
+        """Counts what is left behind the batch that was planned; nothing of a query that waits."""
         self._lagging = end if self._turn.holds else None
         if self._lagging is not None:
             counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
@@ -697,7 +697,7 @@ class RangeDriver(Driver):
 
 
 def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> list[int]:
-    """Of each partition; where the server cannot count, sequences."""
+    """Messages of each partition; where the server cannot count, sequences."""
     return [
         max(0, end[index] - start.sequences[index]) if count is None else count
         for index, count in enumerate(counts)

@@ -79,7 +79,7 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """
-        Where the batch after `start` ends; `start` itself when there is nothing to read yet.
+        End of the batch after `start`; `start` itself when there is nothing to read yet.
 
         Raises:
             OffsetError: The checkpoint belongs to another layout or policy.

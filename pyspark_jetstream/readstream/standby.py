@@ -62,7 +62,7 @@ class LeaseRecord:
     released: bool = False
     """Whether the owner ended in good order: nobody needs to wait."""
     before: str = ""
-    """Who held the lease in the term before, in words for operators; "" where nobody did."""
+    """Holder of the lease in the term before, in words for operators; "" where nobody did."""
 
     def to_bytes(self) -> bytes:
         """The record as it stands in the bucket."""
@@ -131,7 +131,7 @@ def waits_key(record: str, query: str) -> str:
 
 
 class Silence:
-    """For how long a record stood still, as one watcher sees it."""
+    """Time that a record stood still, as one watcher sees it."""
 
     def __init__(self, longest_pause_s: float) -> None:
         """
@@ -153,7 +153,7 @@ class Silence:
 
 def left_s(record: LeaseRecord | None, owner: Owner, lease_s: float, silent_s: float) -> float:
     """
-    For how long the record may still stand still before `owner` may take it; 0 when it may: the
+    Seconds that the record may still stand still before `owner` may take it; 0 when it may: the
     record is free, its query's own, or its owner is silent.
     """
     if record is None or record.released:
@@ -179,9 +179,9 @@ class LeaseView:
         self.sequence = 0
         """Its sequence, 0 where there never was one."""
         self.silent_s = 0.0
-        """For how long it had stood still at the last look of a query that waits."""
+        """Seconds that it had stood still at the last look of a query that waits."""
         self.left_s = 0.0
-        """For how long it may go on to, as of then, before this query may take it."""
+        """Seconds that it may go on to, as of then, before this query may take it."""
         self.renewed: float | None = None
         """Start of the last store that succeeded; None while the query waits."""
         self.fenced: str | None = None
@@ -217,7 +217,9 @@ class LeaseView:
 
     @property
     def next_look_s(self) -> float:
-        """Until a query that waits looks again: at the latest when it may take the lease."""
+        """
+        Seconds until a query that waits looks again: at the latest when it may take the lease.
+        """
         return min(self._look_s, self.left_s) or self._look_s
 
     def see(self, record: LeaseRecord | None, sequence: int, now: float) -> LeaseRecord | None:
@@ -264,11 +266,11 @@ def followed(own: Offset, recorded: Offset | None) -> Offset | None:
     return replace(here, resumed=here.sequences, consumer=own.consumer, query=own.query)
 
 
-def begin(
+def next_position(
     own: Offset, initial: bool, recorded: Offset | None, created: Mapping[str, str]
 ) -> Offset:
     """
-    Where the query that reads goes on.
+    Next position of the query that reads.
 
     What the record says is read by somebody; so is what lies between it and the query's own
     position, if that is further, by the query itself. A position where the query merely began says

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchStart:
-    """Where the next batch begins."""
+    """Start of the next batch."""
 
     offset: Offset
     resumed: tuple[int, ...]
@@ -35,11 +35,11 @@ class Alone:
     """Whether a batch may be planned by what was seen for the one before."""
 
     def followed(self, own: Offset) -> Offset | None:
-        """Where a query that has other partitions by now stands: nobody else is there."""
+        """Position of a query that has other partitions by now: nobody else is there."""
         return None
 
-    def begin(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
-        """Where the next batch begins: at `own`, the checkpoint's."""
+    def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
+        """Start of the next batch: `own`, the checkpoint's."""
         return own
 
     def start(self, asked: Mapping[str, Any], own: Offset, checked: Offset) -> BatchStart:
@@ -49,7 +49,7 @@ class Alone:
         Args:
             asked: the offset in Spark's words.
             own: the offset that stands for.
-            checked: where `begin` said, moved to where messages are still to be had.
+            checked: where `take_turn` said, moved to where messages are still to be had.
         """
         if checked == own:
             return BatchStart(own, (), stay_of(asked, own))
@@ -75,7 +75,7 @@ class Alone:
         return []
 
     def label(self, offset: Offset) -> str:
-        """What tells the query's metrics from those of others with the same consumers."""
+        """Label that tells the query's metrics from those of others with the same consumers."""
         return ""
 
     def report(self) -> dict[str, Any]:

@@ -270,7 +270,7 @@ class WatchedStreams:
 
     def _kept_from(self, offset: Offset, info: StreamInfo) -> int:
         """
-        Behind which sequence a stream that is not of retention `limits` holds all that came, unless
+        Sequence behind which a stream that is not of retention `limits` holds all that came, unless
         somebody else removed it; its end where that cannot be told.
         """
         of = [p for p in self._layout if p.stream == info.name]

@@ -105,7 +105,7 @@ def numbered(
 
 
 def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:
-    """Which rows have a header with this value, or one of several values."""
+    """Rows that have a header with this value, or one of several values; a mask."""
     values = pc.map_lookup(batch.column("headers"), name, "first")
     matching = pc.equal(pc.list_flatten(values), value)
     rows = pc.list_parent_indices(values).filter(matching)

@@ -76,7 +76,7 @@ class Task:
     options: SinkOptions
     name: TaskName
     number: int
-    """Of the attempt."""
+    """Number of the attempt."""
     id_prefix: str | None
     look: LedgerLook | None
     """At the ledger, before its first row was made."""
@@ -170,7 +170,7 @@ class TaskAttempt:
         new = self._new_targets(first) | found_parking(self._streams, task.options)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
-        record = ledger.begin(task.name, self._as_found(new), self._mapping, ids, task.look)
+        record = ledger.begin_attempt(task.name, self._as_found(new), self._mapping, ids, task.look)
         if record is None:
             logger.info("committed before task=%s", task.name)
             return None
@@ -266,7 +266,7 @@ class TaskAttempt:
         )
 
     def _elsewhere(self, names: Iterable[str]) -> list[FoundStream]:
-        """Those of these streams that this attempt does not write to, as they are now."""
+        """Streams of these that this attempt does not write to, as they are now."""
         others = [name for name in names if name not in self._reached]
         infos = JetStream(self._task.client).stream_infos_there(others) if others else []
         return [FoundStream.of(info) for info in infos if info is not None]

@@ -40,7 +40,7 @@ class BatchMapping:
     @classmethod
     def of(cls, note: bytes) -> BatchMapping:
         """
-        What was noted.
+        The mapping that was noted.
 
         Raises:
             ValueError: This is no note, or of rules that are none here.
@@ -58,8 +58,8 @@ class BatchMapping:
 
     def note(self) -> bytes:
         """
-        What `of` reads: the rules alone, and small. A server's configuration, which they may have
-        been read from, has secrets.
+        Text that `of` reads: the rules alone, and small. A server's configuration, which they may
+        have been read from, has secrets.
         """
         fields = {
             "mapping": self.mapping.text if self.mapping is not None else "{}",

@@ -197,7 +197,7 @@ def check_columns(names: set[str]) -> tuple[str, str] | None:
 
 def column_fault(names: Collection[str], target: Target, once: bool) -> JetStreamError | None:
     """
-    Why rows with these columns cannot be written into a stream that all of them go to.
+    Reason that rows with these columns cannot be written into a stream that all of them go to.
 
     Args:
         once: whether they are written exactly once.

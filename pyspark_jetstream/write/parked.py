@@ -108,7 +108,7 @@ def ensure_parking(js: JetStream, options: SinkOptions) -> None:
 
 
 def _fault(name: str, config: dict[str, Any]) -> str | None:
-    """Why a stream cannot keep parked rows."""
+    """Reason that a stream cannot keep parked rows."""
     if f"{name}.>" not in (config.get("subjects") or ()):
         return f"does not take '{name}.>', on which rows are parked; add it to its subjects"
     retention = config.get("retention", "limits")
@@ -160,7 +160,7 @@ def found_parking(streams: Streams, options: SinkOptions) -> dict[str, Target]:
 
 def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parking | None:
     """
-    Which rows of a task are parked, None for none whatever is paused.
+    Parking of a task's rows, None for none whatever is paused.
 
     Args:
         record: of the task, which notes the parking stream and all streams that rows go to.
@@ -199,7 +199,7 @@ def parking(streams: Streams, options: SinkOptions, record: TaskRecord) -> Parki
 
 def parked_rows(js: JetStream, stream: str, of: str | None = None) -> dict[str, dict[str, int]]:
     """
-    How many rows are parked: by query, by subject.
+    Number of rows that are parked: by query, by subject.
 
     Args:
         of: a query, None for all.

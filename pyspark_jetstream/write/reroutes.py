@@ -37,7 +37,7 @@ paused, each row would cost a hundred times what it costs to map it.
 
 class Reroutes:
     """
-    Where rows go instead of to paused subjects.
+    Destinations of rows instead of paused subjects.
 
     Args:
         weights: whether weights are drawn again, too.
@@ -65,7 +65,7 @@ class Reroutes:
 
     def of(self, subjects: pa.Array, identities: pa.Array, mapped: pa.Array) -> pa.Array:
         """
-        Where each row goes: as mapped, unless that is paused and something else is not.
+        Destination of each row: as mapped, unless that is paused and something else is not.
 
         Args:
             subjects: STRING, before the mapping.

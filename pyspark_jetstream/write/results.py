@@ -26,7 +26,7 @@ class Published(WriterCommitMessage):
     streams: tuple[FoundStream, ...] = ()
     """Its target streams as it found them, as far as it looked them up."""
     run: str = ""
-    """Of a streaming query: from its start to its end."""
+    """Run of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""
     sequenced: int = 0

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ..mapping.subjectmapping import SubjectMapping
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "claims", *COMMANDS)
-"""What a row may consist of."""
+"""Columns of which a row may consist."""
 
 
 _KAFKAS: Final = {
@@ -63,7 +63,7 @@ _KAFKAS: Final = {
     "topic": "rename it to subject",
     "key": "drop it, or make it part of the subject",
 }
-"""What columns for Kafka's sink are here."""
+"""Meaning of columns for Kafka's sink here."""
 
 _PLAIN: Final = RowOptions(
     None,
@@ -373,7 +373,7 @@ class MessageBuilder:
         indices: pa.Array | None,
     ) -> pa.Array:
         """
-        What the mapping makes of these subjects.
+        Result of the mapping for these subjects.
 
         Args:
             identities: of the rows, where they decide.

@@ -429,7 +429,7 @@ def _warn(tasks: list[Published], once: bool) -> None:
 
 def _query_and_batch() -> tuple[str, int]:
     """
-    Which query and which of its batches this task belongs to.
+    Query and batch of this task.
 
     Raises:
         CommitError: Spark does not say.

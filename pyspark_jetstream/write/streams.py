@@ -38,7 +38,7 @@ _LOOK_S: Final = 1.0
 
 
 def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
-    """Why rows cannot be written into this stream as the options say."""
+    """Reason that rows cannot be written into this stream as the options say."""
     if target.name == options.rules.park_stream:
         why = f"rows go to stream '{target.name}' itself; name one that is for parked rows alone"
         return OptionError("throttleParkStream", why)

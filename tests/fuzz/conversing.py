@@ -186,7 +186,7 @@ class _Walk:
             subjects = [rng.choice("abc") for _ in range(count)]
             lane.offer(messages(subjects, first=self._offered))
             self._offered += count
-        frames = lane.ready(self._now, rng.choice([1, 300, MANY]))
+        frames = lane.frames_to_send(self._now, rng.choice([1, 300, MANY]))
         self._server.now = self._now
         replies: list[Reply] = []
         for sent in parse(bytes(frames)) if frames is not None else ():

@@ -42,7 +42,7 @@ class Driver:
     def turn(self) -> None:
         """Sends once or waits once, then reads what is there."""
         try:
-            frames = self.lane.ready(time.monotonic(), 1 << 17)
+            frames = self.lane.frames_to_send(time.monotonic(), 1 << 17)
             if frames is not None:
                 self.connection.send(frames)
             else:

@@ -291,7 +291,7 @@ def joined(frames: Frames | None) -> bytes:
 def sent(one: Lane, now: float = 0.0, chunk: int = MANY) -> list[Sent]:
     """Everything the lane sends now."""
     found: list[Sent] = []
-    while (frames := one.ready(now, chunk)) is not None:
+    while (frames := one.frames_to_send(now, chunk)) is not None:
         found += parse(joined(frames))
     return found
 

@@ -307,7 +307,7 @@ def test_a_lost_connection_costs_no_row(js, new_stream, ids):
     driver = Driver(js.client, atomic())
     rows = offers(name, 3000, ids=ids)
     driver.lane.offer(rows[0])
-    while (frames := driver.lane.ready(time.monotonic(), 1 << 20)) is not None:
+    while (frames := driver.lane.frames_to_send(time.monotonic(), 1 << 20)) is not None:
         driver.connection.send(frames)
     driver.connection.ping(60.0)
     driver.connection.close()

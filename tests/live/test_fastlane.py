@@ -349,7 +349,7 @@ def test_a_batch_goes_on_over_another_connection(js, new_stream, ids):
     driver.lane.offer(offers(name, 10_000, ids=ids)[0])
     while driver.lane.tally.acked < 2000:
         driver.turn()
-    while (frames := driver.lane.ready(time.monotonic(), 1 << 17)) is not None:
+    while (frames := driver.lane.frames_to_send(time.monotonic(), 1 << 17)) is not None:
         driver.connection.send(frames)
     driver.connection.ping(60.0)  # so they have arrived; what was heard meanwhile is lost
     driver.connection.close()

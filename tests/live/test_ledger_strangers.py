@@ -117,7 +117,7 @@ def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
     Whoever may publish below a batch's key may store anything there; what is no task's is named in
     the log, and goes with the batch.
     """
-    ledger.begin(TaskName("q3j", 0, 0), {})
+    ledger.begin_attempt(TaskName("q3j", 0, 0), {})
     subject = f"$KV.SPARK_LEDGER.q3j.0.{key}"
     js.publish(subject, b"x", [])
     ledger.commit("q3j", 0, 1, {"rows": 10})

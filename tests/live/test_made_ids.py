@@ -234,10 +234,10 @@ def test_another_attempt_with_other_ids_in_between(query, ledger):
     """
     name = TaskName(query.name, 0, 0)
     look = ledger.look(name, secrets=True)
-    ledger.begin(name, [], ids="one-0")
+    ledger.begin_attempt(name, [], ids="one-0")
 
     with pytest.raises(LedgerError, match="makes other ids; the next attempt goes on with these"):
-        ledger.begin(name, [], ids="another-0", look=look)
+        ledger.begin_attempt(name, [], ids="another-0", look=look)
     assert ledger.id_prefix(name, of_query(query.name, 0), ledger.look(name)) == "one-0"
 
 
@@ -251,7 +251,7 @@ def test_a_look_of_long_ago_is_made_again(query, ledger):
     query.commit(0)
 
     old = replace(look, at=look.at - 10.0)
-    assert ledger.begin(name, [], ids="one-0", look=old) is None
+    assert ledger.begin_attempt(name, [], ids="one-0", look=old) is None
     assert Secrets.of(query.record("ids")).prefix(query.name, 0) is not None
 
 

@@ -292,7 +292,7 @@ def test_a_leader_that_does_not_yet_say_all_it_has(place, query, monkeypatch):
     ledger = Ledger(place.js)
     seen = FoundStream.of(place.js.stream_info("T"))
 
-    record = ledger.begin(TaskName("q", 4, 0), [replace(seen, end=seen.end - 50)])
+    record = ledger.begin_attempt(TaskName("q", 4, 0), [replace(seen, end=seen.end - 50)])
     assert record is not None and not record.again
 
 

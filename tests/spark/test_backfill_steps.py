@@ -121,7 +121,7 @@ class Backfill:
         """A run that ends when it has its plan."""
         journal = self.journal(root)
         journal.claim()
-        journal.begin(self.source.plan(self.spark, journal))
+        journal.keep_plan(self.source.plan(self.spark, journal))
 
 
 @pytest.fixture
@@ -413,7 +413,7 @@ def test_a_snapshot_is_as_of_its_plan(
     put("k0", b"newer")
     runs.plan(tmp_path)
     with pytest.raises(runs.modules.faults.BackfillError, match="another run"):
-        late.begin(planned)
+        late.keep_plan(planned)
     put("k1", b"newest")
     put("k3", None)
     manifest = runs.run(tmp_path)
@@ -541,7 +541,7 @@ def test_a_directory_of_another_backfill(
     storage = backfill.storage.Storage(backfill.storage.Hadoop.of(spark), str(tmp_path / "out"))
     journal = backfill.journal.Journal(storage, "test", {"option startingOffsets": "101"})
     journal.claim()
-    journal.begin({"chunks": []})
+    journal.keep_plan({"chunks": []})
     for others, says in (
         (
             {"option startingOffsets": "102"},
@@ -562,7 +562,7 @@ def test_a_run_that_was_taken_over_stops(
     storage = backfill.storage.Storage(backfill.storage.Hadoop.of(spark), str(tmp_path / "out"))
     first = backfill.journal.Journal(storage, "test", {})
     first.claim()
-    first.begin({"chunks": [{}, {}]})
+    first.keep_plan({"chunks": [{}, {}]})
     first.record(0, {"rows": 1})
     second = backfill.journal.Journal(storage, "test", {})
     second.claim()

@@ -316,6 +316,9 @@ many: fewer at each change. None declares more itself.
 MORE_PARAMETERS: dict[str, int] = {}
 """Likewise functions with more parameters."""
 
+MAX_SHARED_NAMES = 8
+"""Class names that several modules give to classes of their own, at most."""
+
 
 def sizes() -> tuple[dict[str, set[str]], dict[str, list[str]], dict[str, int]]:
     """Fields and bases of all classes, and parameters of all functions, by their dotted names."""
@@ -374,3 +377,17 @@ def test_nothing_is_more_than_a_reader_holds():
     assert [name for name, own in declared.items() if len(own) > MAX_FIELDS] == []
     assert {name: n for name, n in fields.items() if n > MAX_FIELDS} == MORE_FIELDS
     assert {name: n for name, n in parameters.items() if n > MAX_PARAMETERS} == MORE_PARAMETERS
+
+
+def test_a_class_name_has_one_meaning():
+    """
+    At most 8 names stand for classes of several modules, a leading underscore not counted.
+    """
+    homes: dict[str, set[str]] = {}
+    for module, path in HOUSE.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.removeprefix("_"), set()).add(module)
+    shared = {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
+
+    assert len(shared) <= MAX_SHARED_NAMES, shared

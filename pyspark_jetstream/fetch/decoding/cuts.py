@@ -178,7 +178,7 @@ class _Lines(NamedTuple):
     payload: pa.Array
     end: pa.Array
     facts: Callable[[int], _Facts | None]
-    """Of so many of them, or of the first ones that have any."""
+    """Facts of so many of them, or of the first ones that have any."""
 
 
 def _text(texts: pa.Array) -> bytes:
@@ -249,8 +249,8 @@ def _facts_of(line: bytes) -> DeliveryFacts:
 @lru_cache(maxsize=4096)
 def _places(head: bytes) -> tuple[int, int, int]:
     """
-    Of the sizes on a frame's line and what ends it: where from there its block begins, its payload,
-    and where that ends; no such places of what they are not.
+    Offsets of a frame's block, its payload and its end, behind the sizes on its line; impossible
+    ones where these are no sizes.
     """
     words, crlf, _ = head.partition(CRLF)
     header, total = size_pair(words)

@@ -36,7 +36,7 @@ MAX_BATCH_ROWS: Final = 10_000
 
 _MOST_ROWS: Final = 2 * MAX_BATCH_ROWS
 """
-What it holds at the most: what came at one time is nearly always cut at one time, and no few
+Upper bound of its messages: what came at one time is nearly always cut at one time, and no few
 messages of it are left over, which cost as much as many.
 """
 

@@ -17,7 +17,7 @@ from .markers import PUT, operations
 from .rows import HEADERS
 
 _PREFIX: Final = r"^\$KV\.[^.]*\."
-"""What stands before a key: that of the bucket itself, or of the one that it mirrors."""
+"""Prefix of a key: that of the bucket itself, or of the one that it mirrors."""
 
 
 def bucket_schema(include_headers: bool) -> pa.Schema:

@@ -338,7 +338,7 @@ class RowBuilder:
 
 
 def _parsed(stored: bytes) -> tuple[list[tuple[str, list[str]]] | None, bool]:
-    """What a message was stored with as headers, and whether any of it is none."""
+    """Headers that a message was stored with, and whether any line of them is none."""
     lines = lines_of(stored)
     return user_headers(lines), lines is None or _has_others(lines)
 

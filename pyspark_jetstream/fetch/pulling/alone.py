@@ -52,7 +52,7 @@ class OwnAttempt(Attempt):
     """
 
     def __init__(self, client: Client, read: Own, builder: Builder | None = None) -> None:
-        super().__init__(client, read, _Alone(client, read), builder)
+        super().__init__(client, read, _OwnConsumer(client, read), builder)
 
     def _sessions(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -61,7 +61,7 @@ class OwnAttempt(Attempt):
             raise ConsumerRefusedError(str(error)) from error
 
 
-class _Alone:
+class _OwnConsumer:
     """An attempt's hold of a consumer that nobody else knows (`pulls.Hold`)."""
 
     is_ours = True
@@ -72,12 +72,12 @@ class _Alone:
         self._client = client
         self._read = read
         self._after = read.start
-        """Behind which sequence it begins."""
+        """Sequence behind which it begins."""
         self._at: Connection | None = None
         """The connection on which it is made."""
 
     def __repr__(self) -> str:
-        return f"<_Alone with {self.consumer or 'no consumer'}>"
+        return f"<_OwnConsumer with {self.consumer or 'no consumer'}>"
 
     @property
     def _js(self) -> JetStream:

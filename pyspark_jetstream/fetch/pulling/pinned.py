@@ -65,8 +65,8 @@ logger = get_logger(__name__)
 
 _FIRST_PULL_EXPIRES_S: Final = 3.0
 """
-Of a pull without a pin id. It must have ended before the next session unpins: the server would
-give the pin to a pull that nobody listens to any more, and to the next one again.
+Lifetime of a pull without a pin id. It must have ended before the next session unpins: the server
+would give the pin to a pull that nobody listens to any more, and to the next one again.
 """
 
 _PULLS_A_PIN: Final = 3

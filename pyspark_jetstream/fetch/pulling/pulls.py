@@ -216,25 +216,25 @@ class Pulls:
         if asked:
             self.connection.send(asked)
 
-    def came(self, messages: int, size: int, last: DeliveryFacts) -> None:
+    def count(self, messages: int, size: int, last: DeliveryFacts) -> None:
         """Counts messages that have come, with so many bytes, and the facts of the last of them."""
         self.open -= messages
-        self._waits.courtesy.came(messages, size)
+        self._waits.courtesy.count(messages, size)
         self._waits.found(last.delivery + last.pending, self._answered())
         self._quiet_since = time.monotonic()
 
     def _answered(self) -> float:
         """The pulls have ended for which all has come; the time of that."""
         now = core_time()
-        self._waits.came(self._asked - self.open, now, self.connection.round_trip_s)
+        self._waits.settle(self._asked - self.open, now, self.connection.round_trip_s)
         return now
 
-    def moved(self, away_s: float) -> None:
+    def note_away(self, away_s: float) -> None:
         """Nobody has been waiting until now, for so long, for what comes."""
         self._quiet_since = time.monotonic()
         self._waits.away_s += away_s
 
-    def ended(self, status: Status, headers: bytes) -> None:
+    def end_pull(self, status: Status, headers: bytes) -> None:
         """
         A pull has ended, with what it has not brought.
 
@@ -455,7 +455,7 @@ class Attempt:
             elif received.sid == pulls.sid and received.reply.startswith(ACKS):
                 tail, stored = self._hold.admit(received)
                 frames.add(received, stored)
-                pulls.came(1, where - begin, frames.last)
+                pulls.count(1, where - begin, frames.last)
             elif received.sid == pulls.sid:
                 if len(frames) and not self._ends(received):
                     # What came before a status counts before what the status says.
@@ -469,7 +469,7 @@ class Attempt:
         """The batch of what came. While Spark has it nobody reads what the pulls bring."""
         since = time.monotonic()
         yield from self._flush()
-        pulls.moved(time.monotonic() - since)
+        pulls.note_away(time.monotonic() - since)
 
     def _scan(self, pulls: Pulls, tail: bytes) -> bool:
         """Takes what has come of messages that end so; whether a batch is to be made of them."""
@@ -477,7 +477,7 @@ class Attempt:
         begin = connection.pos
         connection.pos = frames.scan(connection.buffer, begin, pulls.sid, tail)
         if len(frames) > had:
-            pulls.came(len(frames) - had, connection.pos - begin, frames.last)
+            pulls.count(len(frames) - had, connection.pos - begin, frames.last)
         return frames.full or bool(len(frames) and pulls.open <= 0)
 
     def _ends(self, frame: wire.Frame) -> bool:
@@ -491,7 +491,7 @@ class Attempt:
         if status is Status.HEARTBEAT:
             pulls.beats()
         elif status in (Status.ENDED, Status.TOO_LARGE):
-            pulls.ended(status, frame.headers)
+            pulls.end_pull(status, frame.headers)
         elif status is Status.UNPINNED:
             raise self._hold.unpinned(text, self._delivered)
         elif status in (Status.REFUSED, Status.UNKNOWN):

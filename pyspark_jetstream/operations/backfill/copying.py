@@ -49,7 +49,7 @@ def copy(
         plan = journal.plan
         if not plan:
             plan = source.plan(spark, journal)
-            plan = journal.begin(plan | target.check(plan))
+            plan = journal.keep_plan(plan | target.check(plan))
         else:
             source.check(plan)
             target.check(plan)

@@ -89,7 +89,7 @@ class Journal:
         self._load()
         return self.manifest
 
-    def begin(self, plan: Plan) -> Plan:
+    def keep_plan(self, plan: Plan) -> Plan:
         """
         Keeps the plan.
 

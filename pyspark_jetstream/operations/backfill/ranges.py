@@ -155,7 +155,7 @@ class RangeSource:
             )
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """Those that were counted when it was planned, and not read."""
+        """Messages that were counted when it was planned, and not read."""
         planned = chunk["messages"]
         if planned is None or rows >= planned:
             return 0

@@ -148,7 +148,7 @@ class SnapshotSource:
             check_streams(client, plan)
 
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
-        """Those that were planned and not read; it cannot be told where some are left out."""
+        """Messages that were planned and not read; it cannot be told where some are left out."""
         parsed = self._parsed
         leaves_out = parsed.drop_markers or parsed.extent.header_filter is not None
         return 0 if leaves_out else int(chunk["messages"]) - rows

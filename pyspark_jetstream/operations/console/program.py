@@ -197,7 +197,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """
-        What was given, on the command line, else in the file; ends the program where that is wrong.
+        Arguments of the command line, else of the file; ends the program where they are wrong.
 
         Tables of options are dictionaries; those of the connection are among `option`.
         """
@@ -348,7 +348,7 @@ def connection_words(
 
 def connection_of(given: argparse.Namespace) -> ConnectionOptions:
     """
-    How to reach and enter the servers.
+    Options to reach and enter the servers.
 
     Raises:
         OptionError: A mistake in the options.

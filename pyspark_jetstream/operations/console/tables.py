@@ -103,7 +103,7 @@ def _ending(inspection: Inspection) -> list[str]:
 
 
 def _limits(limits: LimitState) -> str:
-    """Those that there are, and what happens when one is reached."""
+    """Limits of a stream, and what happens when one is reached."""
     parts = [
         f"{limits.messages:,} messages" if limits.messages is not None else "",
         size(limits.bytes) if limits.bytes is not None else "",

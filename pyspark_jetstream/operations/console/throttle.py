@@ -400,8 +400,8 @@ def _kept(quota_: Quota, usage: Usage, pauses: Pauses) -> dict[str, Any]:
 
 def _writers(limit: QuotaLimit, pauses: Pauses) -> list[dict[str, Any]]:
     """
-    Those that keep the limit's rates, and use them; the fastest first. `limit` is a writer's share
-    of the limit.
+    Writers that keep the limit's rates, and use them; the fastest first. `limit` is a writer's
+    share of the limit.
     """
     found = []
     place = 1 if limit.of_bytes else 0
@@ -458,7 +458,7 @@ def _subject(parser: Parser) -> None:
 
 def receipt_wait(text: str) -> float:
     """
-    How long a receipt may take.
+    Time that a receipt may take.
 
     Raises:
         ValueError: It is none, or too long.

@@ -114,7 +114,7 @@ def checkpoint_path(text: str) -> Path:
 
 def read_checkpoint(files: Directory) -> Checkpoint:
     """
-    What it says now, also while the query runs.
+    State of the checkpoint now, also while the query runs.
 
     Raises:
         OffsetError: Its files are none that Spark writes.

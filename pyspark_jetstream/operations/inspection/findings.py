@@ -43,7 +43,7 @@ Command = Callable[[str], str]
 """A command line in quotes, as it reaches the server that was asked (`ConnectionOptions`)."""
 
 Expected = Literal["", "running", "standby"]
-"""What is to be there, or else is a problem: nothing, each query, or each with its standby."""
+"""Queries whose absence is a problem: none, each, or each with its standby."""
 
 _NAMED: Final = 4
 """Consumers that one line names."""
@@ -126,7 +126,7 @@ class ProgressState:
     ack_pending: int = 0
     """Messages delivered and not acknowledged: a shared consumer's claims."""
     awaiting: int | None = None
-    """Those of them that are in no open batch; None where these are not known."""
+    """Messages of `ack_pending` in no open batch; None where these are not known."""
     redelivered: int = 0
     waiting: int = 0
     """Pulls that wait."""
@@ -167,7 +167,7 @@ class ConsumerState:
     owner: OwnerState = OwnerState()
     progress: ProgressState = ProgressState()
     paused_until: str = ""
-    """Until when it delivers nothing (`nats consumer pause`), "" where it is not paused."""
+    """End of its pause (`nats consumer pause`), "" where it is not paused."""
     problems: tuple[str, ...] = ()
     read_rate: float | None = None
     lag_rate: float | None = None
@@ -175,7 +175,7 @@ class ConsumerState:
 
     @property
     def policy(self) -> str:
-        """Whose it is: the policy of its priority group, or one attempt's own."""
+        """Its owner: the policy of its priority group, or one attempt's own."""
         return "one attempt's own" if self.own else self.pin.policy
 
     @property
@@ -194,7 +194,7 @@ class PositionState:
     committed: int
     """All messages up to this sequence are in batches that are done."""
     planned: int
-    """Those up to this one are in a batch that was planned."""
+    """All messages up to this one are in a batch that was planned."""
     first: int | None
     last: int | None
     """The last sequence of the stream; None where it is gone."""
@@ -601,7 +601,7 @@ def _in_short(change: Change, info: StreamInfo, done: int, upto: int, filter: st
 def claim_state(
     index: int, stream: str, claims: ClaimedOffset, committed: bool, server: ServerState
 ) -> ClaimState:
-    """What a batch claimed of a partition, and what is wrong with it."""
+    """Claims of a batch on a partition, and what is wrong with them."""
     called = stream if claims.several else str(index)
     by_count = claims.claims.get(called, {})
     ranges = [span for ranges in by_count.values() for span in ranges]

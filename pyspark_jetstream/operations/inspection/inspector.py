@@ -137,17 +137,17 @@ class Inspector:
         self._expected = expected
         self._everything = options is None and checkpoint is None
         self._before: tuple[float, Inspection] | None = None
-        """When the last look was, and what it found: by that rates are counted."""
+        """Time and findings of the last look: by these rates are counted."""
         self._recorded: dict[str, Offset] = {}
-        """Where the queries of a pair have read to, by the prefix of their consumers."""
+        """Positions of the queries of a pair, by the prefix of their consumers."""
         self._hidden: tuple[str, ...] = ()
-        """Why leases cannot be looked at: what is forbidden is not asked again and again."""
+        """Reasons not to look at leases: what is forbidden is not asked again and again."""
         self._unasked: dict[str, Owner] = {}
         """Drivers that must not be asked, by their inboxes, likewise."""
 
     def look(self) -> Inspection:
         """
-        What there is now.
+        Inspection of what there is now.
 
         Raises:
             StreamNotFoundError: A stream of the options is missing.
@@ -239,7 +239,7 @@ class Inspector:
         return (self._options.stream,)
 
     def _records(self, query: str | None = None) -> list[StoredMessage]:
-        """What the ledger notes of the commits of a query, or of all."""
+        """Records in the ledger of the commits of a query, or of all."""
         try:
             _, keys = self._js.subject_counts(LEDGER_STREAM, [_COMMITTED.format(query or "*")])
             records = self._js.last_messages(LEDGER_STREAM, list(keys)[:_QUERIES])
@@ -311,9 +311,9 @@ class Inspector:
         self, infos: Mapping[str, StreamInfo], sources: Sequence[_Source]
     ) -> tuple[tuple[ConsumerState, ...], dict[tuple[str, str], ConsumerInfo | None]]:
         """
-        Those of the prefixes and, of the same queries, their attempts' own; else those of Spark's,
-        where all is looked at, or those that have a priority group. And the answers for all that
-        there are; None for one of which no leader answers.
+        Consumers of the prefixes and, of the same queries, their attempts' own; else those of
+        Spark's, where all is looked at, or those that have a priority group. And the answers for
+        all that there are; None for one of which no leader answers.
         """
         answered: dict[tuple[str, str], ConsumerInfo | None] = {}
         prefixes = self._prefixes(sources)
@@ -664,7 +664,7 @@ def _targets(records: Sequence[StoredMessage]) -> set[str]:
 
 
 def _changes(sources: Sequence[_Source]) -> list[str]:
-    """Where a change of the partitions stands, a line for each source that is amid one."""
+    """State of a change of the partitions, a line for each source that is amid one."""
     said = []
     for source in sources:
         planned = source.planned

@@ -64,7 +64,7 @@ class LeaseState:
     it last reads on without it.
     """
     streams: tuple[str, ...] = ()
-    """Of several those that the query reads."""
+    """Streams that the query reads, of several."""
     waiting: tuple[WaitingState, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ def lease_states(
 
 
 def recorded(messages: Mapping[str, StoredMessage]) -> dict[str, Offset]:
-    """Where the holders of the leases have read to, by the prefix of their consumers."""
+    """Positions of the holders of the leases, by the prefix of their consumers."""
     found = {}
     for key, message in messages.items():
         if ".waits." not in key and message.data:

@@ -25,7 +25,7 @@ class ParkedState:
     subject: str
     rows: int
     oldest: str
-    """When the oldest of them was parked, RFC 3339; "" where it went out meanwhile."""
+    """Time when the oldest of them was parked, RFC 3339; "" where it went out meanwhile."""
     age_s: float | None
     """Seconds since then."""
 
@@ -44,7 +44,7 @@ class ParkingState:
     used: float | None = None
     """The part of `most_bytes` that is taken."""
     oldest: str = ""
-    """When the oldest row was parked, "" without rows."""
+    """Time when the oldest row was parked, "" without rows."""
     age_s: float | None = None
     parked: tuple[ParkedState, ...] = ()
     """The subjects with the most rows."""

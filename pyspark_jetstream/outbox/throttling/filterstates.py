@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
 
-from ...subjects import REST, Shape, is_literal, overlaps, tokens
+from ...subjects import REST, FilterShape, is_literal, overlaps, tokens
 from .keptrate import KeptRate
 
 _MAX_SHAPES: Final = 32
@@ -49,7 +49,7 @@ class FilterState:
 
     @property
     def throttles_until(self) -> float:
-        """Until when it is paused, or rows wait for its rate."""
+        """Time until which it is paused, or rows wait for its rate."""
         return self.spans[-1][1] if self.spans else -math.inf
 
     def is_pause(self, now: float) -> bool:
@@ -103,7 +103,7 @@ class FilterStates:
         self._maximum = maximum
         self._open: OrderedDict[str, FilterState] = OrderedDict()  # among them all that are paused
         self._paced: dict[str, FilterState] = {}  # those that have a rate, in force or lapsed
-        self._shapes: Counter[Shape] = Counter()
+        self._shapes: Counter[FilterShape] = Counter()
 
     def put(self, window: FilterState) -> None:
         """Puts a filter, for which a command or a refusal came, behind all others."""
@@ -111,7 +111,7 @@ class FilterStates:
         self.all[window.filter] = window
         (self._open if window.pace is None else self._paced)[window.filter] = window
         if not is_literal(window.filter):
-            self._shapes[Shape.of(window.filter)] += 1
+            self._shapes[FilterShape.of(window.filter)] += 1
 
     def latest(self) -> FilterStates:
         """A copy that has only the latest pause of each filter."""
@@ -133,7 +133,7 @@ class FilterStates:
         self._open.pop(filter, None)
         self._paced.pop(filter, None)
         if self.all.pop(filter, None) is not None and not is_literal(filter):
-            shape = Shape.of(filter)
+            shape = FilterShape.of(filter)
             self._shapes[shape] -= 1
             if not self._shapes[shape]:
                 del self._shapes[shape]
@@ -170,7 +170,7 @@ class FilterStates:
             return False
         if len(self._shapes) < _MAX_SHAPES or is_literal(filter):
             return True
-        return Shape.of(filter) in self._shapes
+        return FilterShape.of(filter) in self._shapes
 
     def covers(self, window: FilterState) -> bool:
         """Whether a later command or refusal is for some of this filter's subjects."""

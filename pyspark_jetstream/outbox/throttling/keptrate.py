@@ -77,7 +77,7 @@ class TokenBucket:
 
 class KeptRate:
     """
-    How a writer keeps a rate.
+    A rate that a writer keeps.
 
     Args:
         filter: of the subjects it is about.
@@ -123,7 +123,7 @@ class KeptRate:
 
     def lacks(self, rows: int, mean: float, now: float) -> Unit:
         """
-        What there is too little of for the next rows; "" if they may go.
+        Unit of which there is too little for the next rows; "" if they may go.
 
         Args:
             rows: how many wait.
@@ -170,7 +170,7 @@ class KeptRate:
             self._bytes.consume(nbytes, now)
 
     def _waits_s(self, rows: int, mean: float, now: float) -> dict[Unit, float]:
-        """For how long there are too few tokens of each kind."""
+        """Seconds for which there are too few tokens of each kind."""
         msgs, nbytes = self.rates
         waits: dict[Unit, float] = {"": 0.0}
         if msgs is not None:

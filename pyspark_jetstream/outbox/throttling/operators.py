@@ -83,7 +83,7 @@ class Operators:
     def __repr__(self) -> str:
         return f"<Operators on {self.listens[1]}, {self.throttle!r}>"
 
-    def begin(self, now: float) -> bytes:
+    def announce(self, now: float) -> bytes:
         """
         The announcement for `active`, sent with a reply subject; no row leaves before its answer.
         """
@@ -109,8 +109,8 @@ class Operators:
 
     def word(self, now: float, ends: bool = False) -> bytes | None:
         """
-        What to publish on `active`, without a reply subject: rows wait for a rate; None if there is
-        nothing to say.
+        Report to publish on `active`, without a reply subject: rows wait for a rate; None if there
+        is nothing to say.
 
         Args:
             ends: whether this is the last word, of a writer that gives up its share.

@@ -74,7 +74,7 @@ class PauseTimes(Generic[K]):
         return new_ms
 
     def until(self, key: K, now: float) -> float:
-        """Until when it is paused; now if it is not."""
+        """End of its pause; now if it is not paused."""
         return max(now, self._times[key].until) if key in self._times else now
 
     def passed(self, now: float) -> Iterator[tuple[K, int]]:
@@ -85,7 +85,7 @@ class PauseTimes(Generic[K]):
 
 class Limited:
     """
-    What is limited.
+    Limits that were met.
 
     Args:
         pause_s: a limit that is met again within so long is the one that was met before.
@@ -98,8 +98,8 @@ class Limited:
     def __repr__(self) -> str:
         return f"<Limited {len(self._until)} limits>"
 
-    def meets(self, key: Hashable, until: float, now: float) -> bool:
-        """A limit is met, and in force until then; whether that is a new one."""
+    def add(self, key: Hashable, until: float, now: float) -> bool:
+        """Adds a limit that is met, and in force until then; whether it is a new one."""
         known = self._until.pop(key, None)
         if until > now:
             self._until[key] = until + self._pause_s

@@ -62,8 +62,9 @@ _MAX_REFUSED: Final = 10_000
 """Subjects and filters of streams that the server's refusals can pause likewise."""
 
 _FEW: Final = 16
-"""So many filters with wildcards are looked for in all subjects at once; of more, subject by
-subject."""
+"""
+Filters with wildcards that are looked for in all subjects at once; of more, subject by subject.
+"""
 
 _PHASES: Final = 997
 """In so many different phases writers begin to keep a rate."""
@@ -117,7 +118,7 @@ class Wait(NamedTuple):
     reason: Reason
     filter: str
     pause_s: float
-    """Until it lapses, if no more is said."""
+    """Seconds until it lapses, if no more is said."""
 
 
 class Throttle:
@@ -143,7 +144,7 @@ class Throttle:
         """Rates that rows began to wait for, or do no more; who looks at them clears them."""
         self._words = 0
         self._next_end = (-1, -math.inf)
-        """At which turn the next end of a window was looked for, and when it is."""
+        """Turn at which the next end of a window was looked for, and that end."""
 
     def __repr__(self) -> str:
         groups = ", ".join(
@@ -294,8 +295,8 @@ class Throttle:
         self, subject: str, now: float, sources: Collection[PausedBy] = tuple(PausedBy)
     ) -> Pause | None:
         """
-        What throttles this subject: its pause by these, or the rate that rows wait for, the one
-        that ends last; None if it is free.
+        Throttle of this subject: its pause by these, or the rate that rows wait for, the one that
+        ends last; None if it is free.
         """
         if not self.throttles(now):
             return None
@@ -405,7 +406,7 @@ class Throttle:
     # ── accounts ─────────────────────────────────────────────────────────────────────────────
 
     def throttled_s(self, subject: str, since: float, now: float) -> float:
-        """For how long of this time the subject was paused, for whatever reason."""
+        """Seconds of this time that the subject was paused, for whatever reason."""
         total, reached = 0.0, since
         for start, end, _ in sorted(self._spans(subject, since, now), key=lambda span: span[:2]):
             total += max(0.0, end - max(start, reached))

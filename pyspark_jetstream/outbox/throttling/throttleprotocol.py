@@ -56,14 +56,14 @@ _MAX: Final = 1 << 53
 """Largest integer that every JSON reader keeps exact."""
 
 _MAX_PAUSE_S: Final = 86_400.0
-"""For how long one command pauses; a longer pause is said again."""
+"""Seconds that one command pauses; a longer pause is said again."""
 
 
 T = TypeVar("T")
 
 
 class Reason(IntEnum):
-    """Why a producer is paused (PIP-385, `ThrottlingReason`)."""
+    """Reason of a producer's pause (PIP-385, `ThrottlingReason`)."""
 
     TopicProduceQuotaExceeded = 0
     ResourceGroupProduceQuotaExceeded = 1
@@ -138,7 +138,7 @@ class Paused(NamedTuple):
     subject: str
     reason: Reason
     pause_s: float
-    """For how many seconds it is still paused."""
+    """Seconds for which it is still paused."""
     filter: str
     """The paused subjects, of which this is one."""
     source: str
@@ -171,7 +171,7 @@ class Producer(NamedTuple):
     """Some of its subjects that are paused; none is if it is empty."""
     supports_rate: bool = False
     rates: tuple[Kept, ...] = ()
-    """Those that it keeps; those that rows wait for first."""
+    """Rates that it keeps; those that rows wait for first."""
     query: str = ""
     """The user's name for the query or the write, else the query's id."""
     host: str = ""
@@ -240,12 +240,12 @@ def active_subject(subject: str) -> str:
 
 
 Message: TypeAlias = ThrottleProducer | Receipt | Producer | Discover | Active
-"""What may come on the control subject, or as a reply there."""
+"""A message on the control subject, or a reply there."""
 
 
 def understand(data: bytes) -> Message:
     """
-    What a message on the control subject, or a reply to one, says.
+    The message on the control subject, or the reply to one, that these bytes are.
 
     Raises:
         ValueError: It says nothing that is defined; nothing may follow from it.
@@ -314,7 +314,7 @@ def _texts(values: object) -> tuple[str, ...]:
 
 
 def _sound(values: object, parse: Callable[[Any], T]) -> Iterator[T]:
-    """Those that say something; the rest of the message counts all the same."""
+    """Values that say something; the rest of the message counts all the same."""
     for value in values if isinstance(values, list) else ():
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             yield parse(value)

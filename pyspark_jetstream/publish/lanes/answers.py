@@ -160,7 +160,7 @@ def is_ordinal(word: bytes) -> bool:
 
 def classify(status: int, description: str, data: bytes) -> Outcome:
     """
-    What an answer to a publish means.
+    Meaning of an answer to a publish.
 
     Args:
         status: of the header's preamble line, 0 without one.
@@ -245,7 +245,7 @@ class Answer(NamedTuple):
 
 
 def understand(status: int, description: str, data: bytes) -> Answer:
-    """What a reply to a row or a ping of a batch means."""
+    """Meaning of a reply to a row or a ping of a batch."""
     outcome = classify(status, description, data)
     if outcome.err_code == _UNKNOWN:
         return Answer(Says.UNKNOWN, outcome=outcome)

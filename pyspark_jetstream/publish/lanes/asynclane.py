@@ -2,7 +2,7 @@
 The lane of plain publishes: a PubAck for each message, on `<prefix>.<ordinal>`.
 
 Rule 1: every decision about sending a message, sending it again and giving it up is taken here.
-Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 
 A *publish* is known by its *ordinal*, the row's position in the task's input, which is also the
 last token of its reply subject. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
@@ -97,7 +97,7 @@ class AsyncLane:
         self._again = Retries(self.terms.deadlines)
         self._earlier: dict[int, tuple[float, float]] = {}
         """
-        Of rows that were sent before they were offered, and not again since: the time of the first
+        Times of rows that were sent before they were offered, and not again since: of the first
         sending, and since when it may be stored.
         """
 
@@ -223,7 +223,7 @@ class AsyncLane:
         return any(is_paused(subject) for part in unsent for subject in part.subjects)
 
     def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
-        """Those of paused subjects that wait to go again, since when, since when maybe stored."""
+        """Rows of paused subjects that wait to go again, since when, since when maybe stored."""
         return [
             (ordinal, each.first_sent, each.unsure)
             for ordinal, each in self._again.of(self._again.waiting)
@@ -239,7 +239,7 @@ class AsyncLane:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
+    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
         """
         The frames to send now, about `max_bytes` at most; None when there are none. The caller
         sends them before it asks again. With `max_bytes=0` a lane sends only what it cannot do
@@ -424,13 +424,13 @@ class AsyncLane:
     def _begin_again(self, ordinal: int, sent_at: float) -> Trouble:
         """Takes in a publish that was sent then, and maybe before, and is not acked."""
         first_sent, unsure = self._earlier.pop(ordinal, (sent_at, math.inf))
-        return self._again.begin(ordinal, first_sent, sent_at, unsure)
+        return self._again.add(ordinal, first_sent, sent_at, unsure)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
     def expire(self, now: float) -> None:
         """
-        What was sent `ackTimeout` ago waits to be sent again.
+        Queues what was sent `ackTimeout` ago to be sent again.
 
         Call it only when all answers that have arrived were handed in.
 
@@ -453,7 +453,7 @@ class AsyncLane:
             self.tally.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:
-        """The time for the next `ready` and `expire` if nothing happens; infinite when never."""
+        """Next call of `frames_to_send` and `expire` if nothing happens; infinite when never."""
         deadline = min(self._again.next_deadline(now), self._earlier_until)
         oldest = self._flight.oldest_at
         if oldest is not None:

@@ -3,7 +3,7 @@ The lane of atomic batches (ADR-50): a thousand rows at most, stored together or
 
 Rule 1: a batch that may go through another time is sent again as a whole; only one of which some
 rows are stored already goes one by one (`detour.OneByOne`).
-Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 
 Each message of a batch says so in its headers, which the server stores with it: `Nats-Batch-Id`,
 `Nats-Batch-Sequence`, and in the last `Nats-Batch-Commit: 1`. The server keeps them aside until
@@ -102,7 +102,7 @@ class AtomicBatch:
         """Time of the first attempt's sending; infinite before."""
         self.last_sent = math.inf
         self.unsure = math.inf
-        """Since when the rows may be stored."""
+        """Time since which the rows may be stored."""
         self.refusals = 0
         self.cause = Outcome(Kind.REJECTED, "")
         """Outcome of the last attempt."""
@@ -145,7 +145,7 @@ class AtomicBatch:
         """The bytes on the wire."""
         return 0 if self.waiting else self._frames.nbytes(0, self.sent)
 
-    def begin(self, now: float) -> None:
+    def start_attempt(self, now: float) -> None:
         """The next attempt, under another id: the server may still keep the last one."""
         self.attempt += 1
         self.resume_at = None
@@ -218,7 +218,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         self._batches += 1
         return rows, AtomicBatch(self._prefix, self._batches, rows)
 
-    def _ready(self, batch: AtomicBatch, now: float, max_bytes: int) -> Frames | None:
+    def _batch_frames(self, batch: AtomicBatch, now: float, max_bytes: int) -> Frames | None:
         # With 0 bytes allowed its first row goes again, so that a pause that is over is not waited
         # for any more.
         if batch.resume_at is not None:
@@ -226,7 +226,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
                 return None
             if now - batch.unsure > self.terms.deadlines.forgets_s:
                 self.tally.late_retries += batch.size
-            batch.begin(now)
+            batch.start_attempt(now)
         elif max_bytes <= 0:
             return None
         return batch.send(now, max_bytes) if batch.sent < batch.size else None

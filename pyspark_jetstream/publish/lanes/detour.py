@@ -186,7 +186,7 @@ class BatchLane(Generic[B]):
 
     def __init__(self, prefix: str, terms: LaneTerms) -> None:
         self.tally = Tally()
-        """Of batches, and of the rows that go one by one."""
+        """Counts of batches, and of the rows that go one by one."""
         self._prefix = prefix
         self.terms = terms
         self._backlog = Backlog()
@@ -208,7 +208,7 @@ class BatchLane(Generic[B]):
         """The first rows of the backlog, and their batch; None when they have to go one by one."""
 
     @abstractmethod
-    def _ready(self, batch: B, now: float, max_bytes: int) -> Frames | None:
+    def _batch_frames(self, batch: B, now: float, max_bytes: int) -> Frames | None:
         """The next bytes of this batch that may be sent; None where there are none."""
 
     @abstractmethod
@@ -223,7 +223,7 @@ class BatchLane(Generic[B]):
         self.tally.stored_in = earliest((self.tally.stored_in, first))
 
     def _store(self, rows: int) -> None:
-        """So many rows more of the batch are stored: the first of the backlog."""
+        """Counts more rows of the batch as stored: the first of the backlog."""
         self.tally.acked += rows
         self._backlog.drop(rows)
 
@@ -267,15 +267,15 @@ class BatchLane(Generic[B]):
     def offer(self, messages: Messages) -> None:
         self._backlog.append(messages)
 
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
+    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
         if self._batch is None and not self._detour.busy and self._backlog and max_bytes > 0:
             rows, self._batch = self._next()
             if self._batch is None:
                 self._detour.take(rows, served=self.tally.acked > 0)
                 self._backlog.drop(len(rows))
         if self._batch is None:
-            return self._detour.ready(now, max_bytes)
-        return self._ready(self._batch, now, max_bytes)
+            return self._detour.frames_to_send(now, max_bytes)
+        return self._batch_frames(self._batch, now, max_bytes)
 
     def on_reply(
         self, token: bytes, status: int, description: str, data: bytes, now: float

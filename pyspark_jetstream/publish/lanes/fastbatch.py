@@ -1,7 +1,7 @@
 """
 One fast-ingest batch: its rows, the server's answers, and its end (`fastlane` says all).
 
-Rule 1: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 1: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _DISABLED: Final = 10205
 """err_code of JSBatchPublishDisabledErr."""
 
 
-class _Ending(Enum):
-    """Ways in which a batch ends."""
+class _CommitState(Enum):
+    """State of a batch's commit."""
 
     OPEN = "more rows may follow"
     LAST_ROW = "its last row commits it"
@@ -67,7 +67,7 @@ class _Contact:
     refusals: int = 0
     """Number of refusals in a row, of rows and pings."""
     sendings: deque[tuple[int, float]] = field(default_factory=deque)
-    """Up to which row was sent when; those that are stored are gone."""
+    """Ends and times of sendings of rows; those that are stored are gone."""
 
     def send_rows(self, end: int, now: float, ping_interval_s: float) -> None:
         """The rows before this one go out."""
@@ -102,7 +102,7 @@ class _BatchRows:
 
     @property
     def last(self) -> Publishes:
-        """Those that were added last; all before them are sent."""
+        """Rows that were added last; all before them are sent."""
         return self._runs[-1]
 
     @property
@@ -177,11 +177,11 @@ class FastBatch:
         self.name = batch_name(prefix, number)
         self.sent = 0
         self.acked = 0
-        """Those of its rows that are stored."""
+        """Number of its rows that are stored."""
         self.unsure_since: float | None = None
         """
-        Since when sent rows without an ack may be stored: `_SINCE_SENT`, or infinite if none of
-        them is. None before the end: an answer is awaited still.
+        Time since which sent rows without an ack may be stored: `_SINCE_SENT`, or infinite if none
+        of them is. None before the end: an answer is awaited still.
         """
         self.is_disabled = False
         """Whether the stream takes no batches."""
@@ -227,7 +227,7 @@ class FastBatch:
     @property
     def is_idle(self) -> bool:
         """Whether it is open for more rows, and all it has are sent."""
-        return self._ending is _Ending.OPEN and self.is_sent
+        return self._commit is _CommitState.OPEN and self.is_sent
 
     @property
     def idle_since(self) -> float:
@@ -243,22 +243,22 @@ class FastBatch:
 
     def extend(self, messages: Messages, stays: bool) -> None:
         """These rows follow; all before them are sent."""
-        self._ending = _Ending.OPEN if stays else _Ending.LAST_ROW
+        self._commit = _CommitState.OPEN if stays else _CommitState.LAST_ROW
         self.rows.add(messages, self.acked, commits=not stays)
         self._refused = self.size + 1  # the first row known to be refused
 
     def close(self) -> None:
         """No row follows: a commit without one ends it."""
-        self._ending = _Ending.COMMIT_DUE
+        self._commit = _CommitState.COMMIT_DUE
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 
-    def ready(self, now: float, max_bytes: int) -> Frames | None:
+    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
         """The rows to send now, none with `max_bytes` of 0, or a ping."""
         contact, start = self._contact, self.sent
         end = start if self._doubted or max_bytes <= 0 else self._sendable(max_bytes)
-        if self._ending is _Ending.COMMIT_DUE and not self._doubted:
-            self._ending = _Ending.COMMIT_SENT
+        if self._commit is _CommitState.COMMIT_DUE and not self._doubted:
+            self._commit = _CommitState.COMMIT_SENT
             contact.closed_at = now
             contact.send(now, self.ping_interval_s)
             return self.rows.word(start + 1, _COMMIT)
@@ -326,10 +326,9 @@ class FastBatch:
                 self._flow = max(1, answer.flow)
                 contact.ping_at = now + ping_interval_s
                 if sequence == self.sent:
-                    if self._ending is _Ending.COMMIT_SENT and (pinged or self._doubted):
-                        self._ending = (
-                            _Ending.COMMIT_DUE
-                        )  # it is open: if the commit was sent, it is lost
+                    if self._commit is _CommitState.COMMIT_SENT and (pinged or self._doubted):
+                        # It is open: if the commit was sent, it is lost.
+                        self._commit = _CommitState.COMMIT_DUE
                     self._doubted = False
                     if self._refused <= self.size:
                         self.unsure_since = _SINCE_SENT

@@ -3,7 +3,7 @@ The lane of fast-ingest batches (ADR-50): many messages, an acknowledgement for 
 
 Rule 1: what a batch needs is decided here; rows that a batch leaves undecided go one by one
 (`detour.OneByOne`), and only behind them comes the next batch.
-Rule 2: no I/O and no clock; callers pass `now` and put on the wire what `ready` returns.
+Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 
 A batch is a run of rows, all for one stream, subjects mixed. Their frames are made some at a time
 while those before are on their way. A batch waits a round trip for its first reply, more until the
@@ -150,10 +150,10 @@ class FastLane(BatchLane[FastBatch]):
         open_s = min(_OPEN_S + 2 * self.terms.outlook.round_trip_s, batch.ping_interval_s)
         return batch.idle_since + open_s
 
-    def _ready(self, batch: FastBatch, now: float, max_bytes: int) -> Frames | None:
+    def _batch_frames(self, batch: FastBatch, now: float, max_bytes: int) -> Frames | None:
         if batch.is_idle:
             self._go_on(batch, now)
-        return batch.ready(now, max_bytes)
+        return batch.frames_to_send(now, max_bytes)
 
     def _on_batch_reply(
         self, batch: FastBatch, token: bytes, said: tuple[int, str, bytes], now: float

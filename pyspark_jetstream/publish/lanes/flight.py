@@ -154,7 +154,7 @@ class Flight:
             self._retire()
 
     def undone(self, ordinals: Iterable[int]) -> list[int]:
-        """Those of these, in any order, that were sent and are not done with; ascending."""
+        """Ordinals of these, in any order, that were sent and are not done with; ascending."""
         places = sorted(set(ordinals).difference(self._done))
         if places and not self.low <= places[0] <= places[-1] < self.next:
             places = [ordinal for ordinal in places if self.is_outstanding(ordinal)]

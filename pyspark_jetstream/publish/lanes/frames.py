@@ -144,7 +144,7 @@ class Publishes(NamedTuple):
         return self.offsets[end - self.first] - self.offsets[start - self.first]
 
     def before(self, end: int) -> Publishes:
-        """Those before this ordinal."""
+        """Publishes before this ordinal."""
         count = end - self.first
         messages = self.messages.slice(0, count)
         return self._replace(offsets=self.offsets[: count + 1], messages=messages)

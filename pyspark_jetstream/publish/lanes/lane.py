@@ -37,11 +37,11 @@ class Doubted(NamedTuple):
     outcome: Outcome
     """The server's answer."""
     ordinal: int = -1
-    """Of a message that was sent by itself."""
+    """Ordinal of a message that was sent by itself."""
 
     def places(self) -> Iterator[tuple[int, str, int, bytes]]:
         """
-        Where an earlier sending would have stored some of them: the target, the subject, the
+        Places where an earlier sending would have stored some of them: the target, the subject, the
         sequence that it expected to be the last one there, and the message's id.
         """
         ids, lines = self.messages.ids, self.messages.lines
@@ -59,7 +59,7 @@ class Doubted(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What a lane has counted, and what its caller takes: sets, dictionaries and lists to clear."""
+    """Counts of a lane; its caller takes sets, dictionaries and lists, and clears them."""
 
     acked: int = 0
     """Messages stored."""
@@ -99,7 +99,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Outlook:
-    """What the lanes of a task are to know of the server and of their rows."""
+    """Facts about the server and the rows of a task for its lanes."""
 
     round_trip_s: float = 0.0
     """The time between a PING and its PONG."""
@@ -108,7 +108,7 @@ class Outlook:
 
 
 class LaneTerms(NamedTuple):
-    """What a lane is made with, beside the place of its replies."""
+    """Terms that a lane is made with, beside the place of its replies."""
 
     limit: GradientLimit
     """Bounds the publishes on the wire."""

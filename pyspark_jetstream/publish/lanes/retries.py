@@ -56,12 +56,12 @@ class Trouble:
     sendings: int = 1
     waiting: bool = False
     unsure: float = math.inf
-    """Since when it may be stored, though no PubAck came."""
+    """Time since which it may be stored, though no PubAck came."""
     absent_since: float | None = None
-    """Since when nobody listens on its subject; None when that was not the last answer."""
+    """Time since which nobody listens on its subject; None when that was not the last answer."""
 
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
-        """Why it has failed: its time is up."""
+        """Error of a publish whose time is up."""
         tails = (tail for kind, tail in HINTS.items() if self.cause.startswith(kind.value))
         return PublishTimeoutError(
             block.subject(ordinal),
@@ -104,7 +104,7 @@ class Retries:
         """Histories of these publishes, which are all here."""
         return ((ordinal, self._troubled[ordinal]) for ordinal in ordinals)
 
-    def begin(self, ordinal: int, first_sent: float, last_sent: float, unsure: float) -> Trouble:
+    def add(self, ordinal: int, first_sent: float, last_sent: float, unsure: float) -> Trouble:
         """Takes in a publish whose first sending here was not acked; its history."""
         trouble = Trouble(first_sent, "", last_sent=last_sent, unsure=unsure)
         self._troubled[ordinal] = trouble

@@ -54,19 +54,19 @@ _LOOK_EVERY_S: Final = 1.0
 """Interval of looks at some consumers, whatever is heard of them; far away it is longer."""
 
 _A_TURN: Final = 8
-"""So many partitions, in turns."""
+"""Partitions that are looked at in one turn."""
 
 
 @dataclass(slots=True)
 class Turns:
-    """Which partitions, or others that are many, are looked at whatever is heard of them."""
+    """Looks in turns at partitions, or others that are many, whatever is heard of them."""
 
     first: int = 0
     """The partition with which the next turn begins."""
     planned: float = 0.0
-    """When the last turn was."""
+    """Time of the last turn."""
     before_tasks: float = 0.0
-    """When those were looked at last that a batch goes around, after it was planned."""
+    """Time of the last look at those that a batch goes around, after it was planned."""
 
     def take(self, partitions: int, every_s: float) -> set[int]:
         """The next turn, if it is time."""
@@ -95,7 +95,7 @@ class Durables:
         self._layout = layout
         self._prepared = False
         self._prefix = ""
-        """How the consumers' names begin."""
+        """Beginning of the consumers' names."""
         self._host = socket.gethostname()
         self._inbox = new_inbox(options.connection.inbox_prefix)
         self.arrivals = Arrivals(lambda: new_inbox(options.connection.inbox_prefix))
@@ -131,7 +131,7 @@ class Durables:
         end: int = 0,
         expected: int | None = None,
     ) -> ConsumerRead:
-        """What a task reads of `partition`, from `offset` on, through its consumer."""
+        """A task's read of `partition`, from `offset` on, through its consumer."""
         options = self._options
         return ConsumerRead(
             partition=partition.index,
@@ -318,10 +318,7 @@ class Durables:
         infos: Mapping[str, StreamInfo],
         seen: Mapping[int, ConsumerInfo | None],
     ) -> dict[int, list[Change]]:
-        """
-        What is not so any more of consumers that were seen now, by partition; notes which of them
-        are paused.
-        """
+        """Changes of consumers that were seen now, by partition; notes which of them are paused."""
         changes = {}
         for index, info in seen.items():
             partition = self._layout.partitions[index]
@@ -528,7 +525,7 @@ def _check(read: ConsumerRead, info: ConsumerInfo) -> None:
 
 
 def _way_out(read: ConsumerRead, key: str) -> str:
-    """What can be done about a consumer that does not fit, and costs nobody a message."""
+    """Remedy for a consumer that does not fit, which costs nobody a message."""
     if read.retention == "limits":
         return (
             "choose another prefix, or delete it if no other program reads by it: this query's"

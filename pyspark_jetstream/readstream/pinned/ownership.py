@@ -48,7 +48,7 @@ class ConsumerView:
     waiting: int
     """Pulls that are open."""
     waiting_for_s: float
-    """For how long pulls were open at every look."""
+    """Seconds for which pulls were open at every look."""
     settles: bool
     """Whether a message that another client acknowledges is gone."""
     gap_s: float
@@ -63,7 +63,7 @@ class ConsumerView:
 
 def foreign_client(sight: ConsumerView) -> str | None:
     """
-    Why the query cannot go on beside another client of its consumer; None when it can.
+    Reason not to go on beside another client of the consumer; None when the query can.
 
     Alone, a pin that lapses between batches costs nothing, because every attempt takes it anew. A
     stranger who came and went costs nothing either where nothing is acknowledged.
@@ -94,8 +94,8 @@ def foreign_client(sight: ConsumerView) -> str | None:
     return None
 
 
-class _Partition:
-    """State of one consumer's pin."""
+class _PartitionPins:
+    """Pins of one partition's consumer."""
 
     def __init__(self) -> None:
         self.pinned = ""
@@ -109,7 +109,7 @@ class _Partition:
         self.foreign = ""
         """The last id that turned out to be a stranger's."""
         self.say_at = -math.inf
-        """When a stranger's pin is to be said again."""
+        """Time when a stranger's pin is to be said again."""
 
 
 class Pins:
@@ -122,7 +122,7 @@ class Pins:
         self.query_name = ""
         """The name that Spark's user gave the query: its attempts know it, its driver does not."""
         self.consumers = dict(consumers)
-        self._partitions = {index: _Partition() for index in consumers.values()}
+        self._partitions = {index: _PartitionPins() for index in consumers.values()}
 
     def add_advisory(self, event: Mapping[str, Any], now: float) -> str | None:
         """Adds an advisory; the line to log of it, None when it is not about these consumers."""
@@ -221,7 +221,7 @@ class Pins:
         state = self._partitions.get(partition)
         return next(reversed(state.announced), "") if state is not None else ""
 
-    def _named(self, note: Mapping[str, Any]) -> _Partition | None:
+    def _named(self, note: Mapping[str, Any]) -> _PartitionPins | None:
         index = note.get("partition")  # anybody may publish there, and anything
         return self._partitions.get(index) if isinstance(index, int) else None
 
@@ -234,8 +234,8 @@ class Pins:
 
     def verdict(self, question: Mapping[str, Any]) -> bytes:
         """
-        What is known of `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of
-        one that an earlier run of the query had.
+        Verdict on `pin` of `partition`: `STRANGER`, `UNJUDGED`, or nothing against it, as of one
+        that an earlier run of the query had.
         """
         partition, pin = self._named(question), str(question.get("pin"))
         if partition is None or not self.audible:

@@ -267,7 +267,7 @@ class Heartbeats:
 
     @property
     def overdue_s(self) -> float:
-        """For how long the server has not confirmed the claims that are held; 0 without any."""
+        """Seconds that the server has not confirmed the claims that are held; 0 without any."""
         with self._lock:
             held = any(self._held.values())
             return time.monotonic() - self._confirmed if held else 0.0

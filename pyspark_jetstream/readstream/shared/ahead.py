@@ -60,11 +60,11 @@ class Ahead:
 
     @property
     def consumers(self) -> tuple[SharedConsumer, ...]:
-        """Those that the last claims are of."""
+        """Consumers that the last claims are of."""
         return self._claimant.consumers
 
-    def begin(self, limit: int) -> None:
-        """Claims up to `limit` messages meanwhile; what `begin` claimed before has been taken."""
+    def start(self, limit: int) -> None:
+        """Claims up to `limit` messages meanwhile; what `start` claimed before has been taken."""
         self._wanted.clear()
         self._claimant.set_consumers(self._of.consumers)
         # Before the batch that is acknowledged meanwhile is: of it, too, nothing is claimed again.
@@ -76,9 +76,9 @@ class Ahead:
 
     def take(self, timeout_s: float | None = None) -> Mapping[str, list[Claim]]:
         """
-        What was claimed since `begin`, by partition, as soon as it is; nothing where it was given
-        back, nor without `begin`, nor where it takes longer than `timeout_s`, nor of a process that
-        stood still for so long that somebody else may have it.
+        Claims since `start`, by partition, as soon as they are there; nothing where they were given
+        back, nor without `start`, nor where it takes longer than `timeout_s`, nor of a process that
+        stood still for so long that somebody else may have them.
         """
         if self._thread is None:
             return {}

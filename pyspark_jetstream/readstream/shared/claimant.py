@@ -46,8 +46,8 @@ _PULL_MESSAGES: Final = 50_000
 
 _LEAST_MESSAGES: Final = 10_000
 """
-What all pulls of one round ask for together where it is not known how fast they come, or they come
-slowly. A delivery that is on its way for long may expire, and be somebody else's as well.
+Messages that all pulls of one round ask for together where it is not known how fast they come, or
+they come slowly. A delivery that is on its way for long may expire, and be somebody else's as well.
 """
 
 _FEWER: Final = 10
@@ -98,8 +98,8 @@ _REMEDIES: Final = {
     "max_ack_pending": ("maxAckPending", _TUNED),
 }
 """
-What a consumer that is there must have as this query would make it: by field the option that the
-error names, and what can be done.
+Settings that a consumer that is there must have as this query would make it: by field the option
+that the error names, and what can be done.
 """
 
 _CONSUMER_EXISTS: Final = 10148

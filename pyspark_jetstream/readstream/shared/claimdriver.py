@@ -61,7 +61,7 @@ _FEW: Final = 8
 """Consumers up to which an idle query waits at all of them."""
 
 _LOOKS_A_SECOND: Final = 50
-"""Of more it looks at so many a second, once all that their streams hold is acknowledged."""
+"""Consumers looked at a second, of more, once all that their streams hold is acknowledged."""
 
 _NO_SEQUENCE: Final = (1 << 63) - 1
 """A sequence that no message has."""
@@ -73,7 +73,7 @@ class _Planned(NamedTuple):
     start: dict[str, Any]
     end: ClaimedOffset
     at: float
-    """When, by `time.monotonic`."""
+    """Time, by `time.monotonic`."""
 
 
 class ClaimDriver(Driver):
@@ -111,7 +111,7 @@ class ClaimDriver(Driver):
         self._paused = PausedConsumers[str](options.connection.command)
         self._planned: _Planned | None = None
         self._noted_at = -math.inf
-        """When the server was looked at for the last progress, by `time.monotonic`."""
+        """Time of the look at the server for the last progress, by `time.monotonic`."""
 
     def close(self) -> None:
         if self.member is not None:

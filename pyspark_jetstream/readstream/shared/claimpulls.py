@@ -28,8 +28,8 @@ from .manyclaims import WINDOW_BYTES, ManyClaims
 _GATHER_MESSAGES: Final = 1_000
 _GATHER_S: Final = 0.005
 """
-Where pulls that have brought something may bring so many more, a moment is waited for them: many
-cost less at one time.
+Messages and seconds more that are waited for behind pulls that have brought something: many cost
+less at one time.
 """
 
 _QUIET_S: Final = 0.5

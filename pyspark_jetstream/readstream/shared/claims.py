@@ -66,7 +66,7 @@ class SharedConsumer:
 
     @property
     def partition(self) -> str:
-        """What records and offsets call it: its number, or of several streams the stream."""
+        """Name in records and offsets: its number, or of several streams the stream."""
         return self.stream if self.is_alone else str(self.number)
 
     @property
@@ -121,7 +121,7 @@ def length(ranges: Ranges) -> int:
 
 def runs(claims: Claims, gap: int) -> Ranges:
     """
-    What to read to get all of `claims`: ranges with gaps of up to `gap` sequences between them.
+    Ranges to read for all of `claims`, with gaps of up to `gap` sequences between them.
 
     Reading a few messages of others costs less than another request.
     """
@@ -278,7 +278,7 @@ def text_ranges(text: str) -> Ranges:
 
 def shares(limit: int, open_: Sequence[bool]) -> list[int]:
     """
-    How many messages to ask of each consumer next, when `limit` more may be claimed in all.
+    Messages to ask of each consumer next, when `limit` more may be claimed in all.
 
     The same of each that is open, which is: has brought all it was asked for so far. What one does
     not have goes to the others in the next round.

@@ -162,7 +162,7 @@ class GroupMember:
         """
         limit = self._maximum()
         if limit and self._poison is None and self.lasted_s * _SHORT < self.ahead.keep_s:
-            self.ahead.begin(limit)
+            self.ahead.start(limit)
 
     def _maximum(self) -> int:
         """The most messages that a batch may claim now."""

@@ -40,8 +40,8 @@ _LONGEST_ALIVE_S: Final = 60.0
 _KEEP_ACK_WAITS: Final = 2
 _KEEP_S: Final = 60.0
 """
-What is settled is kept for so many ack waits, and so much longer: a server that has forgotten an
-ack deals the message out again within one, once it is back.
+Ack waits, and seconds more, for which what is settled is kept: a server that has forgotten an ack
+deals the message out again within one, once it is back.
 """
 
 _LOOK_S: Final = 1.0
@@ -240,7 +240,7 @@ class OpenBatches:
         return HeldClaims(created, ranges_of(batch.sequences(partition)))
 
     def _away(self, queries: Collection[str], now: float) -> list[str]:
-        """Those that have not said for `abandonAfter` that they are there."""
+        """Queries that have not said for `abandonAfter` that they are there."""
         names = sorted(queries)
         keys = [self.alive.key.rpartition(".")[0] + f".{name}" for name in names]
         away = []

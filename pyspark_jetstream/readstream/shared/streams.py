@@ -197,14 +197,14 @@ class SharedStreams:
         return self._survey.has_begun(self.infos[name])
 
     def _came(self) -> list[str]:
-        """Those of several streams that came while the query had others, or were made anew."""
+        """Streams of several that came while the query had others, or were made anew."""
         known = self._known
         if known is None or not self._survey.layout.is_several:
             return []
         return [name for name, info in self.infos.items() if known.get(name) != info.created]
 
     def _consumers(self) -> list[SharedConsumer]:
-        """Those of the streams that are there."""
+        """Consumers of the streams that are there."""
         there = self.partitions.items()
         return [self._consumer(name, p, self.infos[p.stream].created) for name, p in there]
 
@@ -230,7 +230,7 @@ class SharedStreams:
         self._known = self.created
 
     def _amid_deletions(self, look: Callable[[], T]) -> T:
-        """What `look` gives; of several streams one that is deleted amid it is told by the next."""
+        """Result of `look`; of several streams one that is deleted amid it is told by the next."""
         for _ in range(_LOOKS if self._survey.layout.is_several else 0):
             with suppress(StreamNotFoundError):
                 return look()

@@ -136,7 +136,7 @@ class FoundStream:
         return None
 
     def made_anew(self, now: FoundStream) -> str:
-        """Why rows are gone, where the stream of this name is another one now."""
+        """Reason that rows are gone, where the stream of this name is another one now."""
         return (
             f"it was made anew at {now.created} while rows were written; those stored in the one of"
             f" {self.created} are gone"

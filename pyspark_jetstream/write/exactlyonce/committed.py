@@ -74,7 +74,7 @@ class Committed:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Committed:
         """
-        What a record says; earlier versions note no streams.
+        Content of a record; earlier versions note no streams.
 
         Raises:
             ValueError: It is none.
@@ -149,8 +149,8 @@ class Committed:
 
     def loss(self, write: str, batch: int, targets: Iterable[FoundStream]) -> PublishError | None:
         """
-        What shows that rows of committed batches are gone, before this batch is written; None if
-        nothing does.
+        Error if rows of committed batches are gone, before this batch is written; None if nothing
+        shows it.
         """
         if self.rewound and self.batch < batch - 1:
             return TakenBackError(

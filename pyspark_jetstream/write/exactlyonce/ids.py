@@ -46,7 +46,7 @@ class Ids(NamedTuple):
 
 
 def of_query(query: str, batch: int) -> Ids:
-    """Those of a micro-batch. Older versions made the prefix of what everybody may know."""
+    """Ids of a micro-batch. Older versions made the prefix of what everybody may know."""
     return Ids(xxhash.xxh3_64_hexdigest(f"{query}/{batch}".encode()), keyed=True)
 
 
@@ -60,7 +60,7 @@ class Secrets:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Secrets:
         """
-        What their record says.
+        Secrets in their record.
 
         Raises:
             ValueError: It is none.

@@ -129,7 +129,7 @@ class Ledger:
 
     def look(self, name: TaskName, secrets: bool = False, mapping: bool = False) -> LedgerLook:
         """
-        What the ledger has for a task that is about to begin, in one round trip.
+        Records in the ledger for a task that is about to begin, in one round trip.
 
         Args:
             secrets: whether those of its query are asked for, too.
@@ -154,7 +154,7 @@ class Ledger:
 
     def id_prefix(self, name: TaskName, ids: Ids, look: LedgerLook) -> str:
         """
-        How the ids begin that are made for the task's rows, in all of its attempts.
+        Beginning of the ids that are made for the task's rows, in all of its attempts.
 
         Raises:
             LedgerError: Others keep changing the query's secrets, or a record is none.
@@ -168,7 +168,7 @@ class Ledger:
         return f"{prefix or ids.prefix}-{name.task}"
 
     def _secrets(self, name: TaskName, message: StoredMessage) -> Secrets:
-        """Those of the query; the first task that finds none makes them."""
+        """Secrets of the query; the first task that finds none makes them."""
         for _ in range(_MAX_TAKEOVERS):
             if message.data:
                 return secrets_of(message)
@@ -183,7 +183,7 @@ class Ledger:
 
     def agree(self, name: TaskName, note: bytes, look: LedgerLook) -> bytes:
         """
-        By which mapping the task's batch goes: what its first task has noted, now or earlier.
+        The mapping by which the task's batch goes: what its first task has noted, now or earlier.
 
         Args:
             note: of this task, should it be the first.
@@ -203,13 +203,13 @@ class Ledger:
             if noted.data:
                 return noted.data
             if look.committed.batch >= name.batch:
-                return note  # `begin` says what that means
+                return note  # `begin_attempt` says what that means
             if self._bucket.replace(mapping_key(name), note, noted.sequence) is not None:
                 return note
             look = self.look(name, mapping=True)
         raise LedgerError(str(name), "other attempts keep changing the mapping of the batch")
 
-    def begin(
+    def begin_attempt(
         self,
         name: TaskName,
         targets: Iterable[FoundStream],
@@ -579,7 +579,7 @@ class Ledger:
         return self._bucket.replace(key, json.dumps(content).encode(), last.sequence)
 
     def _noted(self, subjects: Iterable[str]) -> list[str]:
-        """Those with a record; of one that was deleted a marker stays."""
+        """Subjects with a record; of one that was deleted a marker stays."""
         keys = [subject.removeprefix(_PREFIX) for subject in subjects]
         return [key for key, last in zip(keys, self._bucket.last(*keys), strict=True) if last.data]
 
@@ -632,7 +632,7 @@ def drained_by(js: JetStream, stream: str) -> str:
 
 
 def parked_of(js: JetStream, committed: Committed, query: str) -> int:
-    """How many rows of a query are parked, by what its last commit says of where."""
+    """Number of a query's rows that are parked, by what its last commit says of where."""
     name = committed.parking
     if not name:
         return 0

@@ -102,7 +102,7 @@ class LedgerLook:
     forgotten: bool
     """Whether that, or what the query has committed, was deleted."""
     secrets: StoredMessage
-    """Those of its query, if they were asked for."""
+    """Secrets of its query, if they were asked for."""
     mapping: StoredMessage
     """The mapping of its batch, likewise."""
     at: float
@@ -120,9 +120,9 @@ def committed_of(message: StoredMessage) -> Committed:
 
 def begun_of(message: StoredMessage) -> dict[str, Any] | None:
     """
-    What a task's first attempt noted: where streams ended before it, when they were created, by
-    which mapping it went, which ids it made, how many messages of a subject they kept and when it
-    began (all five not in old records); None without a record.
+    Notes of a task's first attempt: where streams ended before it, when they were created, by which
+    mapping it went, which ids it made, how many messages of a subject they kept and when it began
+    (all five not in old records); None without a record.
     """
     return _read(message, _BEGUN) if message.data else None
 

@@ -96,7 +96,7 @@ class Recovery:
         self._rows: dict[int, _StoredRow] = {}
         """Stored rows by their number, which the message ids this package makes tell."""
         self._of_subject: dict[tuple[str, str], set[int]] = {}
-        """Those of a stream that keeps few of a subject, by stream and subject."""
+        """Rows of a stream that keeps few of a subject, by stream and subject."""
         self._rolled: dict[tuple[str, str], int] = {}
         """Rows below are rolled up, by stream and subject, "" for all."""
         self._rolling: set[str] = set()
@@ -128,7 +128,7 @@ class Recovery:
 
     def missing(self, messages: Messages, target: Target) -> pa.Array:
         """
-        Which of the messages, all of one target, are not stored; a mask.
+        Messages, all of one target, that are not stored; a mask.
 
         Raises:
             LedgerError: It cannot be told, or what is stored is not these rows.

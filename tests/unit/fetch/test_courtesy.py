@@ -106,7 +106,7 @@ def simulate(
             asked = tasks[who].messages
             at(line.takes(now, asked), "came", who, now, asked)
         elif what == "came":
-            tasks[who].came(messages, messages * WIDTH)
+            tasks[who].count(messages, messages * WIDTH)
             tasks[who].answered(now - since)
             outcome.rows[who] += messages if now >= warm_s else 0
             at(now + rng.uniform(0.0001, 0.0005), "ask", who)
@@ -204,8 +204,8 @@ def test_large_messages_are_fewer():
     What costs time are bytes and messages.
     """
     small, large = Courtesy(), Courtesy()
-    small.came(1_000, 200_000)
-    large.came(1_000, 100_000_000)
+    small.count(1_000, 200_000)
+    large.count(1_000, 100_000_000)
     assert small.messages > 100 * large.messages >= 100
 
 
@@ -220,13 +220,13 @@ def test_an_answer_is_timed_from_its_request_without_the_round_trip():
     waits.asked(100, 10.0)
     waits.asked(200, 11.0)
     waits.away_s += 0.5
-    waits.came(99, 12.0, 0.25)
+    waits.settle(99, 12.0, 0.25)
     assert heard == []
-    waits.came(150, 12.0, 0.25)
+    waits.settle(150, 12.0, 0.25)
     assert heard == [(1.75, 0.5)]
     waits.forget()
     waits.asked(50, 20.0)
-    waits.came(50, 20.125, 0.25)
+    waits.settle(50, 20.125, 0.25)
     assert heard[1:] == [(0.0, 0.0)]
 
 

@@ -209,7 +209,7 @@ def test_what_writers_that_keep_rates_share(count, room):
     quota.add(count, 0.0)
 
     assert (quota.limit.keys, quota.wanted(0.0)) == ([("a", GROUP), ("b", GROUP)], room)
-    quota.begin(0.0)
+    quota.fill_bucket(0.0)
     assert quota.wanted(0.0) == 200.0
 
 

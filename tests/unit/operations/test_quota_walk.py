@@ -196,7 +196,7 @@ class Writer:
         self._admission = Admission(rules_of(held_bytes=1 << 20), self.operators.throttle)
         self._left, self._due = self._rows, -math.inf
         self.is_there = True
-        word = self.operators.begin(now)
+        word = self.operators.announce(now)
         world.post(lambda: world.began(word))
 
     def _say(self, ends: bool = False) -> None:

@@ -294,7 +294,7 @@ class Walk:
             case 3:
                 throttle.acked()
             case 4:
-                self.one.overload.busy(now)
+                self.one.overload.note_busy(now)
                 self.model.busy = now
             case _:
                 place, at = rng.choice([0, 1, None]), now + rng.choice([-0.5, 0.0, 1.0])

@@ -35,7 +35,7 @@ def test_b7_a_writer_says_who_it_is_and_where():
 
     assert operators.listens == ("control", "control.7")
     assert operators.active == "control.active"
-    assert understand(operators.begin(0.0)) == Producer(7, True, supports_rate=True)
+    assert understand(operators.announce(0.0)) == Producer(7, True, supports_rate=True)
 
 
 def test_b7_rows_are_held_until_there_is_an_answer():
@@ -46,7 +46,7 @@ def test_b7_rows_are_held_until_there_is_an_answer():
     silent, alone, told = (Operators("control", 7, 0.0) for _ in range(3))
     assert not silent.holds(0.0)
     for each in (silent, alone, told):
-        each.begin(1.0)
+        each.announce(1.0)
     alone.nobody()
     told.heard(Active(0).encode(), 1.01)
     told.heard(Active(0).encode(), 1.015)  # another controller
@@ -63,7 +63,7 @@ def test_b7_what_is_in_force_is_there_when_rows_go():
     B7: the commands come before the answer; each has its receipt.
     """
     operators = Operators("control", 7, 0.0)
-    operators.begin(0.0)
+    operators.announce(0.0)
     said, receipt = operators.heard(command("orders.*", 1.2, 3), 0.01)
     answer = operators.heard(Active(1).encode(), 0.01)
 
@@ -103,11 +103,11 @@ def test_b7_whoever_listens_and_never_answers_holds_less_and_less():
     held, before = [], None
     for _ in range(8):
         before = Operators("control", 7, 0.0, before)
-        before.begin(0.0)
+        before.announce(0.0)
         held.append(before.next_deadline(0.0))
     before.heard(Active(0).encode(), 0.001)
     after = Operators("control", 7, 0.0, before)
-    after.begin(0.0)
+    after.announce(0.0)
 
     assert held == [max(PATIENCE_S / 2**n, LEAST_PATIENCE_S) for n in range(8)]
     assert after.next_deadline(0.0) == PATIENCE_S
@@ -159,7 +159,7 @@ def test_b4_what_says_nothing_is_counted():
     B4: nonsense has no answer and no effect, be it on the control subject or where answers come.
     """
     operators = Operators("control", 7, 0.0)
-    operators.begin(0.0)
+    operators.announce(0.0)
     said = [operators.heard(data, 0.01) for data in (b"{", b"[]", b'{"type":"active"}')]
 
     assert said == [(None, None)] * 3

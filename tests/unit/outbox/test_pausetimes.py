@@ -54,8 +54,8 @@ def test_a_limit_lasts_until_it_is_not_met():
     Met again in time it is the one before; a limit of no time is none.
     """
     one = Limited(5.0)
-    met = [one.meets("a", until, now) for now, until in ((0, 1), (5, 6), (11.5, 12), (12, 12))]
+    met = [one.add("a", until, now) for now, until in ((0, 1), (5, 6), (11.5, 12), (12, 12))]
 
     assert met == [True, False, True, False]
-    assert one.meets("b", 21.0, 20.0)
+    assert one.add("b", 21.0, 20.0)
     assert repr(one) == "<Limited 1 limits>"

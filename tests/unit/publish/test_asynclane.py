@@ -40,7 +40,7 @@ def test_a_large_offer_is_framed_a_part_at_a_time():
     sent, blocks = [], set()
     while not lane.wants_rows:
         assert lane.busy
-        frames = lane.ready(0.0, 1 << 17)
+        frames = lane.frames_to_send(0.0, 1 << 17)
         blocks.add(id(frames.obj))
         assert frames.obj.size < 10 * MIB
         sent += parse(bytes(frames))
@@ -56,7 +56,7 @@ def test_rows_that_are_not_framed_wait_for_room():
     """
     lane = new_lane(4 * MIB)
     lane.offer(messages(["a"] * 16, [b"x" * MIB] * 16))
-    while lane.ready(0.0, 1 << 17) is not None:
+    while lane.frames_to_send(0.0, 1 << 17) is not None:
         pass
     before = lane.in_flight
     refused = (lane.wants_rows, lane.busy)
@@ -64,7 +64,7 @@ def test_rows_that_are_not_framed_wait_for_room():
 
     assert before == 3  # a fourth would be more than four MiB with its header
     assert refused == (False, True)
-    assert lane.ready(0.0, 1 << 17) is not None
+    assert lane.frames_to_send(0.0, 1 << 17) is not None
 
 
 def test_rows_of_later_offers_follow():
@@ -77,7 +77,7 @@ def test_rows_of_later_offers_follow():
     lane.offer(messages(["b"] * 2, first=7))
     sent = []
     while not lane.wants_rows:
-        sent += parse(bytes(lane.ready(0.0, 1 << 17)))
+        sent += parse(bytes(lane.frames_to_send(0.0, 1 << 17)))
     lane.on_pubacks(list(range(5)), 0.2)
 
     assert [(each.reply.rpartition(".")[2], each.subject) for each in sent] == [
@@ -94,7 +94,7 @@ def test_a_run_of_pubacks_is_taken_at_one_go(mark):
     """
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
-    lane.ready(0.0, 1 << 17)
+    lane.frames_to_send(0.0, 1 << 17)
     found = b"PING\r\n" + pubacks(range(9), mark)
 
     assert absorb([lane], 7, found, 6, len(found), 0.2)
@@ -133,7 +133,7 @@ def test_what_is_not_only_pubacks_is_left_to_the_general_path(stranger):
     """
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
-    lane.ready(0.0, 1 << 17)
+    lane.frames_to_send(0.0, 1 << 17)
     found = pubacks(range(2)) + stranger + pubacks(range(3, 9))
 
     assert not absorb([lane], 7, found, 0, len(found), 0.2)
@@ -147,7 +147,7 @@ def test_pubacks_that_are_not_alike_are_taken_as_well(seqs):
     """
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
-    lane.ready(0.0, 1 << 17)
+    lane.frames_to_send(0.0, 1 << 17)
     names = [b"S"] * 7 + [b"LONGER"]
     payloads = [b'{"stream":"%b","seq":%d}' % each for each in zip(names, seqs, strict=True)]
     found = b"".join(
@@ -165,7 +165,7 @@ def test_pubacks_of_counters_are_taken_at_one_go():
     """
     lane = new_lane()
     lane.offer(messages(["a"] * 9))
-    lane.ready(0.0, 1 << 17)
+    lane.frames_to_send(0.0, 1 << 17)
     found = b"".join(pubacks([i], b',"val":"%d"' % (7 * i - 20)) for i in range(9))
 
     assert absorb([lane], 7, found, 0, len(found), 0.2)
@@ -179,7 +179,7 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
     one, other = (AsyncLane(f"{INBOX}.{n}", terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
     for lane in (one, other):
         lane.offer(messages(["a"] * 5))
-        lane.ready(0.0, 1 << 17)
+        lane.frames_to_send(0.0, 1 << 17)
     letters = pubacks(range(3)).replace(f"{INBOX}.0".encode(), f"{INBOX}.1".encode())
     found = pubacks(range(2)) + letters + pubacks(range(2, 4))
     strange = found + pubacks([4]).replace(f"{INBOX}.0".encode(), b"elsewhere.0")
@@ -201,7 +201,7 @@ def mixed() -> tuple[list[Lane], bytes, bytes]:
     (last,) = sent(batches)
     ((token, _, data),) = server.publish(last)
     plain.offer(messages(["b"] * 4))
-    plain.ready(0.0, 1 << 17)
+    plain.frames_to_send(0.0, 1 << 17)
     answer = b"MSG %b.%b 7 %d\r\n%b\r\n" % (PREFIX.encode(), token, len(data), data)
     own = [pubacks([each]).replace(PREFIX.encode(), f"{INBOX}.1".encode()) for each in range(4)]
     return [batches, plain], answer, own[0] + own[1] + answer + own[2] + own[3]
@@ -270,14 +270,14 @@ def test_strict_has_one_of_a_subject_on_the_wire():
     """
     lane = AsyncLane(PREFIX, terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages(["a", "b", "a", "a"]))
-    first = parse(bytes(lane.ready(0.0, 1 << 20)))
-    again = lane.ready(0.0, 1 << 20)
+    first = parse(bytes(lane.frames_to_send(0.0, 1 << 20)))
+    again = lane.frames_to_send(0.0, 1 << 20)
     lane.on_reply(b"1", 0, "", b'{"stream":"S","seq":1}', 0.1)
     lane.on_reply(b"0", 0, "", b'{"error":{"code":429,"err_code":10167}}', 0.1)
-    refused = parse(bytes(lane.ready(1.0, 1 << 20)))
-    held = lane.ready(1.0, 1 << 20)
+    refused = parse(bytes(lane.frames_to_send(1.0, 1 << 20)))
+    held = lane.frames_to_send(1.0, 1 << 20)
     lane.on_reply(b"0", 0, "", b'{"stream":"S","seq":2}', 1.1)
-    then = parse(bytes(lane.ready(1.1, 1 << 20)))
+    then = parse(bytes(lane.frames_to_send(1.1, 1 << 20)))
 
     assert [each.data for each in first] == [b"0", b"1"]
     assert again is held is None
@@ -297,9 +297,9 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
     lane.offer(messages("abcdeedcba"))
     rows = 0
     while lane.busy:
-        assert not (is_full and lane.ready(0.0, 0))
+        assert not (is_full and lane.frames_to_send(0.0, 0))
         found = []
-        while (frames := lane.ready(0.0, MIB)) is not None:
+        while (frames := lane.frames_to_send(0.0, MIB)) is not None:
             found += parse(bytes(frames))
         assert len({each.subject for each in found}) == len(found) > 0
         rows += len(found)
@@ -315,7 +315,7 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
     """
     lane = new_lane()
     lane.offer(messages(["a", "b"]))
-    lane.ready(0.0, 1 << 20)
+    lane.frames_to_send(0.0, 1 << 20)
     lane.on_disconnect()
     lane.lower_times(math.inf, 0.6)
 
@@ -330,7 +330,7 @@ def test_rows_whose_connection_broke_say_why(make):
     """
     lane = make()
     lane.offer(messages(["a", "b"]))
-    lane.ready(0.0, 1 << 20)
+    lane.frames_to_send(0.0, 1 << 20)
     lane.on_disconnect("the connection broke: Maximum Payload Violation")
 
     with pytest.raises(

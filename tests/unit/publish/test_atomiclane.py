@@ -125,7 +125,7 @@ def test_bytes_in_flight_are_bounded():
     one.offer(messages(["a"] * 50, [b"x" * 1000] * 49 + [b"y" * 50_000]))
     maximum = 0
     while one.busy:
-        part = parse(joined(one.ready(0.0, 3000)))
+        part = parse(joined(one.frames_to_send(0.0, 3000)))
         assert len(part) <= 3
         if part[0].data[:1] == b"x":
             maximum = max(maximum, one.bytes_in_flight)
@@ -144,9 +144,9 @@ def test_what_a_batch_adds_to_a_row_is_known():
     one._batches = 999_999
     one.offer(messages(["a"] * MAX_ROWS, ids=False))
     for _ in range(99):
-        one.ready(0.0, 1)
+        one.frames_to_send(0.0, 1)
         one.on_disconnect()
-    last = parse(bytes(one.ready(0.0, MANY) or b""))[-1]
+    last = parse(bytes(one.frames_to_send(0.0, MANY) or b""))[-1]
 
     added = last.size - len(last.data) - len(f"HPUB a {last.reply} 111 11111\r\n\r\n")
     assert added <= HEADER_BYTES

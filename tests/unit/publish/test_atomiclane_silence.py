@@ -21,7 +21,7 @@ def test_slow_sending_is_no_silence():
     log = []
     for now in (0.0, 10.0, 20.0):
         one.expire(now)
-        log += parse(bytes(one.ready(now, 1) or b""))
+        log += parse(bytes(one.frames_to_send(now, 1) or b""))
     for each in log:
         hear(one, server.publish(each), 20.0)
 
@@ -159,7 +159,7 @@ def test_deadlines_are_known_in_advance():
     one = lane(ack=6.0, publish=10.0)
     idle = one.next_deadline(0.0)
     one.offer(messages(["a"] * 3))
-    one.ready(0.0, 1)
+    one.frames_to_send(0.0, 1)
     while_sending = one.next_deadline(0.0)
     sent(one, 1.0)
 

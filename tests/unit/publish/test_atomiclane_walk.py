@@ -37,7 +37,7 @@ def test_random_walk(seed):
             ]
             one.offer(messages(subjects, data, first=offered, ids=ids))
             offered += count
-        frames = one.ready(now, rng.choice([1, 300, MANY]))
+        frames = one.frames_to_send(now, rng.choice([1, 300, MANY]))
         if frames is not None:
             up += parse(bytes(frames))
             assert one.bytes_in_flight <= max_bytes

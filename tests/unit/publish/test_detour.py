@@ -71,7 +71,7 @@ def test_a_detour_knows_that_the_subjects_have_a_stream():
         failed = False
         now = 0.0
         while now <= NO_STREAM_GRACE_S + 2 and not failed:
-            if detour.ready(now, 1 << 20):
+            if detour.frames_to_send(now, 1 << 20):
                 try:
                     detour.on_reply(b"0", 503, "", b"", now)
                 except PublishTimeoutError:
@@ -88,14 +88,14 @@ def test_rows_that_were_in_a_batch_have_no_more_time_than_others():
     """
     detour = OneByOne(PREFIX, terms(FixedLimit(10), 1 << 20, 8.0, 100.0))
     detour.take(messages(["a"] * 3), True, sent_before=2, since=10.0)
-    detour.ready(104.0, 1 << 20)
+    detour.frames_to_send(104.0, 1 << 20)
     before = detour.next_deadline(109.0), detour.give_up_at
     detour.expire(109.9)
 
     with pytest.raises(PublishTimeoutError, match=r"row 0: not stored 100\.0s .*no PubAck yet"):
         detour.expire(110.0)
     detour.on_pubacks([0], 106.0)
-    detour.ready(105.0, 1 << 20)
+    detour.frames_to_send(105.0, 1 << 20)
     detour.on_answer(1, Outcome(Kind.LIMITED, "full", 10077), 106.0)
     with pytest.raises(PublishTimeoutError, match=r"row 1: .*a limit is reached: full.*10077"):
         detour.expire(110.0)

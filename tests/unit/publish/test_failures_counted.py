@@ -364,7 +364,7 @@ def test_an_atomic_batch_without_its_commit_is_never_late():
     """
     lane = lane_of("atomic", forgets_s=1.0)
     lane.offer(messages(["a"] * 3))
-    assert lane.ready(0.0, 1) and lane.ready(0.0, 1)
+    assert lane.frames_to_send(0.0, 1) and lane.frames_to_send(0.0, 1)
     lane.on_disconnect()
     exchange(lane, ModelServer(), 100.0)
 

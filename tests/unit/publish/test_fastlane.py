@@ -170,7 +170,7 @@ def test_max_in_flight_bytes_are_kept_and_never_stall(monkeypatch, part, limit, 
     one.offer(messages(["a"] * 2000, data))
     maximum = 0
     while one.busy:
-        frames = one.ready(0.0, 5000)
+        frames = one.frames_to_send(0.0, 5000)
         maximum = max(maximum, one.bytes_in_flight)
         assert frames is not None, f"stalls at {one!r}"
         for each in parse(bytes(frames)):
@@ -188,7 +188,7 @@ def test_a_row_larger_than_the_limit_goes_alone():
     one.offer(messages(["a"] * 4, [b"x", b"y" * 5000, b"z", b"z"]))
     sizes = []
     while one.busy:
-        part = parse(bytes(one.ready(0.0, MANY) or b""))
+        part = parse(bytes(one.frames_to_send(0.0, MANY) or b""))
         sizes.append(len(part))
         for each in part:
             hear(one, server.publish(each))
@@ -205,7 +205,12 @@ def test_a_chunk_is_one_row_at_least():
     one.offer(messages(["a"] * 4, [b"x" * 5000] * 4))
     hear(one, server.publish(sent(one)[0]))
 
-    assert [len(parse(bytes(one.ready(0.0, 100) or b""))) for _ in range(4)] == [1, 1, 1, 0]
+    assert [len(parse(bytes(one.frames_to_send(0.0, 100) or b""))) for _ in range(4)] == [
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_rows_that_wait_are_one_batch(monkeypatch):
@@ -233,7 +238,7 @@ def test_rows_are_wanted_when_all_are_on_their_way():
     one.offer(messages(["a"], first=2))
     wanting.append(one.wants_rows)
     hear(one, server.publish(sent(one)[0]))
-    one.ready(0.0, MANY)
+    one.frames_to_send(0.0, MANY)
     wanting.append(one.wants_rows)  # the first offer is sent, the second waits
     sent(one)
     server.forget()

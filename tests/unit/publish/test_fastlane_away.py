@@ -297,7 +297,7 @@ def test_what_is_paused_comes_back_from_an_open_batch():
     one.offer(messages(["a"] * 3))
     exchange(one, server)
     one.offer(messages(["a"] * 4, [b"x" * 900] * 4, first=3))
-    part = one.ready(0.0, 1000)
+    part = one.frames_to_send(0.0, 1000)
     one.offer(messages(["a"] * 2, first=7))
     back = one.recall(lambda subject: True)
     end = sent(one)
@@ -306,7 +306,7 @@ def test_what_is_paused_comes_back_from_an_open_batch():
     assert [rows.rows.to_pylist() for rows in back] == [[4, 5, 6], [7, 8]]
     assert steps(end) == ["5.3"]
     assert one.bytes_in_flight > 0
-    assert one.ready(0.0, MANY) is None
+    assert one.frames_to_send(0.0, MANY) is None
 
 
 def test_the_limit_hears_of_the_commit_as_it_was_sent():

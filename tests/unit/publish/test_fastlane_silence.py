@@ -41,7 +41,7 @@ def test_nothing_comes_before_the_ping_on_a_new_connection():
     one, server = lane(), ModelServer()
     one.offer(messages(["a"] * 2000))
     hear(one, server.publish(sent(one)[0]))
-    one.ready(0.0, 1000)
+    one.frames_to_send(0.0, 1000)
     one.on_disconnect()
     one.expire(60.0)
     ping = sent(one, 60.0)

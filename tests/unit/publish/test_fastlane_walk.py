@@ -43,7 +43,7 @@ def test_random_walk(monkeypatch, seed, far):
             ]
             one.offer(messages(subjects, data, first=offered, ids=ids))
             offered += count
-        frames = one.ready(now, rng.choice([1, 300, MANY]))
+        frames = one.frames_to_send(now, rng.choice([1, 300, MANY]))
         if frames is not None:
             up += parse(bytes(frames))
             batch = [each for each in up if ".fail." in each.reply and ".4.$FI" not in each.reply]

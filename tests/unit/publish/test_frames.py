@@ -83,11 +83,11 @@ def test_a_large_payload_that_goes_again_is_the_same_bytes():
     """
     lane = AsyncLane(PREFIX, terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
-    sent = parse(joined(lane.ready(0.0, 1 << 20)))
+    sent = parse(joined(lane.frames_to_send(0.0, 1 << 20)))
     lane.on_pubacks([0, 2], 0.1)
     lane.on_disconnect()
     again = []
-    while frames := lane.ready(1.0, 250_000):
+    while frames := lane.frames_to_send(1.0, 250_000):
         again.append(parse(joined(frames)))
 
     assert [each.data[:1] for each in sent] == [b"\0", b"\1", b"\2", b"\3", b"\4"]

@@ -25,10 +25,10 @@ def lane(kind: type[Lane]) -> Lane:
 def test_nothing_new_goes_out(kind):
     one = lane(kind)
 
-    assert one.ready(0.0, 0) is None
+    assert one.frames_to_send(0.0, 0) is None
     assert one.bytes_in_flight == 0
-    assert one.ready(0.0, ONE_ROW) is not None
-    assert one.ready(0.0, 0) is None
+    assert one.frames_to_send(0.0, ONE_ROW) is not None
+    assert one.frames_to_send(0.0, 0) is None
     assert one.busy
 
 
@@ -38,9 +38,9 @@ def test_what_may_be_lost_goes_again(kind):
     An async lane sends its row, an atomic one begins its batch, a fast one asks what is stored.
     """
     one = lane(kind)
-    before = parse(bytes(one.ready(0.0, ONE_ROW)))
+    before = parse(bytes(one.frames_to_send(0.0, ONE_ROW)))
     one.on_disconnect()
-    again = parse(bytes(one.ready(2.0, 0)))
+    again = parse(bytes(one.frames_to_send(2.0, 0)))
 
     assert len(again) == 1
     assert (again[0].data == before[0].data) == (kind is not FastLane)
@@ -64,10 +64,10 @@ def test_midway_is_what_is_answered_only_when_more_goes_out(kind, answered, rows
     one, server = lane(kind), ModelServer()
     assert not one.is_midway
     for count in range(rows):
-        (row,) = parse(bytes(one.ready(0.0, ONE_ROW)))
+        (row,) = parse(bytes(one.frames_to_send(0.0, ONE_ROW)))
         if count < answered:
             for token, status, data in server.publish(row):
                 one.on_reply(token, status, "", data, 0.0)
-        assert one.ready(0.0, 0) is None
+        assert one.frames_to_send(0.0, 0) is None
 
     assert one.is_midway == midway

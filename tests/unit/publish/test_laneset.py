@@ -40,7 +40,7 @@ def refuse(
         every = replace(every, targets=pa.nulls(len(every.distinct), pa.int32()))
     for lane, part in list(lanes.parts(every)):
         lane.offer(part)
-        while lane.ready(now, 1 << 20) is not None:
+        while lane.frames_to_send(now, 1 << 20) is not None:
             pass
         for row in rows:
             data = json.dumps({"stream": "S", "seq": 0, "error": error(503, err_code, detail)})
@@ -149,11 +149,11 @@ def test_each_lane_is_told_how_far_away_the_server_is():
     out = []
     for lane, part in (first, second):
         lane.offer(part)
-        (start,) = parse(bytes(lane.ready(0.0, 1 << 20)))
+        (start,) = parse(bytes(lane.frames_to_send(0.0, 1 << 20)))
         ack = {"type": "ack", "seq": 0, "msgs": 500}
         token = start.reply[len(f"{INBOX}.0.") :].encode()
         lane.on_reply(token, 0, "", json.dumps(ack).encode(), 0.0)
-        while lane.ready(0.0, 1 << 20) is not None:
+        while lane.frames_to_send(0.0, 1 << 20) is not None:
             pass
         out.append(lane.unanswered)
 
@@ -290,10 +290,13 @@ def test_a_batch_stays_open_only_while_more_rows_may_come(more):
     ends = []
     for lane, part in lanes.parts(block("aacc", 0)):
         lane.offer(part)
-        first = lane.ready(1.0, 1 << 20)
+        first = lane.frames_to_send(1.0, 1 << 20)
         (row,) = parse(bytes(first))
         name = row.reply.removeprefix(f"{INBOX}.").partition(".")[2].encode()
         lane.on_reply(name, 0, "", b'{"type":"ack","seq":0,"msgs":500}', 1.04)
-        ends += [each.reply.rsplit(".", 2)[1] for each in parse(bytes(lane.ready(1.04, 1 << 20)))]
+        ends += [
+            each.reply.rsplit(".", 2)[1]
+            for each in parse(bytes(lane.frames_to_send(1.04, 1 << 20)))
+        ]
 
     assert ends == ["1" if more else "2"] * 2

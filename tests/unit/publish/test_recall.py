@@ -94,7 +94,7 @@ def test_a_row_that_is_stored_has_no_deadline():
     """
     one = AsyncLane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
-    one.ready(100.0, 1 << 20)
+    one.frames_to_send(100.0, 1 << 20)
     before = one.give_up_at
     one.on_pubacks([0], 100.1)
 

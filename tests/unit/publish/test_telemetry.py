@@ -293,7 +293,7 @@ def test_the_writer_limits_itself():
     """
     one = Telemetry()
     for now in (0.0, 0.1, 0.2, 4.0, 9.5):
-        one.busy(now)
+        one.note_busy(now)
 
     assert total(one, LIMITS, limiter="local", reason="MaxCpuUsage") == 2
     assert total(one, TIMES) == 0

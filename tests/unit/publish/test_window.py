@@ -51,7 +51,7 @@ def window(
 def sent(w: AsyncLane, now: float, maximum: int = MANY) -> list[int]:
     """Everything the window sends now, as ordinals in order."""
     ordinals: list[int] = []
-    while (frames := w.ready(now, maximum)) is not None:
+    while (frames := w.frames_to_send(now, maximum)) is not None:
         ordinals += [int(one) for one in bytes(frames).replace(b".", b"").split(b";")[:-1]]
     return ordinals
 
@@ -75,7 +75,7 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
     limit = GradientLimit(1, 64, 4096)
     w = AsyncLane(PREFIX, terms(limit, MANY, 5.0, 120.0))
     w.append(block(0, ["a"]))
-    w.ready(0.0, MANY)
+    w.frames_to_send(0.0, MANY)
     w.on_answer(0, outcome, 0.1)
 
     assert outcome.is_push_back == is_push_back
@@ -124,12 +124,14 @@ def test_a_publish_larger_than_the_byte_limit_goes_alone():
 
 def test_a_chunk_is_cut_at_a_publish():
     """
-    `ready` returns whole frames, about as many bytes as asked for, and always at least one.
+    `frames_to_send` returns whole frames, about as many bytes as asked for, and one at least.
     """
     w = window(100)
     w.append(block(0, ["a"] * 4, size=10))
 
-    assert [bytes(w.ready(0.0, maximum) or b"").count(b";") for maximum in (25, 1, 99)] == [2, 1, 1]
+    assert [
+        bytes(w.frames_to_send(0.0, maximum) or b"").count(b";") for maximum in (25, 1, 99)
+    ] == [2, 1, 1]
 
 
 def test_a_full_window_waits_for_an_eighth():

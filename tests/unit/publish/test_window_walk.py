@@ -37,7 +37,7 @@ def test_random_walk(seed):
     unsettled: set[int] = set()  # refused or unheard, and not acked since
 
     def send() -> None:
-        while (frames := w.ready(now, rng.choice([1, 20, 100]))) is not None:
+        while (frames := w.frames_to_send(now, rng.choice([1, 20, 100]))) is not None:
             for one in bytes(frames).split(b";")[:-1]:
                 ordinal = int(one)
                 if ordinal not in log:

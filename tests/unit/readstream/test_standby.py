@@ -17,9 +17,9 @@ from pyspark_jetstream.readstream.standby import (
     LeaseRecord,
     LeaseView,
     Silence,
-    begin,
     followed,
     left_s,
+    next_position,
 )
 
 A = Owner("a", "h1", 1, "_INBOX.a", True)
@@ -234,7 +234,7 @@ def test_where_it_goes_on(own, initial, recorded, expected):
     comes there from where the other one stood.
     """
     theirs = at(*recorded, query="a") if recorded else None
-    found = begin(own, initial, theirs, STREAMS)
+    found = next_position(own, initial, theirs, STREAMS)
 
     assert found.sequences == expected
     assert (found.base, found.query, found.consumer) == (own.base, "b", "c")
@@ -248,10 +248,11 @@ def test_streams_that_were_made_anew():
     mine_old, mine_new = at(9, 9, streams=old), at(1, 1, streams=new)
     theirs_old, theirs_new = at(7, 7, streams=old), at(3, 3, streams=new)
 
-    assert begin(mine_old, False, theirs_new, new).sequences == (3, 3)
-    assert begin(mine_old, False, theirs_new, new).streams == new
-    assert begin(mine_new, False, theirs_old, new) == mine_new
-    assert begin(mine_new, True, theirs_old, new).streams == old  # the data loss is to be told
+    assert next_position(mine_old, False, theirs_new, new).sequences == (3, 3)
+    assert next_position(mine_old, False, theirs_new, new).streams == new
+    assert next_position(mine_new, False, theirs_old, new) == mine_new
+    # The data loss is to be told.
+    assert next_position(mine_new, True, theirs_old, new).streams == old
 
 
 def test_marks_are_the_latest_that_the_reader_has_seen():
@@ -262,10 +263,10 @@ def test_marks_are_the_latest_that_the_reader_has_seen():
     early, late = Mark("t0", 5, "t5", 1), Mark("t0", 40, "t40", 2)
     mine, theirs = at(4, 4, marks={"S": late}), at(3, 3, marks={"S": early})
 
-    assert begin(mine, False, theirs, STREAMS).marks == {"S": late}
-    assert begin(theirs, False, mine, STREAMS).marks == {"S": late}
-    assert begin(mine, False, replace(theirs, query="a"), STREAMS).marks == {"S": early}
-    assert begin(at(4, 4), False, theirs, STREAMS).marks == {"S": early}
+    assert next_position(mine, False, theirs, STREAMS).marks == {"S": late}
+    assert next_position(theirs, False, mine, STREAMS).marks == {"S": late}
+    assert next_position(mine, False, replace(theirs, query="a"), STREAMS).marks == {"S": early}
+    assert next_position(at(4, 4), False, theirs, STREAMS).marks == {"S": early}
 
 
 def of(counts, bases=None, created=None, **changes) -> Offset:
@@ -298,7 +299,7 @@ def test_where_it_goes_on_in_several_streams(own, initial, recorded, expected):
     left out, to join as one that came.
     """
     now = {"A": "t0", "B": own.streams.get("B", "t0")}
-    found = begin(own, initial, of(recorded, query="a"), now)
+    found = next_position(own, initial, of(recorded, query="a"), now)
 
     assert {stream: at for (stream,), at in found.by_place.items()} == expected
     assert found.streams.keys() == expected.keys()
@@ -311,7 +312,7 @@ def test_several_streams_and_one():
     A query with one stream and a query with several do not stand in for each other.
     """
     with pytest.raises(OffsetError, match="reads one stream, this one several"):
-        begin(of({"A": 1, "B": 1}), False, at(1, 1, query="a"), STREAMS)
+        next_position(of({"A": 1, "B": 1}), False, at(1, 1, query="a"), STREAMS)
 
 
 def test_another_layout_is_refused():
@@ -319,9 +320,9 @@ def test_another_layout_is_refused():
     Queries with other partitions or streams do not stand in for each other.
     """
     with pytest.raises(OffsetError, match="active query reads 1 partitions of S, this one 2"):
-        begin(OWN, False, Offset((1,), (0,), STREAMS, "c"), STREAMS)
+        next_position(OWN, False, Offset((1,), (0,), STREAMS, "c"), STREAMS)
     with pytest.raises(OffsetError, match="of T, this one 2"):
-        begin(OWN, False, at(1, 1, streams={"T": "t0"}), STREAMS)
+        next_position(OWN, False, at(1, 1, streams={"T": "t0"}), STREAMS)
 
 
 THREE = Layout.of_numbers(["T-0", "T-1", "T-2"])
@@ -342,7 +343,7 @@ def test_who_reads_has_gone_over_to_other_partitions():
         assert followed(own, recorded) is None
     mine = replace(OVER, query="b")
     assert followed(mine, own) is None
-    assert begin(mine, False, own, CREATED) == mine
+    assert next_position(mine, False, own, CREATED) == mine
 
 
 def test_a_change_goes_on_as_the_record_says():
@@ -354,5 +355,5 @@ def test_a_change_goes_on_as_the_record_says():
     own = at(3, 3, layout=TWO, change=old)
     for change in (new, None):
         theirs = at(6, 6, layout=TWO, query="a", change=change)
-        assert begin(own, False, theirs, STREAMS).change == change
-    assert begin(own, False, at(3, 2, layout=TWO), STREAMS).change == old
+        assert next_position(own, False, theirs, STREAMS).change == change
+    assert next_position(own, False, at(3, 2, layout=TWO), STREAMS).change == old

@@ -134,7 +134,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 def reaching(source: Mapping[str, str], target: Mapping[str, str]) -> dict[str, str]:
     """
-    How to reach a target: as the source, with what `target` says over it.
+    Options to reach a target: those of the source, with what `target` says over them.
 
     Where `target` names servers, nothing is taken over: they have no business with the credentials
     of others.
@@ -146,13 +146,13 @@ def reaching(source: Mapping[str, str], target: Mapping[str, str]) -> dict[str, 
 
 
 def identity(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of a read's options that its rows depend on, as the journal compares them."""
+    """Options of a read that its rows depend on, as the journal compares them."""
     skipped = {option.name.lower() for option in CONNECTION_OPTIONS} | set(_SPLITS)
     return _named("option", {k: v for k, v in options.items() if k.lower() not in skipped})
 
 
 def target_identity(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of a write's options that say what is published."""
+    """Options of a write that say what is published."""
     return _named("target option", {k: v for k, v in options.items() if k.lower() in _MAPS})
 
 
