@@ -277,9 +277,9 @@ class Survey:
         if info.name not in self._awaited:
             self._awaited.add(info.name)
             logger.warning(
-                "stream=%s is not read yet: startingOffsets begins it at sequence %d, and it ends"
-                " at %d. It is read from then on, when it has that sequence",
-                info.name, first, info.last_seq,
+                "stream=%s is not read yet: the stream ends at %d. The query reads it when the"
+                " stream has sequence %d, which startingOffsets names",
+                info.name, info.last_seq, first,
             )  # fmt: skip
         return False
 

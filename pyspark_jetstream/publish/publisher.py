@@ -500,8 +500,8 @@ class Publisher:
         if len(report) > connection.max_payload:  # the server would cut the connection
             logger.warning(
                 "no metrics are reported: their %d bytes are more than the server's max_payload of"
-                " %d. Rows are written all the same; raise it, or count fewer subjects apart"
-                " (priorityRules)", len(report), connection.max_payload,
+                " %d. Rows are written all the same. Raise max_payload, or give prioritySubjects"
+                " fewer filters", len(report), connection.max_payload,
             )  # fmt: skip
             return
         try:

@@ -71,7 +71,8 @@ class Changeover:
                 layout = replacing(first.config) if first is not None else None
             except ValueError as error:
                 logger.warning(
-                    "the query stays in its layout until this is mended and it starts again: %s",
+                    "the query does not go over to the new layout. Mend this, and start the query"
+                    " again: %s",
                     error,
                 )
                 break
@@ -90,9 +91,9 @@ class Changeover:
         else:
             return True
         logger.warning(
-            "the query does not change to the new layout, because %s. It looks again when it starts"
-            " again: %s",
-            why, ", ".join(layout.streams),
+            "the query does not go over to the new layout (%s), because %s. Mend this, and start"
+            " the query again",
+            ", ".join(layout.streams), why,
         )  # fmt: skip
         return False
 
@@ -123,7 +124,7 @@ class Changeover:
         except (JetStreamError, ValueError) as error:
             self._retry_at = time.monotonic() + _RETRY_S
             logger.warning(
-                "the query does not change to the new layout, and tries again in %g s: %s",
+                "the query does not go over to the new layout, and tries again in %g s: %s",
                 _RETRY_S,
                 error,
             )

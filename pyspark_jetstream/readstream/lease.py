@@ -119,7 +119,7 @@ class Lease:
         except JetStreamError as error:
             if error.retryable:
                 raise
-            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an administrator make it"
+            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an operator make it"
         if unfit is not None:
             raise OptionError("standby", unfit)
 
@@ -226,7 +226,10 @@ class Lease:
             except JetStreamError as error:
                 logger.info("standby: %s", error)
             except Exception as error:  # without this thread nobody renews, and nobody takes over
-                logger.warning("standby: it is tried again: %r", error, exc_info=True)
+                logger.warning(
+                    "standby: the query could not read or renew the lease, and tries again: %r",
+                    error, exc_info=True,
+                )  # fmt: skip
 
     def _watch(self) -> None:
         """One look at the record; takes the lease if this query may."""

@@ -153,8 +153,8 @@ class Streams(TargetLookup):
             (found,) = JetStream(self.hasty).messages(target.name, [query])
         except JetStreamError as error:
             logger.warning(
-                "stream=%s: a row was sent twice, and it cannot be asked whether the stream has the"
-                " first one. The row counts as rejected: %s", target.name, error,
+                "stream=%s: a row was sent twice, and the writer cannot ask whether the stream has"
+                " the first copy. The row counts as rejected: %s", target.name, error,
             )  # fmt: skip
             return None
         id = dict(found.headers).get(ID) if found is not None else None

@@ -231,7 +231,7 @@ def test_a_replacement_that_is_none(
 
     assert len(of.rows) == 240
     assert where(of) == (plan.layout, 2)
-    assert "the query does not change to the new layout, and tries again in" in caplog.text
+    assert "the query does not go over to the new layout, and tries again in" in caplog.text
     assert "names no layout" in caplog.text
     assert "not all of its streams exist" in caplog.text
     assert "copies of another stream" in caplog.text

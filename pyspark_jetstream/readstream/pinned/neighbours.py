@@ -136,8 +136,8 @@ class Neighbours:
                     " reads once more what that one has read",
                 )
             logger.warning(
-                "stream=%s consumer=%s: this query reads by it from now on. It was that of %s,"
-                " which does not answer and counts as ended",
+                "stream=%s consumer=%s: this query takes the consumer over from %s, which does not"
+                " answer",
                 read.stream, read.consumer, other,
             )  # fmt: skip
 

@@ -118,8 +118,8 @@ class PinWatch:
             except PermissionsError as error:
                 if not self._forbidden:
                     logger.warning(
-                        "the progress does not show who was pinned, until this user may listen and"
-                        " the query starts again. The query goes on: %s",
+                        "the progress does not show who was pinned, until this user may subscribe,"
+                        " and the query is started again. The query goes on: %s",
                         error,
                     )
                 self._forbidden = True
@@ -184,8 +184,8 @@ class PinWatch:
             strangers = self._pins.strangers(time.monotonic())
         for partition, pin, count in strangers:
             logger.warning(
-                "partition=%d: another client pulls from this query's consumer: the pin with id=%s"
-                " is none of its attempts (%d so far; said once a minute). Messages that it takes"
-                " are late, or the query ends with ForeignClientError; stop that client, or give"
-                " the query another consumer", partition, pin, count,
+                "partition=%d: another client pulls from this query's consumer: no attempt of the"
+                " query took the pin with id=%s (%d so far; said once a minute). Messages that the"
+                " client takes are late, or the query ends with ForeignClientError. Stop that"
+                " client, or give the query another consumer", partition, pin, count,
             )  # fmt: skip

@@ -209,8 +209,9 @@ class ClaimDriver(Driver):
         if is_lost:
             logger.warning(
                 "consumer=%s: batch %d of %d messages was given up, because this query was away"
-                " for longer than abandonAfter. It is run without rows, and others read the"
-                " messages. Rows that the sink had stored before are there twice",
+                " for longer than abandonAfter. The query runs this batch without rows, and the"
+                " other queries read its messages. If the sink had stored rows of the batch, these"
+                " rows are there twice",
                 upto.consumer, upto.serial, sum(map(upto.count, upto.claims)),
             )  # fmt: skip
             # As many as there were: a sink's own records are of each task.

@@ -138,7 +138,7 @@ class OpenBatches:
             logger.warning(
                 "consumer=%s: queries that share it do not see each other's open batches. If one of"
                 " them is away for longer than ackWait, its last batch is read twice, because"
-                " others read it as well. That is so until this is mended and the query starts"
+                " others read it as well. To end this, mend the fault below, and start the query"
                 " again: %s", self.alive.key, error,
             )  # fmt: skip
             return False
@@ -250,7 +250,7 @@ class OpenBatches:
                 away.append(name)
                 logger.warning(
                     "consumer=%s: query %s is away for longer than abandonAfter (%s of %gs)."
-                    " Others get the batch that it had recorded. If the query comes back, it runs"
+                    " The other queries get its recorded batch. If the query comes back, it runs"
                     " this batch without rows", self._key, name,
                     "its key was deleted" if silent_s is None else f"{silent_s:.0f}s",
                     self._abandon_s,
