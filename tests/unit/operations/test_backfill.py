@@ -309,7 +309,7 @@ def test_a_mistake_in_the_file(
          "critical, normal, noncritical, got 'urgent'"),
         ("replay_dead_letters", "--stream S --into T --manifest m --subject a..b", "subject"),
         ("replay_dead_letters",
-         "--stream S --into T --manifest m --target-option subjectMapping={}", "drop it"),
+         "--stream S --into T --manifest m --target-option subjectMapping={}", "leave this option out"),
         ("replay_dead_letters", "--stream S --into T --manifest m --since soon",
          "--since: expected"),
         ("snapshot_backfill", "--output o", "either --stream or --bucket"),
