@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_jetstream.client.options import ConnectionOptions, Tls, parse_connection
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import parse_read, parse_sink, parse_stream
+from pyspark_jetstream.options import check_reads, parse_read, parse_sink, parse_stream
 from pyspark_jetstream.outbox.admission import Rules
 from pyspark_jetstream.outbox.priority import Priorities
 from pyspark_jetstream.publish.options import RowOptions, SinkOptions, StreamCreation
@@ -25,11 +25,16 @@ PARSERS = {"stream": parse_stream, "range": parse_read, "sink": parse_sink}
 
 
 def parse(kind, options):
-    """The options of one kind; reads get a stream when they name none."""
-    needed = (
-        {} if kind == "sink" or any(k.lower() == "stream" for k in options) else {"stream": "S"}
-    )
-    return PARSERS[kind](needed | options)
+    """
+    The options of one kind, or of a `streaming` write, or of a `load` whose kind Spark does not
+    say; other reads get a stream when they name none.
+    """
+    if kind == "streaming":
+        return parse_sink(options, streaming=True)
+    if kind == "load":
+        return check_reads(options)
+    named = {name.lower() for name in options} & {"stream", "streampattern", "bucket"}
+    return PARSERS[kind](options if kind == "sink" or named else {"stream": "S"} | options)
 
 
 def refused(kind, options) -> OptionError:

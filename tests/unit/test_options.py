@@ -1,18 +1,21 @@
-"""Options: their names, where they apply, defaults, which contradict each other."""
+"""Options: their defaults, their table, and those that are given together."""
 
 from __future__ import annotations
 
 import pickle
 from dataclasses import MISSING, fields
+from datetime import UTC, datetime
+from operator import attrgetter
 
 import pytest
 
+from pyspark_jetstream import values as value_of
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.options import all_options, check_reads
-from pyspark_jetstream.values import one_filter
+from pyspark_jetstream.options import all_options, check_reads, parse_read, parse_sink, parse_stream
+from pyspark_jetstream.publish.options import StreamCreation
 
-from ..kits.options import PARSERS, SECRET, parse, refused
+from ..kits.options import PARSERS, parse, refused
 
 
 @pytest.mark.parametrize("kind", PARSERS)
@@ -82,6 +85,18 @@ def test_every_field_that_a_row_names_is_there():
     assert {row.field for row in all_options() if row.field} <= there
 
 
+def test_every_option_has_one_sentence():
+    """
+    The table's docs are sentences, names are unique within a kind, and secrets are marked.
+    """
+    for kind in PARSERS:
+        names = [option.name for option in all_options() if kind in option.kinds]
+        assert len(names) == len(set(names))
+
+    assert all(option.doc.endswith(".") for option in all_options())
+    assert {o.name for o in all_options() if o.secret} == {"credentials", "password", "token"}
+
+
 @pytest.mark.parametrize("kind", PARSERS)
 def test_what_asks_for_tls(kind, tmp_path):
     """
@@ -104,39 +119,13 @@ def test_what_asks_for_tls(kind, tmp_path):
     assert refused(kind, {"tlsHandshakeFirst": "1"}).option == "tlsHandshakeFirst"
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "near"),
-    [
-        ("stream", "steram", "stream"),
-        ("stream", "startingOffset", "startingOffsets"),
-        ("stream", "MAXRECORDPERTRIGGER", "maxRecordsPerTrigger"),
-        ("stream", "serverz", "servers"),
-        ("range", "endingOffset", "endingOffsets"),
-        ("range", "pasword", "password"),
-        ("sink", "buferMemory", "bufferMemory"),
-        ("sink", "subjectMaping", "subjectMapping"),
-        ("sink", "bufferMemoryy", "bufferMemory"),
-    ],
-)
-def test_unknown_option_names_the_nearest_one(kind, given, near):
+@pytest.mark.parametrize("parser", [parse_stream, parse_read], ids=["stream", "range"])
+def test_a_read_needs_a_stream(parser):
     """
-    An unknown option is an error that names it as written and the nearest one of its kind, and
-    never its value.
+    The one option that every read needs is asked for by name.
     """
-    error = refused(kind, {given: SECRET})
-
-    assert error.option == given
-    assert f"did you mean '{near}'?" in str(error)
-    assert SECRET not in str(error)
-
-
-def test_unknown_option_like_no_other_suggests_nothing():
-    """
-    What resembles no option gets no suggestion, but the place where they all stand.
-    """
-    said = "option 'zzqqxx': unknown option; no option is spelled alike"
-
-    assert str(refused("stream", {"zzqqxx": "1"})) == said
+    with pytest.raises(OptionError, match="option 'stream': required"):
+        parser({})
 
 
 def test_load_takes_what_one_of_the_reads_takes():
@@ -151,36 +140,6 @@ def test_load_takes_what_one_of_the_reads_takes():
         {"STREAM": "S", "endingOffsets": "latest"},
     ):
         check_reads(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({}, "option 'stream': required"),
-        ({"strem": "S"}, "did you mean 'stream'?"),
-        ({"stream": "S", "maxRecordPerTrigger": "5"}, "did you mean 'maxRecordsPerTrigger'?"),
-        ({"stream": "S", "maxrecordspertrigger": "many"}, "'maxRecordsPerTrigger': expected a pos"),
-        ({"stream": "S", "multiLast": "a..b"}, "'multiLast': invalid subject filter"),
-        ({"stream": "S", "minPending": "5"}, "'minPending': belongs to priorityPolicy=overflow"),
-        ({"stream": "S", "batch": "5"}, "'batch': needs where to begin"),
-        (
-            {"stream": "S", "multiLast": ">", "readMode": "direct"},
-            "option 'multiLast': no read takes both 'multiLast', of spark.read, and 'readMode', of"
-            " spark.readStream",
-        ),
-        ({"stream": "S", "publishMode": "fast"}, "'publishMode': applies to a write"),
-        ({"stream": "S", "partitionSubject": "a.{partition}"}, "needs option 'partitions' too"),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_what_is_said_at_load(options, said):
-    """
-    What neither read takes is an error of the one that its options are of.
-    """
-    with pytest.raises(OptionError) as caught:
-        check_reads(options)
-
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -231,161 +190,88 @@ def test_all_that_is_wrong_is_said_at_load(options, said):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "text"),
+    ("options", "name", "expected"),
     [
-        ("stream", "endingTimestamp", "-1m"),
-        ("sink", "includeHeaders", "true"),
-        ("sink", "startingOffsets", "latest"),
-        ("range", "readMode", "direct"),
-        ("range", "maxRecordsPerTrigger", "5"),
-        ("range", "maxInFlight", "5"),
-        ("stream", "ackTimeout", "5s"),
+        ({"startingTimestamp": "2026-01-31T09:00:00+02:00"}, "starting.moment",
+         "2026-01-31T07:00:00.000000000Z"),
+        ({"endingTimestamp": "-10m"}, "ending.moment",
+         "2026-01-31T07:50:00.000000000Z"),
+        ({"startingTimestamp": "2025-12-31T23:59:59.123456789Z", "batch": "1"}, "start_time",
+         "2025-12-31T23:59:59.123456789Z"),
+        ({"multiLast": "a", "batch": "1", "upToTime": "2026-01-01T00:59:59.123456789+01:00"},
+         "up_to_time", "2025-12-31T23:59:59.123456789Z"),
     ],
-)
-def test_an_option_of_another_kind_says_where_it_applies(kind, name, text):
+)  # fmt: skip
+def test_moments(options, name, expected):
     """
-    An option of reads given to a write, or the other way round, names where it belongs.
+    A moment is absolute in any zone, or relative to a now that comes later. It goes to the server
+    with its nanoseconds, although Python keeps microseconds.
     """
-    error = refused(kind, {name: text})
+    now, moment = datetime(2026, 1, 31, 8, tzinfo=UTC), attrgetter(name)(parse("range", options))
 
-    assert error.option == name
-    assert "applies to" in error.reason
-
-
-@pytest.mark.parametrize("subject", ["[eu].>", '["[eu].>"]'])
-def test_a_filter_may_begin_with_a_bracket(subject):
-    """
-    It is a list only if it is one.
-    """
-    assert one_filter(subject) == "[eu].>"
-
-
-def test_subject_is_a_filter_of_reads_and_a_subject_of_writes():
-    """
-    `subject` exists twice: reads take wildcards, writes do not.
-    """
-    assert parse("stream", {"subject": "a.*.>"}).subjects == ("a.*.>",)
-    assert parse("range", {"subject": "a.*.>"}).subjects == ("a.*.>",)
-    assert parse("sink", {"subject": "a.b"}).rows.subject == "a.b"
-    assert "wildcard" in str(refused("sink", {"subject": "a.*"}))
+    assert moment.rfc3339(now) == expected
+    assert moment.resolve(now) == datetime.fromisoformat(expected)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("pattern", "taken", "others"),
     [
-        ("stream", {"STREAM": "S", "INCLUDEHEADERS": "TRUE", "readmode": "DIRECT"}),
-        ("range", {"stream": "S", "includeheaders": "True", "STARTINGOFFSETS": "LATEST"}),
-        ("sink", {"MAXINFLIGHT": "7"}),
+        ("t-*", ["t-", "t-1", "t-a-b"], ["t", "xt-1", "T-1"]),
+        ("*", ["a", "A-1"], []),
+        ("a*c[1]", ["ac[1]", "abc[1]"], ["ac1", "abcd[1]"]),
+        ("*-eu", ["x-eu"], ["x-eu-1"]),
     ],
 )
-def test_names_and_words_are_case_insensitive(kind, options):
+def test_a_pattern_has_a_star_for_any_characters(pattern, taken, others):
     """
-    Names and words are read without regard to case, as Spark does.
+    `*` stands for any characters, also none; whatever else is in a pattern stands for itself.
     """
-    parsed = parse(kind, options)
+    several = parse_read({"streamPattern": pattern}).several
 
-    assert getattr(parsed, "include_headers", True) is True
-    assert getattr(parsed, "max_in_flight", 7) == 7
-
-
-@pytest.mark.parametrize("key", ["checkpointLocation", "queryName", "path"])
-def test_sparks_own_options_are_not_ours(key):
-    """
-    What Spark puts beside our options is no mistake.
-    """
-    assert parse("stream", {key: ""}).stream == "S"
-
-
-def test_a_path_is_refused():
-    """
-    `load("somewhere")` is a mistake: a stream has no path.
-    """
-    assert "no path" in str(refused("range", {"path": "/tmp/x"}))
-
-
-@pytest.mark.parametrize("kind", PARSERS)
-def test_null_is_no_value(kind):
-    """
-    An option set to None is an error, not the text "None".
-    """
-    assert "null" in str(refused(kind, {"user": None}))
+    assert [name for name in [*taken, *others] if several.takes(name)] == taken
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "blamed"),
+    ("options", "numbers"),
     [
-        ("stream", {"stream": "S-{partition}{partition}", "partitions": "2"}, "stream"),
-        (
-            "stream",
-            {"stream": "S-{partition}", "partitions": "2", "partitionSubject": "a.{partition}"},
-            "partitionSubject",
-        ),
-        ("stream", {"stream": "S-{partition}", "partitions": "2", "subject": "a"}, "subject"),
-        ("stream", {"partitionSubject": "a.{partition}"}, "partitionSubject"),
-        ("range", {"subject": "a", "partitions": "2"}, "subject"),
-        (
-            "range",
-            {"subject": "a", "partitions": "2", "partitionSubject": "a.{partition}"},
-            "subject",
-        ),
-        (
-            "range",
-            {"startingOffsets": "latest", "startingTimestamp": "-1m"},
-            "startingTimestamp",
-        ),
-        ("range", {"endingOffsets": "latest", "endingTimestamp": "-1m"}, "endingTimestamp"),
-        (
-            "range",
-            {
-                "partitions": "2",
-                "partitionSubject": "a.{partition}",
-                "startingOffsets": '{"2": 1}',
-            },
-            "startingOffsets",
-        ),
-        (
-            "range",
-            {"partitions": "2", "partitionSubject": "a.{partition}", "endingOffsets": '{"9": 1}'},
-            "endingOffsets",
-        ),
-        ("stream", {"maxTriggerDelay": "1s"}, "maxTriggerDelay"),
-        (
-            "stream",
-            {"minRecordsPerTrigger": "3", "maxRecordsPerTrigger": "2"},
-            "minRecordsPerTrigger",
-        ),
-        ("stream", {"readMode": "direct", "consumer": "c"}, "consumer"),
-        ("stream", {"readMode": "direct", "priorityGroup": "g"}, "priorityGroup"),
-        ("stream", {"readMode": "direct", "priorityTimeout": "1s"}, "priorityTimeout"),
-        ("stream", {"standby": "true"}, "standby"),
-        ("stream", {"readMode": "consumer", "minPartitions": "2"}, "minPartitions"),
-        ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, None),
-        ("sink", {"user": "u"}, "user"),
-        ("sink", {"password": "p"}, "password"),
-        ("sink", {"user": "u", "password": "p", "token": "t"}, "token"),
-        ("sink", {"jsDomain": "d", "jsApiPrefix": "p"}, "jsApiPrefix"),
-        ("sink", {"tlsCertFile": __file__}, "tlsCertFile"),
-        ("sink", {"tlsKeyFile": __file__}, "tlsKeyFile"),
-        ("sink", {"nkeySeedFile": __file__, "token": "t"}, "token"),
+        ({"stream": "A-{partition},B,C-{partition}", "partitions": "2"},
+         {"A-0": 0, "A-1": 1, "B": 0, "C-0": 0, "C-1": 1}),
+        ({"stream": "A"}, {"A": 7}),
+        ({"stream": "A,B"}, {"A": 0}),
+        ({"stream": "A,B", "partitions": "2", "partitionSubject": "a.{partition}.>"}, {"A": None}),
     ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else str(value),
-)
-def test_contradictions(kind, options, blamed):
+)  # fmt: skip
+def test_who_says_the_number_of_a_row(options, numbers):
     """
-    Options that cannot go together are an error that blames one of them.
+    Of one stream the partition is the number. Of several the name of a numbered one has it, and
+    those of others have 0; `partitionSubject` leaves it to subjects.
     """
-    error = refused(kind, options)
+    parsed = parse("range", options)
 
-    assert error.option == (blamed or "maxRecordsPerPartition")
+    assert {name: parsed.number(name, 7) for name in numbers} == numbers
 
 
-def test_every_option_has_one_sentence():
+@pytest.mark.parametrize("others", [{}, {"stream": "S", "streamSubjects": "a.>,b"}])
+def test_a_file_of_a_configuration_says_all_of_a_stream(tmp_path, others):
     """
-    The table's docs are sentences, names are unique within a kind, and secrets are marked.
+    Its name and its subjects, too; options that say the same do not contradict it, and members
+    that are null are none.
     """
-    for kind in PARSERS:
-        names = [option.name for option in all_options() if kind in option.kinds]
-        assert len(names) == len(set(names))
+    file = tmp_path / "stream.json"
+    file.write_text('{"name": "S", "subjects": ["a.>", "b"], "max_age": 5, "mirror": null}')
+    options = {"createStream": "true", "streamConfig": str(file)} | others
 
-    assert all(option.doc.endswith(".") for option in all_options())
-    assert {o.name for o in all_options() if o.secret} == {"credentials", "password", "token"}
+    assert parse_sink(options).create == StreamCreation("S", ("a.>", "b"), 1, {"max_age": 5})
+
+
+@pytest.mark.parametrize("size", ["1", "3B", "1MiB", "128MiB"])
+def test_buffer_memory_bounds_all_rows_of_a_task(size):
+    """
+    A9, B18: what is on the wire, in the queue and paused has parts of it, and together no more.
+    """
+    options = parse_sink({"bufferMemory": size})
+    parts = options.window.max_in_flight_bytes, options.rules.queue_bytes
+
+    assert min(*parts, options.rules.held_bytes) > 0
+    assert sum(parts) + options.rules.held_bytes <= max(3, value_of.size(size))
+    assert parse_sink({"bufferMemory": "128MiB"}) == parse_sink({})

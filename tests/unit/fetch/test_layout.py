@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.fetch.layout import SubjectPartition, resolve_layout
+from pyspark_jetstream.fetch.layout import Layout, SubjectPartition, resolve_layout
 from pyspark_jetstream.options import parse_stream
 
 
@@ -246,3 +246,15 @@ def test_where_a_beginning_tells_the_partition(template, subject, told):
     assert layout.telling(None)[0] is not None
     assert subject.startswith(beginning)
     assert (classify(subject) == 1) is told
+
+
+def test_each_stream_is_partition_0_of_itself():
+    """
+    Among all partitions each has its place; its rows have the number within its stream.
+    """
+    layout = Layout.of_streams(["B", "A"])
+
+    assert tuple(layout) == (SubjectPartition(0, "B"), SubjectPartition(1, "A"))
+    assert layout.streams == ("B", "A")
+    assert not layout.shares_stream and layout.named_filters == ()
+    assert layout.within(1) == (Layout((SubjectPartition(0, "A"),)), 0)

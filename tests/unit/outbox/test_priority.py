@@ -1,14 +1,15 @@
-"""How urgent each row is."""
+"""The priority of each row, beside a model of the rules (overload.md A1 to A7), row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import (
+    STRATEGIES,
     Priorities,
     Priority,
     Publish,
@@ -18,8 +19,21 @@ from pyspark_jetstream.outbox.priority import (
 )
 
 from ...kits.options import priorities_of
+from ...kits.seeds import SEED
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
+NAMES = {
+    "critical Critical criti-cal critical- -critical --critical": CRITICAL,
+    "normal NORMAL nor-mal nor--mal normal- -normal": NORMAL,
+    "noncritical non-critical NON-critical noncritical- noncritical-- -NONCRITICAL": NON_CRITICAL,
+}
+MEANT = {name: priority for names, priority in NAMES.items() for name in names.split()}
+NO_NAMES = ["", "other", "0", "2", "7", "NON_CRITICAL"]
+COVERS = {
+    "a": "a", "a.vip": "a.vip", "a.*": "a.vip a.b", "a.>": "a.vip a.b a.b.c", "*": "a x",
+    "*.b.*": "a.b.c", "y": "",
+}  # fmt: skip
+SUBJECTS = ["a", "a.vip", "a.b", "a.b.c", "x", None]
 
 
 @dataclass
@@ -28,8 +42,8 @@ class Block:
 
     subjects: list[str | None]
     column: list[str | None] | None = None
-    headers: Mapping[str, list[str | None]] = field(default_factory=dict)
-    claims: Mapping[str, list[str | None]] = field(default_factory=dict)
+    headers: dict[str, list[str | None]] = field(default_factory=dict)
+    claims: dict[str, list[str | None]] = field(default_factory=dict)
 
     def __post_init__(self):
         encoded = pa.array(self.subjects, pa.string()).dictionary_encode()
@@ -46,12 +60,48 @@ class Block:
         return pa.array(self.claims[name], pa.string()) if name in self.claims else None
 
     def publish(self, row):
-        return Publish(self.subjects[row], b"", {})
+        return Publish(self.subjects[row], b"", {"Row": str(row)})
 
 
-def resolved(rules: Priorities, block: Block) -> list[Priority]:
-    each = rules.of(block).each
-    return [NORMAL] * len(block.subjects) if each is None else each.to_pylist()
+class Model:
+    """What the rules say of a block, one row at a time."""
+
+    def __init__(self, rules: Priorities, block: Block, answers: list[object]) -> None:
+        self.rules, self.block, self.answers = rules, block, answers
+        self.unrecognised = 0
+        self.asked: list[int] = []
+        """Rows that the function is to be asked about."""
+        self.each = [self.of(row) for row in range(len(block.subjects))]
+
+    def of(self, row: int) -> Priority:
+        """Of those that have an opinion the first decides (A3, A7)."""
+        found = [
+            priority
+            for filter, priority in self.rules.subjects
+            if self.block.subjects[row] in COVERS[filter].split()
+        ]
+        for strategy in self.rules.strategies:
+            if strategy == "claim":
+                values = self.block.claims.get(self.rules.claim or "")
+                known = dict(self.rules.claim_values)
+                found += [known[values[row]]] if values and values[row] in known else []
+                continue
+            texts = self.block.column
+            if strategy == "header":
+                texts = self.block.headers.get(self.rules.header or "")
+            found += self.meant(texts[row] if texts else None)
+            is_lost = self.block.subjects[row] is None
+            if strategy == "custom" and self.rules.resolver and not found and not is_lost:
+                self.asked.append(row)
+                found += self.meant(self.answers[row])
+        return [*found, NORMAL][0]
+
+    def meant(self, said: object) -> list[Priority]:
+        """What is no name is normal, and counted (A2); nothing is no opinion (A6)."""
+        if said in NO_NAMES:
+            self.unrecognised += 1
+            return [NORMAL]
+        return [] if said is None else [MEANT[said] if isinstance(said, str) else Priority(said)]
 
 
 def test_a1_labels():
@@ -63,173 +113,61 @@ def test_a1_labels():
     ]  # fmt: skip
 
 
-NAMES = [
-    ("Critical", CRITICAL),
-    ("critical", CRITICAL),
-    ("criti-cal", CRITICAL),
-    ("critical-", CRITICAL),
-    ("-critical", CRITICAL),
-    ("--critical", CRITICAL),
-    ("NORMAL", NORMAL),
-    ("normal", NORMAL),
-    ("nor-mal", NORMAL),
-    ("nor--mal", NORMAL),
-    ("normal-", NORMAL),
-    ("-normal", NORMAL),
-    ("noncritical", NON_CRITICAL),
-    ("non-critical", NON_CRITICAL),
-    ("NON-critical", NON_CRITICAL),
-    ("noncritical-", NON_CRITICAL),
-    ("noncritical--", NON_CRITICAL),
-    ("-NONCRITICAL", NON_CRITICAL),
-    ("", NORMAL),
-    (None, NORMAL),
-    ("other", NORMAL),
-    ("0", NORMAL),
-    ("2", NORMAL),
-    ("7", NORMAL),
-    ("NON_CRITICAL", NORMAL),
-]
-
-
-@pytest.mark.parametrize(("text", "priority"), NAMES)
-def test_a2_names(text, priority):
+def test_a2_names():
     """
     A2: the names the load-shedding library takes, whatever their case and hyphens; anything else,
     numbers above all, is normal.
     """
-    assert Priority.parse(text) is priority
+    assert {name: Priority.parse(name) for name in MEANT} == MEANT
+    assert {Priority.parse(name) for name in [*NO_NAMES, None]} == {NORMAL}
 
 
-def test_a2_names_of_a_block():
+@pytest.mark.parametrize("seed", range(SEED, SEED + 60))
+def test_a2_to_a7_the_first_opinion_decides(seed):
     """
-    A2: a column of names is read as each alone, and what is no name is counted.
+    A3: by the first filter that matches the destination; then, in the order of `priorityStrategies`
+    (A7), by column and function (A6), header (A4) and claim (A5). What is no name is counted (A2).
+    The function is asked only of rows that nothing before it has an opinion of, and that are
+    published at all. A block without any priority costs its reader nothing.
     """
-    block = Block(["a"] * len(NAMES), column=[text for text, _ in NAMES])
-    found = priorities_of().of(block)
+    rng = random.Random(seed)
+    count = rng.choice([0, 1, 40, 40, 40])
+    texts = rng.choice([[None], ["normal", None], *[[*MEANT, *NO_NAMES, *[None] * 20]] * 3])
 
-    assert found.each.to_pylist() == [priority for _, priority in NAMES]
-    assert found.unrecognised == 6
+    def column() -> list[str | None]:
+        return rng.choices(texts, k=count)
 
+    claims = {"t": rng.choices(["acme", "free", "x=y", "other", None], k=count)}
+    block = Block(
+        rng.choices(SUBJECTS, k=count),
+        rng.choice([None, column(), column()]),
+        {"P": column()},
+        claims,
+    )
+    numbers = [*Priority, 0, 1, 2] if len(texts) > 2 else []
+    answers, asked = rng.choices([*texts, *numbers], k=count), []
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        priorities_of(),
-        priorities_of(subjects=subject_rules("x.>=critical")),
-        priorities_of(header="X-Priority", claim="tenant"),
-    ],
-)
-def test_where_all_are_normal_there_is_nothing(rules):
-    """
-    A block without any priority costs its reader nothing.
-    """
-    assert rules.of(Block(["a", "b"])).each is None
-    assert rules.of(Block([])).each is None
+    def decide(publish: Publish) -> object:
+        asked.append(int(publish.headers["Row"]))
+        return answers[asked[-1]]
 
-
-def test_a3_subject_rules():
-    """
-    A3: the first filter that matches the destination decides.
-    """
+    said = [f"{each}={rng.choice([*MEANT])}" for each in rng.choices([*COVERS], k=3)]
     rules = priorities_of(
-        subjects=subject_rules("orders.vip=normal, orders.>=critical, *=noncritical")
+        subjects=rng.choice([(), subject_rules(", ".join(said))]),
+        header=rng.choice([None, "P", "P", "Q"]),
+        claim=rng.choice([None, "t", "t", "u"]),
+        claim_values=claim_values("acme=critical, free=noncritical, x=y=critical"),
+        strategies=strategies(", ".join(rng.sample(STRATEGIES, rng.choice([1, 2, 3, 3])))),
+        resolver=rng.choice([None, decide]),
     )
+    found, model = rules.of(block), Model(rules, block, answers)
 
-    assert resolved(rules, Block(["orders.vip", "orders.a.b", "x", "x.y"])) == [
-        NORMAL, CRITICAL, NON_CRITICAL, NORMAL,
-    ]  # fmt: skip
-
-
-def test_a3_subject_rules_overcome_the_other_strategies():
-    """
-    A3: whatever column, header, claim and function say.
-    """
-    rules = priorities_of(
-        subjects=subject_rules("a=non-critical"),
-        header="P",
-        claim="t",
-        claim_values=claim_values("x=critical"),
-        resolver=lambda publish: CRITICAL,
-    )
-    block = Block(["a", "b"], ["critical", None], {"P": ["critical"] * 2}, {"t": ["x"] * 2})
-
-    assert resolved(rules, block) == [NON_CRITICAL, CRITICAL]
-
-
-def test_a4_header():
-    """
-    A4: by the header of the given name, where a row has it.
-    """
-    rules = priorities_of(header="X-Priority")
-    block = Block(["a"] * 4, headers={"X-Priority": ["critical", None, "Non-Critical", "?"]})
-
-    assert resolved(rules, block) == [CRITICAL, NORMAL, NON_CRITICAL, NORMAL]
-    assert rules.of(block).unrecognised == 1
-
-
-def test_a5_claim():
-    """
-    A5: by what the option says of the claim's value; of others it says nothing.
-    """
-    rules = priorities_of(
-        claim="tenant", claim_values=claim_values("acme=critical, free=noncritical")
-    )
-    block = Block(["a"] * 4, claims={"tenant": ["acme", "free", "other", None]})
-
-    assert resolved(rules, block) == [CRITICAL, NON_CRITICAL, NORMAL, NORMAL]
-    assert rules.of(block).unrecognised == 0
-
-
-def test_a6_column():
-    """
-    A6: by the column; null is no opinion.
-    """
-    block = Block(["a"] * 3, column=["critical", None, "non-critical"])
-
-    assert resolved(priorities_of(), block) == [CRITICAL, NORMAL, NON_CRITICAL]
-
-
-def test_a6_function():
-    """
-    A6: by a function of the user's, which gives a priority, a name or nothing, and is asked only of
-    rows that nothing before it has an opinion of, and that are published at all.
-    """
-    asked = []
-
-    def decide(publish):
-        asked.append(publish.subject)
-        return {"a": CRITICAL, "b": "non-critical", "c": None, "d": "?"}[publish.subject]
-
-    rules = priorities_of(resolver=decide)
-    block = Block(["a", "b", "c", "d", "e", None], column=[None] * 4 + ["critical", None])
-
-    assert resolved(rules, block) == [CRITICAL, NON_CRITICAL, NORMAL, NORMAL, CRITICAL, NORMAL]
-    assert asked == ["a", "b", "c", "d"]
-
-
-def test_a6_the_sample_of_the_rfc():
-    """
-    A6: a function may give the numbers of the RFC's enum. Its sample, line by line: a row without
-    the header is critical, because 0 is.
-    """
-
-    def sample(publish):
-        if "X-Priority" in publish.headers:
-            return int(publish.headers["X-Priority"])
-        return 0
-
-    block = Block(["a", "b", "c", "d"])
-    numbers = {"a": "0", "b": "1", "c": "2"}
-    block.publish = lambda row: Publish(
-        block.subjects[row],
-        b"",
-        {"X-Priority": numbers[block.subjects[row]]} if block.subjects[row] in numbers else {},
-    )
-
-    assert resolved(priorities_of(resolver=sample), block) == [
-        CRITICAL, NORMAL, NON_CRITICAL, CRITICAL,
-    ]  # fmt: skip
+    assert found.unrecognised == model.unrecognised
+    assert asked == model.asked
+    if set(model.each) <= {NORMAL}:
+        assert found.each is None
+    else:
+        assert found.each.to_pylist() == model.each
 
 
 @pytest.mark.parametrize(
@@ -250,16 +188,6 @@ def test_a6_what_is_no_priority_is_an_error(said, error):
         priorities_of(resolver=lambda publish: said).of(Block(["a"]))
 
 
-def test_a2_what_a_function_calls_a_priority_and_is_none():
-    """
-    A2: a name that a function gives is counted like one of a column, and means normal.
-    """
-    said = iter(["high", "critical", None])
-    found = priorities_of(resolver=lambda publish: next(said)).of(Block(["a", "b", "c"]))
-
-    assert (found.each.to_pylist(), found.unrecognised) == ([NORMAL, CRITICAL, NORMAL], 1)
-
-
 def test_a6_what_a_function_raises_fails_the_task():
     """
     A6: never silently normal.
@@ -270,31 +198,6 @@ def test_a6_what_a_function_raises_fails_the_task():
 
     with pytest.raises(KeyError, match="tenant"):
         priorities_of(resolver=decide).of(Block(["a"]))
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        (("custom", "header", "claim"), [NORMAL, CRITICAL, NON_CRITICAL, NORMAL]),
-        (("claim", "header", "custom"), [NON_CRITICAL, NON_CRITICAL, NON_CRITICAL, NORMAL]),
-        (("header",), [CRITICAL, CRITICAL, NORMAL, NORMAL]),
-    ],
-)
-def test_a7_the_first_with_an_opinion_decides(order, expected):
-    """
-    A7: in the order of `priorityStrategies`; those that are not named are not asked.
-    """
-    rules = priorities_of(
-        header="P", claim="t", claim_values=claim_values("free=non-critical"), strategies=order
-    )
-    block = Block(
-        ["a"] * 4,
-        column=["normal", None, None, None],
-        headers={"P": ["critical", "critical", None, None]},
-        claims={"t": ["free", "free", "free", None]},
-    )
-
-    assert resolved(rules, block) == expected
 
 
 @pytest.mark.parametrize(
