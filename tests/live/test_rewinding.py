@@ -75,7 +75,7 @@ def test_written_again_each_row_is_there_once(place, rewind, streams):
     assert (status, err) == (0, "")
     assert out.splitlines() == [
         "query q: batch 2 is next; 5 files moved to rewound-1",
-        "if it still runs, stop it now and run this again: its next batch fails",
+        "if the query still runs, its next batch fails: stop the query, and run this again",
     ]
     assert files(path) == [
         "commits/0", "commits/1", "commits/2", "commits/3",

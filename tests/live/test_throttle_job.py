@@ -152,7 +152,7 @@ def test_nobody_is_there(nats_server, command):
     status, _, said = run(nats_server, *command, "--throttle-subject", "nobody.here")
 
     assert status == 4
-    assert "nobody on 'nobody.here' who could be told" in said
+    assert "no writer on 'nobody.here' answered" in said
 
 
 def test_b21_who_comes_while_it_looks_is_found(nats_server):
@@ -393,7 +393,7 @@ authorization { users: [
 @pytest.mark.parametrize(
     ("user", "password", "status", "says"),
     [
-        ("operator", "pw-o", 4, "nobody on 'spark.jetstream.throttle'"),
+        ("operator", "pw-o", 4, "no writer on 'spark.jetstream.throttle' answered"),
         ("stranger", "pw-s", 1, "grant it to this user"),
         ("operator", "wrong", 1, "refused the connection"),
     ],

@@ -71,8 +71,8 @@ def arguments(parser: Parser) -> None:
     add("--watch", nargs="?", const=2.0, type=seconds, metavar="SECONDS",
         help="look again after this time (2)")  # fmt: skip
     add("--expect", choices=get_args(Expected)[1:], default="",
-        help="a problem is then also a query that does not run; with standby, also one for whose"
-        " place nobody waits")  # fmt: skip
+        help="running: a query that does not run is a problem; standby: also a query without a"
+        " standby")  # fmt: skip
     parser.add_json("one JSON document, with --watch one a line")
     parser.add_connection()
 
@@ -96,7 +96,8 @@ def add_consumers(parser: Parser) -> None:
     add("--stream", metavar="NAME", help="with {partition} in it, one stream a partition")
     add("--partitions", metavar="N", help="number of partitions")
     add("--consumer", type=argument(consumer_name), metavar="NAME",
-        help="one consumer, or the prefix of a query's; default: the checkpoint's")  # fmt: skip
+        help="one consumer, or the prefix of a query's consumers; default: those of the"
+        " checkpoint")  # fmt: skip
     add("--checkpoint", metavar="DIR",
         help="a query's checkpointLocation: a path, or a URI that Spark reaches (needs Java)",
     )  # fmt: skip

@@ -17,9 +17,9 @@ A layout with another N stands beside the old one, which queries may go on readi
     pyspark-jetstream partition --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
         --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
 
-Queries change to the new one with their checkpoints. If a query must begin a new checkpoint, stop
-it and use --hand-over. This prints, as JSON, the options for the end of the old layout and for the
-beginning of the new one. The guide about partitions has all steps.
+Queries go over to the new layout under their checkpoints. If a query must begin a new checkpoint,
+stop it and use --hand-over. This prints, as JSON, the options for the end of the old layout and for
+the beginning of the new one. The guide about partitions has all steps.
 
 --undo removes the streams. Give it the arguments with which they were made.
 
@@ -66,13 +66,14 @@ def arguments(parser: Parser) -> None:
     add("--partition-subject", help="where the number stands: 'flights.{partition}.>'")
     add("--subject", help="without --partition-subject, the subjects to number: 'flights.*.*'")
     add("--tokens", type=int, nargs="+", default=(), help="numbers of the '*' to hash, from 1")
-    add("--destination", help="the transform that numbers; default: after the literal beginning")
+    add("--destination", help="subject of the copies, with {{partition(…)}}; default: the number"
+        " after the first literal tokens")  # fmt: skip
     add("--verify", choices=("counts", "order", "content"), default="order", help=_VERIFY)
     add("--stall-timeout", type=seconds, default=60.0, metavar="TIME",
         help="fail if nothing is copied for this time (60s)")  # fmt: skip
     add("--replaces", metavar="LAYOUT", help="the layout read now: a stream, or NAME-{partition}")
     add("--replaces-partitions", type=int, metavar="N",
-        help="number of its partitions, if its streams do not say it")  # fmt: skip
+        help="number of partitions of that layout, if its streams do not have it")  # fmt: skip
     act = parser.add_mutually_exclusive_group()
     act.add_argument("--hand-over", action="store_true", help="print the cut between the layouts")
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")

@@ -82,9 +82,12 @@ def run(given: argparse.Namespace) -> int:
         return 0
     aside = f"; {done['files']} files moved to {done['moved_to']}" if done["files"] else ""
     say(f"query {done['query']}: batch {done['batch']} is next{aside}")
-    say("if it still runs, stop it now and run this again: its next batch fails")
+    say("if the query still runs, its next batch fails: stop the query, and run this again")
     if not done["in_ledger"]:
-        say("the ledger knows nothing of this query: what is stored of the batch is stored twice")
+        say(
+            "the ledger knows nothing of this query: rows of the batch that are still stored will"
+            " be stored twice"
+        )
     return 0
 
 

@@ -217,13 +217,13 @@ _CONSUMER: Final = Columns(
 _UNANSWERED: Final = Columns("consumer=name stream problems")
 
 _READS: Final = Columns(
-    "query=called host process=pid last_said_so=renewed until left=left_s term notes problems",
+    "query=called host process=pid last_seen=renewed until left=left_s term notes problems",
     {"pid": _id, "renewed": _moment, "until": _moment, "term": _some,
      "left_s": lambda left: None if left is None else f"{left:.0f}s"},
 )  # fmt: skip
 
 _WAITS: Final = Columns(
-    "query=called host process=pid last_said_so=seen", {"pid": _id, "seen": _moment}
+    "query=called host process=pid last_seen=seen", {"pid": _id, "seen": _moment}
 )
 
 _PARKING: Final = Columns(

@@ -25,7 +25,8 @@ subject. With --drain it sends the rows whose pause is over, also those of queri
 and counts the rest.
 
 Exit status 0: all expected writers have acknowledged; 1: failed; 2: wrong arguments; 3: some have
-not and are listed, or rows are still parked; 4: there is no writer.
+not and are listed, or rows are still parked; 4: no writer answered. A query has writers only while
+a batch runs.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 """
@@ -101,15 +102,16 @@ def arguments(parser: Parser) -> None:
     _subject(one)
     _wait(one, 1.0)
     one.add_argument("--reason", choices=Reason.__members__, metavar="REASON",
-        help="the reason of the pause; without it both quota reasons are lifted")  # fmt: skip
+        help="lift only pauses with this reason; default:"
+        f" {' and '.join(reason.name for reason in QUOTAS)}")  # fmt: skip
     _common(one)
     one = command("quota", quota, "Limits the rate of what is published, until Ctrl-C.")
     add = one.add_argument
     add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
-        help="rate of a topic: 'orders.>=1000/s', 'orders.>=1MiB/s', 'orders.>=1000/s and 1MiB/s',"
-        " 'orders.>=600/m,burst=5000'")  # fmt: skip
+        help="rate of a filter's subjects: 'orders.>=1000/s', 'orders.>=1MiB/s',"
+        " 'orders.>=1000/s and 1MiB/s', 'orders.>=600/m,burst=5000'")  # fmt: skip
     add("--group", dest="groups", action="append", default=[], metavar="FILTERS=RATE",
-        help="rate of a resource group: 'orders.>, metrics.>=5MiB/s'")  # fmt: skip
+        help="one rate for several filters: 'orders.>, metrics.>=5MiB/s'")  # fmt: skip
     add("--broker", metavar="RATE", help="rate of all streams together; it pauses whole writers")
     add("--config", metavar="FILE",
         help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
@@ -274,8 +276,8 @@ def _called(pauses: Pauses, number: int) -> str:
 
 def _nobody(given: argparse.Namespace) -> int:
     complain(
-        f"nobody on '{given.throttle_subject}' who could be told; are writers running, with this"
-        " throttleSubject, in this account? (those of a query are there while a batch runs)"
+        f"no writer on '{given.throttle_subject}' answered in this account. A query has writers"
+        " only while a batch runs"
     )
     return NOBODY
 

@@ -194,7 +194,7 @@ def _lease(
         note = f"query {who.name or who.query} reads without standby; {removes}"
         return replace(state, holder=who.query, name=who.name, notes=(note,))
     if record.released:
-        ended = "given back: that query has ended, in good order or by an error"
+        ended = "given back: that query has ended, cleanly or by an error"
         return replace(state, notes=(ended,))
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

@@ -56,8 +56,8 @@ def arguments(parser: Parser) -> None:
     add(
         "--writers", type=positive, default=1, metavar="N", help="with --into: tasks to publish (1)"
     )
-    parser.add_options("--target-option", help="with --into: an option of the write; default:"
-        " that of the read")  # fmt: skip
+    parser.add_options("--target-option", help="with --into: an option of the write; without"
+        " servers of its own the write connects as the read does")  # fmt: skip
     backfilling.chunk_arguments(parser, 500_000)
 
 

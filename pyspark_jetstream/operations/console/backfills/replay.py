@@ -9,18 +9,19 @@ Publishes dead letters again as rows, on their original subjects. If it is kille
         --servers nats://n1:4222 --credentials-file /etc/nats/spark.creds
 
 A replay takes the dead letters between two sequences, if the stream --into takes the rows' own
-subjects. The sequences are found once. If a run is killed, the same command goes on with it. Each
-row is sent with the id that it had. Rows that the target has stored since the replay began are left
-out.
+subjects. The sequences are found once. If a run is killed, the same command goes on with the same
+sequences. Each row is sent with the id that it had. Rows that the target has stored since the
+replay began are left out.
 With --delete the replayed dead letters are removed, by sequence, when every row has its PubAck. You
 can also give --delete in one more run when all rows are stored. Without it they stay, and the next
 replay begins with the --since that is printed at the end.
 
-While the server still pushes back, the replay waits, as every write does. If a subject is paused,
-or refused for a limit, the replay fails after publishTimeout; then run it again. Rows keep the
-order of their dead letters, but come after rows that were published on their subject meanwhile. If
-another attempt of the task stored a row longer ago than the target's duplicate window, it is stored
-twice. Nats-Expected-* headers are restored, and the target may refuse them.
+While the server still pushes back, the replay waits, as every write does. If the server refuses a
+row for a limit, the task fails after publishTimeout. If an operator pauses a subject, the task
+fails after throttleMaxWait. If the replay then ends, run it again. Rows keep the order of their
+dead letters, but come after rows that were published on their subject meanwhile. If another attempt
+of the task stored a row longer ago than the target's duplicate window, the row is stored twice.
+Nats-Expected-* headers are restored, and the target may refuse them.
 
 On a cluster: spark-submit --master spark://host:7077 jobs/replay_dead_letters.py, with the same
 arguments, or $PYSPARK_SUBMIT_ARGS, such as '--master spark://host:7077 pyspark-shell'.
@@ -83,7 +84,8 @@ def arguments(parser: Parser) -> None:
     )
     add("--delete", action="store_true", help="remove the dead letters when all rows are stored")
     add("--writers", type=positive, default=1, metavar="N", help="tasks that publish (1)")
-    parser.add_options("--target-option", help="an option of the write; default: that of the read")
+    parser.add_options("--target-option", help="an option of the write; without servers of its own"
+        " the write connects as the read does")  # fmt: skip
     add("--chunk-messages", type=positive, default=100_000, metavar="N",
         help="about this many are read, sent and recorded at a time (%(default)s)")  # fmt: skip
 
@@ -94,7 +96,10 @@ def run(given: argparse.Namespace) -> int:
     parser.require(given, "stream", "into", "manifest")
     for name in given.target_option:
         if name.lower() in _NOT_HERE:
-            parser.error(f"--target-option {name}: rows go where they should have gone; drop it")
+            parser.error(
+                f"--target-option {name}: a replay sends rows to their own subjects; leave this"
+                " option out"
+            )
     for word in given.priority:
         if word not in _LABELS:
             parser.error(f"--priority: expected {', '.join(_LABELS)}, got '{word}'")
