@@ -119,7 +119,7 @@ class Lease:
         except JetStreamError as error:
             if error.retryable:
                 raise
-            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an administrator make it"
+            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an operator make it"
         if unfit is not None:
             raise OptionError("standby", unfit)
 

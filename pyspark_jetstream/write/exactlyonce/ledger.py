@@ -119,7 +119,7 @@ class Ledger:
                 raise  # says of JetStream what an administrator or exactlyOnce cannot mend
             raise LedgerError(
                 BUCKET,
-                f"the bucket cannot be used: {error}; let an administrator make it, or set"
+                f"the bucket cannot be used: {error}; let an operator make it, or set"
                 " exactlyOnce=false",
             ) from None
         if unfit is not None:
