@@ -11,6 +11,7 @@ from ..kits.places import ROOT
 
 DASHBOARD = json.loads((ROOT / "conf" / "grafana_dashboard.json").read_text())
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+ALERTS = (ROOT / "conf" / "prometheus_alerts.yml").read_text()
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
 
 
@@ -138,3 +139,20 @@ def test_the_runbook_has_a_row_for_each():
     assert {(name, kind, labels.strip()) for name, kind, labels in rows} == expected
     assert len(rows) == len(EXPORTED)
     assert named(RUNBOOK) <= set(BY_NAME) | set(EXPORTED)
+
+
+def test_the_runbook_leads_from_each_alert_to_its_section():
+    """
+    The table near the head has every alert in the file's order, with its severity and the section
+    that the alert names.
+    """
+    blocks = re.findall(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", ALERTS, re.DOTALL)
+    expected = [
+        (name, re.findall(r"severity: (\w+)", block), re.findall(r"runbook\.md#([\w-]+)", block))
+        for name, block in blocks
+    ]
+    rows = re.findall(r"^\| `(JetStream\w+)` \| (\w+) \| .+\]\(#(\S+)\) \|$", RUNBOOK, re.MULTILINE)
+
+    assert len(blocks) > 10
+    assert [(name, [severity], [section]) for name, severity, section in rows] == expected
+    assert {section for _, _, section in rows} <= ANCHORS
