@@ -503,8 +503,8 @@ class Client:
             return
         if len(data) > self._connection.max_payload:  # the server would cut the connection
             logger.warning(
-                "%d bytes for %s are more than max_payload: they are not sent, nor will any later"
-                " ones of that size be, until the server's max_payload (%d) is raised",
+                "%d bytes for %s are more than max_payload (%d), and are not sent. No message of"
+                " this size is sent until the server's max_payload is raised",
                 len(data), subject, self._connection.max_payload,
             )  # fmt: skip
             return

@@ -189,7 +189,7 @@ class Controller:
         except JetStreamError as error:
             if not error.retryable and not isinstance(error, StreamNotFoundError):
                 raise
-            logger.warning("what is stored was not counted; it is counted again: %s", error)
+            logger.warning("stored messages could not be counted, and are counted again: %s", error)
         now = time.monotonic()
         for quota in quotas:
             quota.count(came, now)
@@ -253,7 +253,7 @@ class Controller:
         try:
             return self._meanwhile(call)
         except JetStreamError as error:
-            logger.warning("what is stored was not counted; the pause holds without: %s", error)
+            logger.warning("stored messages could not be counted; the pause holds: %s", error)
             return None
 
     def _connected(self) -> Connection:

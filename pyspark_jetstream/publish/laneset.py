@@ -285,7 +285,7 @@ class LaneSet:
         for place, target in shorter.items():
             logger.warning(
                 "stream=%s: its duplicate_window is %gs now. A row that may be stored and has no"
-                " PubAck is sent again for as long, at most, then the write fails; a longer one"
+                " PubAck is sent again for at most this time, then the write fails. A longer window"
                 " (`nats stream edit %s --dupe-window`) gives rows more time",
                 target.name, target.duplicate_window_s, target.name,
             )  # fmt: skip

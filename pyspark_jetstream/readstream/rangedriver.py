@@ -310,8 +310,8 @@ class RangeDriver(Driver):
             plan = self._replanned(offset, upto, is_past)
         if is_past:
             logger.warning(
-                "standby: the batch that this query had begun is run without rows, because another"
-                " query has committed all of them"
+                "standby: this query runs the batch that it had begun without rows, because another"
+                " query has committed all rows of the batch"
             )
             return self._turn.warm_ups(len(self._planner.tasks(plan, self._is_deep, logged)))
         self._await_parts(plan)

@@ -77,14 +77,14 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
             fields = name, ", ".join(differing)
             if is_new:
                 logger.warning(
-                    "stream=%s was created without: %s. This server does not know that; a newer one"
-                    " may", *fields,
+                    "stream=%s was created without %s, because this server does not know that. A"
+                    " newer server may know it", *fields,
                 )  # fmt: skip
             else:
                 logger.warning(
                     "stream=%s exists, and createStream leaves it as it is. These settings of the"
-                    " stream differ from the write's options: %s. If the stream is right, nothing"
-                    " is to do. Else change the stream from Python%s",
+                    " stream differ from the write's options: %s. If the stream is right, do"
+                    " nothing. Else change the stream from Python%s",
                     *fields, further("guides/streams"),
                 )  # fmt: skip
 

@@ -167,8 +167,8 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
                     Ledger(JetStream(client)).forget(self.write_id, 0)
         except JetStreamError as error:
             logger.warning(
-                "write=%s: all rows are stored, and its records stay in the ledger until somebody"
-                " deletes them, because they could not be: %s", self.write_id, error,
+                "write=%s: all rows are stored. The write could not delete its records in the"
+                " ledger; they stay until somebody deletes them: %s", self.write_id, error,
             )  # fmt: skip
 
 
@@ -269,8 +269,8 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
             if not (error.retryable or isinstance(error, WriterFencedError)):
                 raise
             logger.warning(
-                "query=%s: parked rows could not be sent. They stay parked, and that is tried again"
-                " until the stream has them: %s", query, error,
+                "query=%s: parked rows could not be sent. They stay parked, and the query tries"
+                " again until the stream has them: %s", query, error,
             )  # fmt: skip
             is_left = True
         if is_left:

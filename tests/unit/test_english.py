@@ -1,4 +1,4 @@
-"""Pages in plain English: what has to be read twice, and words of others."""
+"""Pages, helps and warnings in plain English: what has to be read twice, and words of others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 from pyspark_jetstream.operations.console import program
 from pyspark_jetstream.operations.console.commands import COMMANDS, does
+from pyspark_jetstream.options import all_options
 
 from ..kits.places import ROOT
 from ..kits.prose import LONGEST, faults, pieces
 from ..kits.snippets import PAGES
+from ..kits.told import told
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 
@@ -46,6 +48,12 @@ def entries() -> list[tuple[str, list[str]]]:
             for word, others in rows if word not in ("word", "---")]  # fmt: skip
 
 
+def others_in(text: str) -> set[str]:
+    """The words of others that a text has."""
+    others = {other for _, others in entries() for other in others}
+    return {each for each in others if re.search(rf"\b{re.escape(each)}s?\b", text, re.IGNORECASE)}
+
+
 def pages() -> dict[str, Path]:
     """The user's pages, by name, those outside of `docs` included."""
     found = {str(path.relative_to(ROOT / "docs").with_suffix("")): path
@@ -71,7 +79,35 @@ def test_help_is_understood_at_once(name):
     said += [text for each in parsers for text in (each.description, each.epilog) if text]
     said += [action.help for each in parsers for _, action in each.flags() if action.help]
 
-    assert faults("\n\n".join(said).replace("%(default)s", "x").replace("%(choices)s", "x")) == []
+    text = "\n\n".join(said).replace("%(default)s", "x").replace("%(choices)s", "x")
+    assert faults(text) == []
+    assert others_in(text) == set()
+
+
+def test_a_warning_is_understood_at_once():
+    """
+    Warnings, and what programs answer, are held like a page. Each name in them that is written like
+    an option's is one.
+    """
+    options = {option.name for option in all_options()}
+    texts = [
+        (f"{path.relative_to(ROOT)}:{line}", text)
+        for path in sorted((ROOT / "pyspark_jetstream").rglob("*.py"))
+        for line, text in told(path.read_text())
+    ]
+    found = [
+        (place, mistakes)
+        for place, text in texts
+        if (mistakes := faults(text) + sorted(others_in(text) | unknown(text, options)))
+    ]
+
+    assert len(texts) > 100
+    assert found == []
+
+
+def unknown(text: str, options: set[str]) -> set[str]:
+    """Words written like options that are none of them."""
+    return set(re.findall(r"\b[a-z]+[A-Z]\w*\b", text)) - options
 
 
 def test_a_guide_is_short():
@@ -89,14 +125,11 @@ def test_a_guide_is_short():
 def test_each_word_has_one_meaning():
     """The page of words is short, and no page for users has a word of others for one of them."""
     known = entries()
-    texts = {page: "\n".join(pieces(path.read_text())) for page, path in pages().items()}
     used = [
-        (page, other)
-        for page, text in texts.items()
-        for _, others in known
-        for other in others
-        if page not in NAMES_OF_OTHERS.get(other, ())
-        if re.search(rf"\b{re.escape(other)}s?\b", text, re.IGNORECASE)
+        (name, other)
+        for name, path in pages().items()
+        for other in others_in("\n".join(pieces(path.read_text())))
+        if name not in NAMES_OF_OTHERS.get(other, ())
     ]
 
     assert 20 <= len(known) <= 30
@@ -124,3 +157,29 @@ def test_each_word_has_one_meaning():
 def test_faults_are_found(text, found):
     """Each rule finds its fault; code, headings, comments and addresses are no prose."""
     assert (faults(text) == []) if found is None else (found in faults(text)[0])
+
+
+@pytest.mark.parametrize(
+    ("source", "texts"),
+    [
+        ('logger.warning("stream=%s: %d rows wait", name, 3)', ["stream=x: x rows wait"]),
+        ('self.logger.error("it " "failed: %r", error)', ["it failed: x"]),
+        ('logger.log(level, "of 100%% %.1f%s", 1, 2)', ["of 100%% xx"]),
+        ('logger.info("nothing is wrong")', []),
+        ('say("one", f"{two} of {3}", *lines)', ["one", "x of x"]),
+        ('complain("yes" if done else f"no: {why}")', ["yes", "no: x"]),
+        ('say(*(f"  {name}" for name in names))', ["  x"]),
+        ('given.parser.error("expected --for")', ["expected --for"]),
+        ('raise ValueError("is told by whoever catches it")', []),
+    ],
+)
+def test_what_is_told(source, texts):
+    """The texts of a call, with the word x for each value."""
+    assert [text for _, text in told(source)] == texts
+
+
+def test_an_option_that_is_none():
+    """A word in the form of an option's name is known by it; names of errors and flags are none."""
+    assert unknown("raise ackWait, priorityRules; OptionError, --ack-wait", {"ackWait"}) == {
+        "priorityRules"
+    }

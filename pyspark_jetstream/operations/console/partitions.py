@@ -205,10 +205,11 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
         say(
             "",
             f"A query that reads '{old}' with partitions=auto goes over by itself, now. Any other"
-            " goes over when it is stopped, and started with its checkpoint and these options:",
+            " query goes over when you stop it, and start it with its checkpoint and these"
+            " options:",
             *(f"  {name}={value}" for name, value in reading(plan).items()),
-            "When nobody reads the old layout any more, remove it: the command that made it, with"
-            " --undo.",
+            "When no query reads the old layout any more, remove it: run the command that made it,"
+            " with --undo.",
         )
 
 

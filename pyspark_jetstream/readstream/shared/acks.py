@@ -91,7 +91,7 @@ def ack(
                 known = bisect_right(left, info.stream_seq)
                 logger.warning(
                     "stream=%s consumer=%s: the server has forgotten %d deliveries after sequence"
-                    " %d, as a server may that was killed. These messages are delivered again. A"
+                    " %d. A server that is killed may do so. These messages are delivered again. A"
                     " stream with replicas keeps deliveries",
                     consumer.stream, consumer.name, len(left) - known, info.stream_seq,
                 )  # fmt: skip
@@ -310,7 +310,7 @@ class Heartbeats:
                 failed = True
                 logger.warning(
                     "%s: a heartbeat for claims failed, and is tried again. After ackWait without"
-                    " one, others may read these messages: %r",
+                    " one, other queries may read these messages: %r",
                     what, error, exc_info=not isinstance(error, JetStreamError),
                 )  # fmt: skip
         if failed:

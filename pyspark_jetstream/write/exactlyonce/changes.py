@@ -191,8 +191,8 @@ def check_targets(js: JetStream, seen: Iterable[FoundStream], rows: int = 0) -> 
             )
         if count:
             logger.warning(
-                "stream=%s: %d messages that were stored while rows were written were removed. It"
-                " cannot be found out whether rows are among them", name, count,
+                "stream=%s: %d messages that were stored during this batch were removed. The commit"
+                " cannot find out whether rows of the batch are among them", name, count,
             )  # fmt: skip
     return [FoundStream.of(infos[name]) for name in targets]
 
