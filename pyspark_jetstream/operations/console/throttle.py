@@ -19,7 +19,7 @@ that either, the program lists it. A pause is not enforced, so the program count
 were stored meanwhile.
 `producers` shows the writers and the pauses: why, by whom and until when.
 `quota` gives each writer its share of the quota, and shows how much of it the writer publishes. A
-producer that knows no rates is paused for a second at a time, while the quota is exceeded.
+writer that knows no rates is paused for a second at a time, while the quota is exceeded.
 `parked` counts the rows that wait in a parking stream (option throttleParkStream), by query and
 subject. With --drain it sends the rows whose pause is over, also those of queries that do not run,
 and counts the rest.
@@ -450,7 +450,7 @@ _TOLD: Final = Columns("producer query subjects_sent=subjects receipts missed st
 
 def _wait(parser: Parser, seconds: float) -> None:
     parser.add_argument("--wait", type=argument(duration), default=seconds, metavar="DURATION",
-        help=f"longest wait for producers and their answers ({seconds:.0f}s)")  # fmt: skip
+        help=f"longest wait for writers and their answers ({seconds:.0f}s)")  # fmt: skip
 
 
 def _subject(parser: Parser) -> None:
