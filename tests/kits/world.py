@@ -17,6 +17,7 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
@@ -32,7 +33,7 @@ from pyspark_jetstream.publish.publisher import Publisher
 from pyspark_jetstream.publish.telemetry import Origin, Telemetry
 
 from .lanes import INBOX, ModelServer, Reply, Sent, error, messages, parse
-from .options import changed, connection_of, sink_of
+from .options import FIXED, changed, connection_of, rules_of, sink_of
 from .targets import targets_of
 
 CONTROL = "spark.jetstream.throttle"
@@ -435,3 +436,37 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, world: World) -> Elsewhere:
     net.server_of = lambda each: servers[each.subject in SECOND] if is_row(each) else found
     net.note = lambda each: note(each) if is_row(each) else None
     return found
+
+
+# ── rows that may be shed ────────────────────────────────────────────────────────────────────
+
+SHEDDABLE = frozenset({Priority.NON_CRITICAL})
+
+
+def urgent(subjects: str, first: int, priorities: list[Priority]) -> Messages:
+    count = len(subjects)
+    data = [b"%d." % row for row in range(first, first + count)]
+    ids = pa.array([b"t-%d" % row for row in range(first, first + count)], pa.binary())
+    found = block(subjects, first, data)
+    return replace(found, priorities=pa.array(priorities, pa.int8()), ids=ids)
+
+
+def shedding(
+    monkeypatch: pytest.MonkeyPatch, pushed_back: bool = True, **options: object
+) -> tuple[World, Elsewhere]:
+    """A server that may have pushed back, and rows that may all be shed."""
+    monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
+    blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
+    settings: dict[str, object] = {
+        "publish_mode": "async",
+        **FIXED,
+        "max_in_flight": 7,
+        "publish_timeout_s": 20.0,
+        "rules": rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1e9),
+    }
+    world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
+    world.net.chaos = 0.0
+    found = elsewhere(monkeypatch, world)
+    for place in (0, 1) if pushed_back else ():
+        world.publisher.admission.overload.pushed_back(place, 100.0)
+    return world, found

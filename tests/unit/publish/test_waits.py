@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import (
@@ -21,8 +22,18 @@ from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, rules_of
-from ...kits.world import SUBJECTS, Net, World, block, command, elsewhere, is_row
-from .test_shedding import SHEDDABLE, shedding, urgent
+from ...kits.world import (
+    SHEDDABLE,
+    SUBJECTS,
+    Net,
+    World,
+    block,
+    command,
+    elsewhere,
+    is_row,
+    shedding,
+    urgent,
+)
 
 START_S = 100.0
 """When each write begins."""
@@ -122,16 +133,24 @@ def test_i8_a_row_that_may_not_be_shed_fails_after_queue_timeout(monkeypatch, po
     assert world.clock.now < START_S + 5 + 3
 
 
-def test_i8_a_dead_letter_without_an_answer_fails_the_task(monkeypatch):
+@pytest.mark.parametrize("is_full", [False, True])
+def test_i8_a_dead_letter_that_is_not_stored_fails_the_task(monkeypatch, is_full):
     """
-    I8, A22: `publishTimeout` is its deadline, too.
+    I8, A22: `publishTimeout` is its deadline, too, whether its stream is silent or has no room.
+    What it says is not kept for ever, and rows that are shed but not stored there count as shed
+    alone.
     """
-    world, _ = shedding(monkeypatch, dead_letter_subject="dlq")
-    world.net.on_sent = is_row
+    world, dead = shedding(monkeypatch, dead_letter_subject="dlq")
+    dead.is_full = is_full
+    world.net.on_sent = lambda each: is_full or is_row(each)
 
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()
     assert world.clock.now < START_S + 21
+    assert len(world.publisher.lanes.stored_apart("dead_letters").refusals) <= 1
+    counted = world.telemetry.snapshot()
+    assert counted.total("jetstream_publish_rejected_total") > (0,)
+    assert counted.total("jetstream_publish_dead_letter_total") == (0,)
 
 
 def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
@@ -406,3 +425,18 @@ def test_a16_critical_rows_starve_nobody(monkeypatch):
 
     assert world.run().acked == 1000
     assert sorted(world.rows()) == list(range(1000))
+
+
+def test_rows_that_are_stored_take_no_time(monkeypatch):
+    """
+    An attempt that finds thousands of rows stored looks at the next thousand at once.
+    """
+    world = World(
+        monkeypatch, [block("ab" * 2500, 0)], random.Random(1), is_checked=True,
+        publish_mode="async",
+    )  # fmt: skip
+    world.net.chaos = 0.0
+    world.stored_before = lambda each: pa.array([True] * len(each))
+
+    assert world.run().rows == 5000
+    assert world.clock.now < START_S + 5

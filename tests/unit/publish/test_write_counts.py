@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.metrics import Report
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
 from ...kits.options import FIXED, priorities_of, rules_of
-from ...kits.world import SECOND, Net, World, block, command, elsewhere
-from .test_shedding import SHEDDABLE, shedding
+from ...kits.world import SECOND, SHEDDABLE, Net, World, block, command, elsewhere, shedding
 from .test_waits import START_S, world_of
 
 ROUTES = priorities_of(subjects=(("a", Priority.NORMAL), ("*", Priority.NON_CRITICAL)))
@@ -137,16 +137,22 @@ def test_a_subject_at_its_limit_is_one_limit(monkeypatch):
     assert 8_000 < times < 11_100
 
 
-def test_a26_too_much_cpu_is_a_limit_of_the_writer_s_own(monkeypatch):
+@pytest.mark.parametrize("max_percent", [50, 150])
+def test_a26_too_much_cpu_sheds(monkeypatch, max_percent):
     """
-    A26: `limiter="local"`.
+    A26: a writer that uses a whole core, where it may use half of one, has too much to do, and that
+    is a limit of its own (`limiter="local"`).
     """
-    world, _ = shedding(monkeypatch, drops=True, max_cpu_percent=50)
-    monkeypatch.setattr("pyspark_jetstream.outbox.limits._CPU_WINDOW_S", 0.01)
-    monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now, raising=False)
-    world.run()
+    world, dead = shedding(
+        monkeypatch, False, dead_letter_subject="dlq", max_cpu_percent=max_percent
+    )
+    monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
+    monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now)
+    counts = world.run()
+    said = total(world, "publish_rate_limit_count", limiter="local", reason="MaxCpuUsage")
 
-    assert total(world, "publish_rate_limit_count", limiter="local", reason="MaxCpuUsage") == 1
+    assert (counts.dead_letters > 0) == (said == 1) == (max_percent < 100)
+    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} <= {"MaxCpuUsage"}
 
 
 @pytest.mark.parametrize("other", [False, True])

@@ -1,6 +1,7 @@
 """
 A whole write amid everything at once: pauses and rates by operators, overload, refusals for a while
-and for good, rows that an earlier attempt has stored, and a connection that breaks.
+and for good, rows that an earlier attempt has stored, a writer that uses a whole core, and a
+connection that breaks: by chance, amid a full wire, behind the last row.
 
 A seed draws the options of a write, its rows and what happens to it. Where each row is in the end
 is known.
@@ -10,22 +11,28 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pyspark_jetstream.errors import NotConnectedError
+from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish import sender
+from pyspark_jetstream.publish import laneset, sender
 
-from ...kits.lanes import error
+from ...kits.lanes import Sent, error
 from ...kits.options import rules_of
 from ...kits.seeds import SEED
 from ...kits.world import SUBJECTS, Net, Picky, World, block, command, elsewhere
 
 MODES = ["async", "fast", "atomic", "auto"]
 LOW, MIDDLE = Priority.NON_CRITICAL, Priority.NORMAL
+METRICS = "metrics"
+ENOUGH_S = 60.0
+"""No write takes a half of it: what is stuck, if only for a while, shows."""
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
 
 
@@ -55,6 +62,9 @@ class Write:
         self.faults = {row for row in self.never if rng.random() < 0.5}
         """Those that can be no messages."""
         self.letters = self.rejects or self.policy == "dead-letter"
+        self.window_s = rng.choice([1.0, 10.0, 1e9])
+        self.max_percent = rng.choice([None, None, 50, 150])
+        """Of a core, where the writer uses all of one."""
         monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
         monkeypatch.setattr(sender, "_CHUNK_BYTES", rng.choice([100, 1 << 19]))
         self.world = World(
@@ -66,8 +76,10 @@ class Write:
             publish_mode=mode,
             min_in_flight=rng.choice([4096, 1]),
             max_in_flight=rng.choice([1, 7, 64] if self.sheddable else [1, 7, 64, 4096]),
-            max_in_flight_bytes=rng.choice([3_000, 30_000, 1 << 30]),
+            max_in_flight_bytes=rng.choice([3_000, 20_000, 20_000, 1 << 30]),
             ack_timeout_s=2.0,
+            max_cpu_percent=self.max_percent,
+            metrics_subject=rng.choice([None, METRICS]),
             dead_letter_subject="dlq.{subject}" if self.letters else None,
             drops=self.policy == "drop",
             rejects=self.rejects,
@@ -76,7 +88,7 @@ class Write:
                 queue_timeout_s=queue_timeout_s,
                 throttle_max_wait_s=1e9,
                 sheddable=self.sheddable,
-                overload_window_s=rng.choice([1.0, 10.0, 1e9]),
+                overload_window_s=self.window_s,
             ),
         )
         self.dead = elsewhere(monkeypatch, self.world)
@@ -87,6 +99,7 @@ class Write:
             assert isinstance(server, Picky)
             server.never = {b"%d." % row: TOO_LARGE for row in self.never - self.faults}
         self._disturb(seed)
+        self._surround(monkeypatch)
 
     def _some(self) -> set[int]:
         count = self.rng.choice([1, 5, self.total // 10, self.total // 2])
@@ -94,7 +107,7 @@ class Write:
 
     def _blocks(self, is_plain: bool) -> list[Messages]:
         rng, found, first = self.rng, [], 0
-        chars, largest = rng.choice([SUBJECTS, "abab", "ab"]), rng.choice([60, 60, 600])
+        chars, largest = rng.choice([SUBJECTS, SUBJECTS, "abab", "ab"]), rng.choice([60, 600])
         while first < self.total:
             rows = range(first, min(first + rng.choice([1, 30, 100, 400]), self.total))
             sizes = [rng.randrange(largest) * (row not in self.never) for row in rows]
@@ -118,7 +131,7 @@ class Write:
         net.chaos = rng.choice([0.0, 1.0, 5.0, 5.0])
         net.drops_plain = seed % 3 == 0
         net.round_trip_s = 0.04 if seed % 2 else 0.0
-        at = self.world.clock.now
+        at = self.began = self.world.clock.now
         if self.policy != "block":
             for place in rng.choice([(), (0,), (0, 1), (0, 1)]):
                 self.world.publisher.admission.overload.pushed_back(place, at)
@@ -130,21 +143,57 @@ class Write:
             msgs = rng.choice([None, None, 0.0, 20.0, 2000.0])
             net.commands.append((at, command(number, filter, pause_s, reason, msgs)))
 
+    def _surround(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The process, its worker's former tasks, and one moment at which the network breaks."""
+        rng, clock, net = self.rng, self.world.clock, self.world.net
+        monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
+        monkeypatch.setattr(clock, "process_time", clock.monotonic)
+
+        def kept(*settings: Any) -> limits.GradientLimit:
+            limit = limits.GradientLimit(*settings[-1])
+            limit.held = True  # by a task before
+            return limit
+
+        monkeypatch.setattr(laneset, "kept_limit", kept)
+        self.max_payload = rng.choice([1 << 20, 10])
+        monkeypatch.setattr(Net, "max_payload", self.max_payload)
+        breaks_at, sent = rng.choice([0, 10, 100]), 0
+
+        def arrives(each: Sent) -> bool:
+            nonlocal sent
+            sent += 1
+            if sent == breaks_at:
+                net.cut()
+                net.forget()
+            return not net.is_cut
+
+        net.on_sent = arrives
+        if rng.random() < 0.5:
+            monkeypatch.setattr(net, "unsubscribe", _cut)
+
+
+def _cut(sid: int) -> None:
+    raise NotConnectedError("model", "cut")
+
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(SEED, SEED + 20))
-def test_every_row_is_in_one_place(monkeypatch, mode, seed):
+def test_every_row_is_in_one_place(monkeypatch, caplog, mode, seed):
     """
     I1, I2, I4: each row is in its stream once, or a dead letter once, or dropped, and in one of
     them; what the server never stores is a dead letter, other rows leave only if they may be shed;
     what an earlier attempt has stored goes nowhere. Stored rows of a subject are in order where no
     plain publish was dropped between others. Nothing goes to a paused subject behind the receipt;
-    when a row was first sent is not forgotten; the loop never spins. All is counted.
+    when a row was first sent is not forgotten; the loop never spins and nothing is stuck, whatever
+    is on the wire. All is counted.
+    A23, A26, A27: drops are said with their number, once in `overloadWindow`; a limit is held by
+    its own task alone; reports that the server would not take are not sent.
     """
     write = Write(monkeypatch, mode, seed)
     counts = write.world.run()
-    stored = write.world.rows()
-    letters = [int(each.data.split(b".")[0]) for each in write.dead.stored]
+    stored, lanes = write.world.rows(), write.world.publisher.lanes.all
+    apart = [each for each in write.dead.stored if each.subject != METRICS]
+    letters = [int(each.data.split(b".")[0]) for each in apart]
     gone = set(range(write.total)) - write.known - set(stored)
     dropped = gone - set(letters)
     shed = dropped | set(letters) - write.never
@@ -160,7 +209,17 @@ def test_every_row_is_in_one_place(monkeypatch, mode, seed):
         assert write.faults <= set(letters) <= write.never, f"seed {seed}"
     else:
         assert not dropped, f"seed {seed}"
+    said = [int(each.msg.split()[1]) for each in caplog.records if "dropped" in each.msg]
+    took_s = write.world.clock.now - write.began
+    assert took_s < ENOUGH_S, f"seed {seed}"
+    assert bool(dropped) == bool(said) and len(said) <= 1 + took_s / write.window_s, f"seed {seed}"
+    assert said == sorted(set(said)) and max(said, default=0) <= len(dropped), f"seed {seed}"
+    reported = any(each.subject == METRICS for each in write.dead.heard)
+    assert write.max_payload > 10 or not reported, f"seed {seed}"
     counted = write.world.telemetry.snapshot()
+    if write.max_percent != 50:
+        by_cpu = counted.total("jetstream_publish_rejected_total", reason="MaxCpuUsage")
+        assert not any([*by_cpu, *(each.terms.limit.held for each in lanes)]), f"seed {seed}"
     for priority in Priority if write.policy != "drop" else ():
         named = {"priority": priority.label}
         left = counted.total("jetstream_publish_rejected_total", **named)

@@ -1,4 +1,4 @@
-"""Fast-ingest batches against a server and a network that do whatever they like."""
+"""Lanes of batches against a server and a network that do whatever they like."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from pyspark_jetstream.publish.lanes import fastlane
 
-from ...kits.fast import lane
+from ...kits import atomic, fast
 from ...kits.lanes import MANY, ModelServer, Reply, Sent, error, hear, messages, parse
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("kind", ["atomic", "fast", "far"])
 @pytest.mark.parametrize("seed", range(60))
-def test_random_walk(monkeypatch, seed, far):
+def test_random_walk(monkeypatch, seed, kind):
     """
     Whatever the server and the network do, every row is stored: once with ids, in order where no
     plain publish was dropped between others; limits hold, and the count is right.
@@ -25,24 +25,24 @@ def test_random_walk(monkeypatch, seed, far):
     ids = seed % 4 > 0
     drops_plain = seed % 3 == 0
     maximum, max_bytes = rng.choice([(1, MANY), (7, 3000), (64, MANY), (4096, 30_000)])
-    one = lane(maximum, max_bytes, ack=2.0, publish=1e9)
-    one.terms.outlook.round_trip_s = 0.3 if far else 0.0
-    server = ModelServer(others=rng.choice([0, 0, 3, 60]))
-    total = rng.randrange(1, 1500)
+    made = atomic.lane if kind == "atomic" else fast.lane
+    one = made(maximum, max_bytes, ack=2.0, publish=1e9)
+    one.terms.outlook.round_trip_s = 0.3 if kind == "far" else 0.0
+    server = ModelServer(rng.choice([0, 0, 3, 60]), rng.choice([1000, 1000, 20]))
+    total = rng.randrange(1, 800 if kind == "atomic" else 1500)
+    known = {row for row in range(total) if ids and seed % 5 == 0 and rng.random() < 0.02}
+    server.ids |= {f"t-{row}" for row in known}
     offered, now = 0, 0.0
     up: list[Sent] = []  # on the way to the server
     down: list[Reply] = []  # on the way back
-    unfit = error(503, 10077)
     while offered < total or one.busy:
         one.terms.outlook.more = offered < total
         if one.wants_rows and offered < total:
-            count = min(rng.choice([1, 2, 30, 700]), total - offered)
-            subjects = [rng.choice("abc") for _ in range(count)]
-            data = [
-                b"%d" % row + b"." * rng.randrange(60) for row in range(offered, offered + count)
-            ]
+            rows = range(offered, min(offered + rng.choice([1, 2, 30, 700]), total))
+            data = [b"%d" % row + b"." * rng.randrange(60) for row in rows]
+            subjects = rng.choices("abc", k=len(rows))
             one.offer(messages(subjects, data, first=offered, ids=ids))
-            offered += count
+            offered = rows.stop
         frames = one.frames_to_send(now, rng.choice([1, 300, MANY]))
         if frames is not None:
             up += parse(bytes(frames))
@@ -65,13 +65,13 @@ def test_random_walk(monkeypatch, seed, far):
                 break
             each = up.pop(0)
             server.now = now
-            plain = not each.reply.endswith("$FI")
-            if rng.random() < 0.004 and (drops_plain or not plain):
+            is_batched = "Nats-Batch-Id" in each.headers or each.reply.endswith("$FI")
+            if rng.random() < 0.003 and (drops_plain or is_batched):
                 code, err_code = rng.choice([(429, 10167), (503, 0), (0, 10023)])
                 down += server.refused(each, code, err_code)
                 continue
-            if rng.random() < 0.004 and (drops_plain or not plain):
-                server.refuse[each.data] = unfit
+            if rng.random() < 0.003 and (drops_plain or is_batched):
+                server.refuse[each.data] = error(503, 10077)
             down += server.publish(each)
             server.refuse.clear()
         heard = down[: rng.randrange(20)]
@@ -80,11 +80,11 @@ def test_random_walk(monkeypatch, seed, far):
         now += rng.choice([0.0, 0.001, 0.3, 0.3, 12.0 if rng.random() < 0.02 else 0.0])
         one.expire(now)
 
-    rows = [int(each.split(b".")[0]) for each in server.data]
-    assert set(rows) == set(range(total)), f"seed {seed}"
+    stored = [int(each.split(b".")[0]) for each in server.data]
+    assert set(stored) == set(range(total)) - known, f"seed {seed}"
     assert one.tally.acked == total, f"seed {seed}"
     assert one.bytes_in_flight == 0
     if ids:
-        assert len(rows) == total, f"seed {seed}"
+        assert len(stored) == total - len(known), f"seed {seed}"
         if not drops_plain:
-            assert rows == sorted(rows), f"seed {seed}"
+            assert stored == sorted(stored), f"seed {seed}"
