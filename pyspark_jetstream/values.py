@@ -320,6 +320,14 @@ def whole_filter(value: str) -> str:
     return found
 
 
+def whole_filters(value: str) -> tuple[str, ...]:
+    """
+    Such filters: one, a comma list, or a JSON list. In `multi_last` the server takes `a*` for a
+    wildcard, elsewhere for a literal token.
+    """
+    return tuple(map(whole_filter, filters(value)))
+
+
 def _is_partial(filter_: str) -> bool:
     return any(len(token) > 1 and {"*", ">"} & set(token) for token in filter_.split("."))
 

@@ -38,7 +38,7 @@ BATCH_OPTIONS: Final = table(
         "Read the messages of `stream` from this mirror of it, so that the read does not delay"
         " publishes into the stream. `mirror` means the stream's only mirror. If the mirror lacks a"
         " message, that is an error."),
-    Option("multiLast", "multi_last", value_of.filters, "",
+    Option("multiLast", "multi_last", value_of.whole_filters, "",
         "Take a snapshot: the last message of every subject that matches. The filters are a comma"
         " list or a JSON list.",
         absent=()),

@@ -124,6 +124,7 @@ NO_TEXTS = [
     ("range", "multiLast", "expected a subject", ["", " , ", "[]", "[1]", '["a"']),
     ("range", "multiLast", "empty", ["a,,b"]),
     ("range", "multiLast", "last token", ["a.>.b"]),
+    ("range", "multiLast", "stands for a whole token", ["a.b*", "a, b.>c"]),
     ("range", "upToSequence", "positive", ["0"]),
     ("range", "sequence", "positive", ["-1"]),
     ("range", "upToTime", "RFC 3339", ["yesterday"]),

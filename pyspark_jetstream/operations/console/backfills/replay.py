@@ -160,7 +160,7 @@ def conclude(manifest: Manifest, place: str) -> None:
     say(f"{manifest['replayed']:,} dead letters replayed: {place}")
     for name, what in (
         ("elsewhere", "dead letters are for other streams; they stay"),
-        ("no_letters", "messages are no dead letters; they stay"),
+        ("no_letters", "messages have no header Jetstream-Sink-Original-Subject; they stay"),
         ("missing", "messages left their stream before they were read"),
     ):
         if manifest[name]:
