@@ -78,6 +78,7 @@ TYPES = {
     "one_filter": "filter",
     "filters": "filters",
     "key_filters": "filters",
+    "whole_filters": "filters",
     "disjoint_filters": "filters",
     "stream_subjects": "filters",
     "header_value": "name=value",

@@ -22,6 +22,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -186,6 +187,12 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             yield from ((flag, action) for flag in action.option_strings)
 
+    def meant(self, misspelt: Sequence[str]) -> str:
+        """The flag that one of these is nearly, as a question; "" if there is none."""
+        known = [flag for flag, _ in self.flags()]
+        near = [flag for word in misspelt for flag in get_close_matches(word, known, 1, 0.8)]
+        return f" (did you mean {near[0]}?)" if near else ""
+
     def commands(self) -> Mapping[str, Parser]:
         """The parsers of its commands; none where it has none."""
         for action in self._actions:
@@ -204,8 +211,9 @@ class Parser(argparse.ArgumentParser):
         tables = self._file(words) if self._settings else {}
         given, rest = self.parse_known_args(words)
         if rest:  # without their values, which may be secrets
-            flags = (re.sub("=.*", "", word) for word in rest if word.startswith("-"))
-            given.parser.error(f"unrecognized arguments: {' '.join(flags)} …")
+            flags = [re.sub("=.*", "", word) for word in rest if word.startswith("-")]
+            meant = given.parser.meant(flags)
+            given.parser.error(f"unrecognized arguments: {' '.join(flags)} …{meant}")
         for dest, table in tables.items():
             pairs = dict(self._pair(dest, text) for text in getattr(given, dest))
             more = (environment(dest), table, pairs, flags_of(given) if dest == "option" else {})

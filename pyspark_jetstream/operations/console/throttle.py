@@ -52,7 +52,12 @@ from pyspark_jetstream.operations.terminal import Columns, Row, complain, say, s
 from pyspark_jetstream.operations.throttled import throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy
-from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT, Rates, Reason
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
+    MAX_SUBJECTS,
+    THROTTLE_SUBJECT,
+    Rates,
+    Reason,
+)
 from pyspark_jetstream.values import duration, publish_subject, whole_filter
 
 from .program import Parser, argument, client_of, connected, connection_of, connection_words
@@ -352,7 +357,8 @@ def _told(pauses: Pauses) -> list[Row]:
     rows: list[Row] = list(map(_TOLD.row, _members(pauses)))
     for response, (count, receipts, missed) in pauses.ended.items():
         of = {"receipts": receipts, "missed": missed, "state": f"{response.value}, ended meanwhile"}
-        rows.append({"producer": f"{count:,} more" if rows else f"{count:,}"} | of)
+        what = "more" if rows else "producer" if count == 1 else "producers"
+        rows.append({"producer": f"{count:,} {what}"} | of)
     return rows
 
 
@@ -426,15 +432,25 @@ def _writers(limit: QuotaLimit, pauses: Pauses) -> list[dict[str, Any]]:
 
 
 def _paused(entries: Sequence[Mapping[str, str]]) -> str:
-    """Paused subjects in words: until when, why, by whom."""
-    words = []
+    """Paused subjects in words: until when, why, by whom; the first few of those paused alike."""
+    alike: dict[str, list[str]] = {}
     for entry in entries:
         until, who = f"until {entry['until'][11:19]}Z", entry["source"]
         if who == PausedBy.OPERATOR.value:  # whose program renews it
             until, who = f"{until} or longer", f"operator's request {entry['request_id']}"
-        words.append(f"{entry['subject']} {until}: {entry['reason']} of {entry['filter']}, {who}")
-    return "; ".join(words)
+        words = f"{until}: {entry['reason']} of {entry['filter']}, {who}"
+        alike.setdefault(words, []).append(entry["subject"])
+    at_least = "at least " if len(entries) >= MAX_SUBJECTS else ""
+    return "; ".join(
+        f"{', '.join(subjects[:_NAMED])}"
+        + (f" and {at_least}{len(subjects) - _NAMED} more" if len(subjects) > _NAMED else "")
+        + f" {words}"
+        for words, subjects in alike.items()
+    )
 
+
+_NAMED: Final = 3
+"""Subjects paused alike that are named."""
 
 _FOUND: Final = Columns(
     "producer query host streams subjects_sent=subjects supports_throttle paused",

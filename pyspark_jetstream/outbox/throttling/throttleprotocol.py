@@ -49,7 +49,7 @@ _SUPPORTS: Final = "supports_throttle_producer_commands"
 _SUPPORTS_RATE: Final = "supports_publish_throttling_rate"
 _RATE_IN_MSG: Final = "publish_throttling_rate_in_msg"
 _RATE_IN_BYTE: Final = "publish_throttling_rate_in_byte"
-_MAX_SUBJECTS: Final = 32
+MAX_SUBJECTS: Final = 32
 _MAX_TEXT: Final = 255
 """Characters of a query's or a host's name."""
 _MAX: Final = 1 << 53
@@ -185,7 +185,7 @@ class Producer(NamedTuple):
             type="producer",
             producer_id=self.producer_id,
             feature_flags={_SUPPORTS: self.supports_throttle, _SUPPORTS_RATE: self.supports_rate},
-            subjects_sent=self.subjects[:_MAX_SUBJECTS],
+            subjects_sent=self.subjects[:MAX_SUBJECTS],
             throttled=[
                 {
                     "subject": paused.subject,
@@ -195,7 +195,7 @@ class Producer(NamedTuple):
                     "source": paused.source,
                     "request_id": paused.request_id,
                 }
-                for paused in self.throttled[:_MAX_SUBJECTS]
+                for paused in self.throttled[:MAX_SUBJECTS]
             ],
             rates=[
                 {
@@ -206,11 +206,11 @@ class Producer(NamedTuple):
                     "bytes_in_counter": kept.bytes_in_counter,
                     "waiting_for": kept.waiting_for,
                 }
-                for kept in self.rates[:_MAX_SUBJECTS]
+                for kept in self.rates[:MAX_SUBJECTS]
             ],
             query=self.query or None,
             host=self.host or None,
-            streams=self.streams[:_MAX_SUBJECTS] or None,
+            streams=self.streams[:MAX_SUBJECTS] or None,
         )
 
 

@@ -279,7 +279,7 @@ def test_a_mistake_in_the_file(
     ("job", "arguments", "says"),
     [
         ("range_backfill", "--output o", "--stream is required"),
-        ("range_backfill", "--stream S", "--output is required"),
+        ("range_backfill", "--stream S", "--output or --into is required"),
         ("range_backfill", "--stream S --into T", "--manifest is required"),
         ("range_backfill", "--stream S --into T --manifest m --output o", "not with --output"),
         ("range_backfill", "--stream S --output o --manifest m", "go with --into"),
@@ -300,7 +300,8 @@ def test_a_mistake_in_the_file(
         ("range_backfill", "--stream S --output o --chunk-messages -1", "positive integer"),
         ("range_backfill", "--stream S --output o --writers 0", "positive integer"),
         ("range_backfill", "--stream S --output o --partition-by token:x", "token:N"),
-        ("range_backfill", "--strea S --output o", "unrecognized arguments"),
+        ("range_backfill", "--strea S --output o",
+         "unrecognized arguments: --strea … (did you mean --stream?)"),
         ("range_backfill", "--config /no/such/file", "No such file"),
         ("replay_dead_letters", "--into T --manifest m", "--stream is required"),
         ("replay_dead_letters", "--stream S --manifest m", "--into is required"),

@@ -65,7 +65,9 @@ def run(given: argparse.Namespace) -> int:
     """Runs the backfill, or what is left of it; 0: everything is where it should be."""
     parser = given.parser
     streams = "stream_pattern" if given.stream_pattern is not None else "stream"
-    parser.require(given, streams, "output" if given.into is None else "manifest")
+    parser.require(given, streams, *([] if given.into is None else ["manifest"]))
+    if given.output is None and given.into is None:
+        parser.error("--output or --into is required")
     if given.into is not None and (given.output is not None or given.partition_by):
         parser.error("--into copies into a stream: it goes with --manifest, not with --output or"
                      " --partition-by")  # fmt: skip
