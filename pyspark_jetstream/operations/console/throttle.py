@@ -431,7 +431,7 @@ def _writers(limit: QuotaLimit, pauses: Pauses) -> list[dict[str, Any]]:
     return sorted(found, key=lambda writer: -writer["rate"])
 
 
-def _paused(entries: Sequence[Mapping[str, str]]) -> str:
+def paused_words(entries: Sequence[Mapping[str, str]]) -> str:
     """Paused subjects in words: until when, why, by whom; the first few of those paused alike."""
     alike: dict[str, list[str]] = {}
     for entry in entries:
@@ -454,7 +454,7 @@ _NAMED: Final = 3
 
 _FOUND: Final = Columns(
     "producer query host streams subjects_sent=subjects supports_throttle paused",
-    {"paused": _paused},
+    {"paused": paused_words},
 )
 _FIGURES: Final = {"limit /s": "limit", "rate /s": "rate", "published": "published"}
 """Columns of a limit, and of its writers, by their titles."""

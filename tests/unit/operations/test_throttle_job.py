@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_jetstream.operations.console import commands, throttle
 from pyspark_jetstream.operations.pauses import Member, Pauses, Response
+from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer
 
 from ...kits.places import ROOT
@@ -138,3 +139,27 @@ def test_queries_are_shown_once_however_many_writers_they_have():
 
     assert shown == [["told"]] + [["acknowledged"]] * 5
     assert rows() == [{"writers of": "orders", "state": "silent"}]
+
+
+def test_subjects_that_are_paused_alike_stand_together():
+    """
+    The first three are named and the others counted; a writer tells 32 at most, so there may be
+    more.
+    """
+
+    def entry(subject, source="THROTTLE"):
+        return {
+            "subject": subject, "until": "2026-11-26T12:34:56.7+00:00", "reason": "Limit",
+            "filter": "a.*", "source": source, "request_id": "7",
+        }  # fmt: skip
+
+    few = [entry(f"a.{n}") for n in range(5)]
+    assert (
+        throttle.paused_words(few)
+        == "a.0, a.1, a.2 and 2 more until 12:34:56Z: Limit of a.*, THROTTLE"
+    )
+    assert throttle.paused_words([entry("a.0"), entry("b", PausedBy.OPERATOR.value)]) == (
+        "a.0 until 12:34:56Z: Limit of a.*, THROTTLE; b until 12:34:56Z or longer: Limit of a.*,"
+        " operator's request 7"
+    )
+    assert "and at least 29 more" in throttle.paused_words([entry(f"a.{n}") for n in range(32)])
