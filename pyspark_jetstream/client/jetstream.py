@@ -514,8 +514,13 @@ class JetStream:
     def pause(self, stream: str, consumer: str, until: datetime | None) -> str:
         """A consumer delivers nothing until then (None: it does); the server's word for then."""
         body = {"pause_until": until.isoformat()} if until is not None else {}
-        answer = self.call(f"CONSUMER.PAUSE.{stream}.{consumer}", body, PAUSED)
-        return str(answer["pause_until"]) if answer.get("paused") else ""
+        call = f"CONSUMER.PAUSE.{stream}.{consumer}"
+        answer = self.call(call, body, PAUSED)
+        if not answer.get("paused"):
+            return ""
+        if "pause_until" not in answer:
+            raise ProtocolError(f"{call}: the answer lacks pause_until: {answer!r:.80}")
+        return str(answer["pause_until"])
 
     def reset(self, stream: str, consumer: str, sequence: int) -> ConsumerInfo:
         """
