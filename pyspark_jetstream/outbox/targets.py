@@ -222,10 +222,9 @@ class Targets:
 
     def look_again(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        renewed = self.lookup.as_they_are(self.streams)
-        silent = [
-            known.name for known, now in zip(self.streams, renewed, strict=True) if now is None
-        ]
+        streams = list(self.streams)  # rows that are made meanwhile may add one
+        renewed = self.lookup.as_they_are(streams)
+        silent = [known.name for known, now in zip(streams, renewed, strict=True) if now is None]
         self.silent = silent[0] if silent else ""
         shorter = {
             place: target

@@ -393,7 +393,7 @@ class TaskAttempt:
                 raise duplicate_id(own, target)
 
     def _window_s(self) -> float:
-        windows = [target.duplicate_window_s for target in self._reached.values()]
+        windows = [target.duplicate_window_s for target in list(self._reached.values())]
         return min(windows, default=self._task.options.window.publish_timeout_s)
 
 
