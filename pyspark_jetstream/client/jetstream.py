@@ -112,6 +112,9 @@ _COUNTS: Final = "counting messages (batched direct get)"
 _IN_COMMON: Final = 1_000
 """Subjects that two pages of a listing share, so that subjects that leave do not hide others."""
 
+_MOST_PAGES: Final = 10_000
+"""Pages of a listing: an answer that claims more of them does not tell the truth."""
+
 _IN_VAIN: Final = 100
 """After this many pages in a row without a new name, the listing is an error."""
 
@@ -290,7 +293,10 @@ class JetStream:
             return answer["total"], len(names), there
 
         total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
-        bodies = [{"offset": at} for at in range(length, total, length or total)] if length else []
+        offsets = range(length, total, length) if length else range(0)
+        if len(offsets) > _MOST_PAGES:
+            raise ProtocolError(f"STREAM.LIST: the answer has {length} of {total} streams")
+        bodies = [{"offset": at} for at in offsets]
         requests = [(f"{self.prefix}.STREAM.LIST", json.dumps(body).encode()) for body in bodies]
         for _, _, more in self._answers(requests, page):
             found |= more

@@ -12,6 +12,7 @@ import pytest
 from pyspark_jetstream.client import jetstream, patience
 from pyspark_jetstream.client.connection import Reply
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import ProtocolError
 
 from ...kits.seeds import fresh
 
@@ -164,3 +165,31 @@ def test_pages_of_streams_without_leaders(silent, are_listed):
 
     assert asked == [0, 256, 512]
     assert found == {name: None if name in names[:silent] else name for name in names}
+
+
+def answering(answer):
+    """A client whose server says this to whatever is asked."""
+    reply = Reply(0, "", b"", json.dumps(answer).encode())
+    options = SimpleNamespace(api_prefix="$JS.API", request_timeout_s=1.0)
+    return SimpleNamespace(options=options, request=lambda *_: reply, requests=lambda _: [reply])
+
+
+def test_a_listing_that_claims_too_many_streams_is_no_answer():
+    """
+    A request for each page that it claims would take all memory.
+    """
+    streams = [{"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}]
+    js = JetStream(answering({"total": 999_999_999, "limit": 256, "streams": streams}))
+    with pytest.raises(ProtocolError, match="1 of 999999999 streams"):
+        js.streams_listed(lambda name: False)
+
+
+def test_a_pause_says_until_when():
+    """
+    Or that the consumer is not paused; an answer that says neither is none.
+    """
+    until = "2026-01-01T00:00:00Z"
+    assert JetStream(answering({"paused": True, "pause_until": until})).pause("S", "c", None)
+    assert JetStream(answering({"paused": False})).pause("S", "c", None) == ""
+    with pytest.raises(ProtocolError, match="CONSUMER.PAUSE.S.c: the answer lacks pause_until"):
+        JetStream(answering({"paused": True})).pause("S", "c", None)
