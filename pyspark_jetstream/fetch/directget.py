@@ -187,9 +187,7 @@ class _RangeReader:
                     yield from self._rows(gets, reached)
                     raise
                 self._appetite.grow()
-                now = core_time()
-                self._waits.settle(ending.until, now, self._round_trip_s)
-                self._waits.found(ending.last + ending.pending, now)
+                self._waits.settle(ending.until, core_time(), self._round_trip_s)
                 if not gets.under_way:  # while Spark has these
                     yield from ready
                     ready = []
@@ -296,7 +294,7 @@ class _RangeReader:
             until = min(after + sequences, read.end)
             gets.ask(behind(after, read.filter) | limits, until)
             if is_courteous:
-                self._waits.asked(until, core_time())
+                self._waits.asked(until, core_time(), self._round_trip_s)
 
     def _rows(
         self, gets: Gets, reached: int, took_s: float | None = None

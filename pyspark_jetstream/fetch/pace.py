@@ -351,7 +351,7 @@ class Waits:
     the number of its messages, which stays the same.
 
     Args:
-        courtesy: hears how long each answer took.
+        courtesy: hears how long each answer took that it has bounded.
     """
 
     def __init__(self, courtesy: Courtesy) -> None:
@@ -371,24 +371,29 @@ class Waits:
 
     def limit(self, most: int, round_trip_s: float) -> int:
         """
-        Messages that may be asked for at a time, of so many at the most. From far away the line
+        How many messages may be asked for at a time, of so many at the most. From far away the line
         bounds them, unless somebody has said what publishers may wait.
         """
+        return min(most, self.courtesy.messages) if self._is_bound(round_trip_s) else most
+
+    def _is_bound(self, round_trip_s: float) -> bool:
         is_free = round_trip_s >= FAR_S or self._now >= self._calm_at
-        if is_free and not self.courtesy.is_strict:
-            return most
-        return min(most, self.courtesy.messages)
+        return self.courtesy.is_strict or not is_free
 
     def found(self, messages: int, now: float) -> None:
         """The stream has so many messages for this read by now, those that were read included."""
-        if messages > self._messages:
+        if messages != self._messages:
             self._calm_at = now + (_PUBLISHED_S if self._messages else _LOOK_S)
             self._messages = messages
         self._now = now
 
-    def asked(self, up_to: int, now: float) -> None:
-        """A request was sent, whose answer is there once `settle` has counted so far."""
-        self._open.append(_Asked(up_to, now, self.away_s))
+    def asked(self, up_to: int, now: float, round_trip_s: float) -> None:
+        """
+        A request was sent, whose answer is there once `settle` has counted so far. Of one that the
+        window does not bound the time says nothing about the window.
+        """
+        if self._is_bound(round_trip_s):
+            self._open.append(_Asked(up_to, now, self.away_s))
 
     def settle(self, up_to: int, now: float, round_trip_s: float) -> None:
         """All is there that was asked for up to this count."""

@@ -212,7 +212,7 @@ class Pulls:
             self.open += batch
             self.budget -= batch
             self._asked += batch
-            self._waits.asked(self._asked, core_time())
+            self._waits.asked(self._asked, core_time(), self.connection.round_trip_s)
         if asked:
             self.connection.send(asked)
 

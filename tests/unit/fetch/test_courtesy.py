@@ -214,38 +214,59 @@ def test_an_answer_is_timed_from_its_request_without_the_round_trip():
     One that may have waited here is not late for certain, and what nobody waits for is not timed.
     """
     heard: list[tuple[float, float]] = []
-    courtesy = Courtesy()
+    courtesy = Courtesy(0.1)  # bounds from far away, too
     courtesy.answered = lambda took_s, away_s=0.0: heard.append((took_s, away_s))  # type: ignore
     waits = Waits(courtesy)
-    waits.asked(100, 10.0)
-    waits.asked(200, 11.0)
+    waits.asked(100, 10.0, 0.25)
+    waits.asked(200, 11.0, 0.25)
     waits.away_s += 0.5
     waits.settle(99, 12.0, 0.25)
     assert heard == []
     waits.settle(150, 12.0, 0.25)
     assert heard == [(1.75, 0.5)]
     waits.forget()
-    waits.asked(50, 20.0)
+    waits.asked(50, 20.0, 0.25)
     waits.settle(50, 20.125, 0.25)
     assert heard[1:] == [(0.0, 0.0)]
 
 
 def test_where_nobody_publishes_nobody_waits():
     """
-    A read looks for a short time whether its messages become more. It goes on asking for little for
-    some seconds after each message that it sees published, and always where a user says so.
+    A read looks for a short time whether its messages become more or fewer. It goes on asking for
+    little for some seconds after each time that they do, and always where a user says so.
     """
-    courtesy, strict = Waits(Courtesy()), Waits(Courtesy(0.02))
-    few = courtesy.limit(10_000, 0.0)
+    default, strict = Waits(Courtesy()), Waits(Courtesy(0.02))
+    few = default.limit(10_000, 0.0)
     assert few < 10_000
-    for waits in (courtesy, strict):
-        for tenth in range(2):
-            waits.found(500, 100.0 + tenth / 10)
-    assert courtesy.limit(10_000, 0.0) == 10_000
+    for waits in (default, strict):
+        waits.found(500, 100.0)
+        waits.found(500, 100.04)
+        assert waits.limit(10_000, 0.0) < 10_000
+        waits.found(500, 100.06)
     assert strict.limit(10_000, 0.0) < 10_000
-    courtesy.found(501, 100.2)
-    assert courtesy.limit(10_000, 0.0) == few
-    courtesy.found(400, 105.0)  # a limit has removed some
-    assert courtesy.limit(10_000, 0.0) == few
-    courtesy.found(501, 111.0)
-    assert courtesy.limit(10_000, 0.0) == 10_000
+    for now, messages in ((110.0, 501), (130.0, 400), (150.0, 401)):
+        assert default.limit(10_000, 0.0) == 10_000
+        default.found(messages, now)  # published, removed, published
+        assert default.limit(10_000, 0.0) == few
+        default.found(messages, now + 9.9)
+        assert default.limit(10_000, 0.0) == few
+        default.found(messages, now + 10.1)
+
+
+def test_what_no_window_bounds_says_nothing_about_it():
+    """
+    A calm read asks for much, and its answers take long; the window is as it was when somebody
+    publishes, for this read and for the next task of the process.
+    """
+    courtesy = Courtesy()
+    waits, few = Waits(courtesy), courtesy.messages
+    waits.found(500, 0.0)
+    waits.found(500, 1.0)
+    for number in range(1, 2_000):
+        waits.asked(number, 1.0 + number, 0.0)
+        waits.settle(number, 1.03 + number, 0.0)
+    assert courtesy.messages == few
+    waits.found(501, 3_000.0)
+    waits.asked(2_000, 3_000.0, 0.0)
+    waits.settle(2_000, 3_000.001, 0.0)
+    assert courtesy.messages > few

@@ -382,6 +382,33 @@ def test_pulls_are_as_large_as_comes_in_time(monkeypatch):
     assert max(pull["batch"] for pull in server.asked) > most
 
 
+@pytest.mark.parametrize("published", [0, 1])
+def test_pulls_of_a_stream_into_which_nobody_publishes_are_large(monkeypatch, published):
+    """
+    Also after late answers; where somebody publishes they stay as small as the window.
+    """
+    now, courtesy = [0.0], Courtesy()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    courtesy.answered = lambda *times: None
+    monkeypatch.setattr(pulls, "courtesy_of", lambda options, stream: courtesy)
+    rng = random.Random(1)
+    server = Server(stored(rng, 8_000), rng)
+    end, fill = server.messages[-1].sequence, server.fill
+
+    def later(*wait):
+        now[0] += 0.02
+        for _ in range(published):
+            server.messages.append(Message(server.messages[-1].sequence + 1, data=b"x"))
+        return fill(*wait)
+
+    monkeypatch.setattr(server, "fill", later)
+    found = sequences(own(server, 0, end).batches())
+
+    assert found == between(server.messages, 0, end)
+    largest = max(pull["batch"] for pull in server.asked)
+    assert largest <= courtesy.messages if published else largest > 2 * courtesy.messages
+
+
 @pytest.mark.parametrize("word", ["409 Exceeded MaxRequestBatch of 1", "400 Bad Request"])
 def test_what_a_server_refuses_is_left_to_another_way(word):
     """
