@@ -260,6 +260,8 @@ class Courtesy:
         self._unseen = self._stuck = self._left = 0
         """`_left`: answers for which another's delay is put up with still."""
         self._patience = _FIRST_PATIENCE
+        self.calm_at = math.inf
+        """When the stream is calm, unless a task of this process sees a publish before."""
 
     def __repr__(self) -> str:
         return f"<Courtesy {self.messages} messages within {self._target_s:.3f} s>"
@@ -348,7 +350,7 @@ class Waits:
     known.
 
     Where nobody publishes nobody waits, and a read asks for as much as it likes. It sees that by
-    the number of its messages, which stays the same.
+    the number of its messages, which stays the same. The tasks of a process share what they saw.
 
     Args:
         courtesy: hears how long each answer took that it has bounded.
@@ -358,8 +360,6 @@ class Waits:
         self.courtesy = courtesy
         self._messages = 0
         """Messages that the stream has for this read, those that were read included."""
-        self._calm_at = math.inf
-        """When the stream is calm, unless a message is published before."""
         self._now = 0.0
         """The time of the latest answer."""
         self.away_s = 0.0
@@ -369,6 +369,10 @@ class Waits:
     def __repr__(self) -> str:
         return f"<Waits for {len(self._open)} answers, {self.courtesy}>"
 
+    def __bool__(self) -> bool:
+        """Whether an answer is awaited whose time counts."""
+        return bool(self._open)
+
     def limit(self, most: int, round_trip_s: float) -> int:
         """
         How many messages may be asked for at a time, of so many at the most. From far away the line
@@ -377,14 +381,17 @@ class Waits:
         return min(most, self.courtesy.messages) if self._is_bound(round_trip_s) else most
 
     def _is_bound(self, round_trip_s: float) -> bool:
-        is_free = round_trip_s >= FAR_S or self._now >= self._calm_at
+        is_free = round_trip_s >= FAR_S or self._now >= self.courtesy.calm_at
         return self.courtesy.is_strict or not is_free
 
     def found(self, messages: int, now: float) -> None:
         """The stream has so many messages for this read by now, those that were read included."""
-        if messages != self._messages:
-            self._calm_at = now + (_PUBLISHED_S if self._messages else _LOOK_S)
-            self._messages = messages
+        courtesy = self.courtesy
+        if self._messages and messages != self._messages:
+            courtesy.calm_at = now + _PUBLISHED_S
+        elif courtesy.calm_at == math.inf:
+            courtesy.calm_at = now + _LOOK_S
+        self._messages = messages
         self._now = now
 
     def asked(self, up_to: int, now: float, round_trip_s: float) -> None:

@@ -220,14 +220,15 @@ class Pulls:
         """Counts messages that have come, with so many bytes, and the facts of the last of them."""
         self.open -= messages
         self._waits.courtesy.count(messages, size)
-        self._waits.found(last.delivery + last.pending, self._answered())
         self._quiet_since = time.monotonic()
+        self._waits.found(last.delivery + last.pending, self._quiet_since)
+        self._answered()
 
-    def _answered(self) -> float:
-        """The pulls have ended for which all has come; the time of that."""
-        now = core_time()
-        self._waits.settle(self._asked - self.open, now, self.connection.round_trip_s)
-        return now
+    def _answered(self) -> None:
+        """The pulls have ended for which all has come."""
+        if self._waits:
+            round_trip_s = self.connection.round_trip_s
+            self._waits.settle(self._asked - self.open, core_time(), round_trip_s)
 
     def note_away(self, away_s: float) -> None:
         """Nobody has been waiting until now, for so long, for what comes."""

@@ -270,3 +270,24 @@ def test_what_no_window_bounds_says_nothing_about_it():
     waits.asked(2_000, 3_000.0, 0.0)
     waits.settle(2_000, 3_000.001, 0.0)
     assert courtesy.messages > few
+
+
+def test_tasks_of_a_process_share_what_they_know_of_the_publishers():
+    """
+    Only the first request of a task is bounded where the stream was calm before; where one of them
+    has seen a publish, all are bounded.
+    """
+    courtesy = Courtesy()
+    first, second, third = (Waits(courtesy) for _ in range(3))
+    first.found(500, 100.0)
+    first.found(500, 100.1)
+    assert second.limit(10_000, 0.0) < 10_000
+    second.found(70, 100.2)
+    assert second.limit(10_000, 0.0) == 10_000
+    first.found(501, 100.3)
+    third.found(30, 105.0)
+    third.found(30, 105.1)
+    for waits in (first, second, third):
+        assert waits.limit(10_000, 0.0) < 10_000
+    third.found(30, 110.4)
+    assert third.limit(10_000, 0.0) == 10_000
