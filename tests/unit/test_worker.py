@@ -1,0 +1,67 @@
+"""The clock of a task's thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from pyspark_jetstream.worker import core_time
+
+
+def waited_s() -> float:
+    """Seconds that this thread has waited for a core, as the system says."""
+    with open("/proc/thread-self/schedstat") as stat:
+        return int(stat.read().split()[1]) / 1e9
+
+
+def is_of_this_thread() -> bool:
+    """Whether `core_time` leaves out what this thread has waited, and nothing else."""
+    before_s, begin = waited_s(), time.monotonic()
+    found = core_time()
+    end, after_s = time.monotonic(), waited_s()
+    return before_s <= end - found + 1e-6 and begin - found <= after_s + 1e-6
+
+
+def put(found: multiprocessing.SimpleQueue) -> None:
+    found.put(is_of_this_thread())
+
+
+def keep_busy(until: float) -> None:
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # 3.12 warns of forks beside threads
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it")
+def test_the_clock_leaves_out_what_its_own_thread_has_waited_for_a_core():
+    """
+    Also in another thread, and in a process that a thread has forked: both have waited for less.
+    """
+    processes = multiprocessing.get_context("fork")
+    others = [
+        processes.Process(target=keep_busy, args=(time.monotonic() + 0.2,))
+        for _ in range(3 * (os.cpu_count() or 1))
+    ]
+    for other in others:
+        other.start()
+    keep_busy(time.monotonic() + 0.2)
+    for other in others:
+        other.join()
+    assert waited_s() > 0.001
+    assert is_of_this_thread()
+
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(is_of_this_thread()))
+    thread.start()
+    thread.join()
+    queue = processes.SimpleQueue()
+    child = processes.Process(target=put, args=(queue,))
+    child.start()
+    found.append(queue.get())
+    child.join()
+    assert found == [True, True]
