@@ -85,6 +85,25 @@ def test_the_answer_does_not_depend_on_how_many_streams_there_are():
     assert targets.known(pa.array(["s8.x", "u", "s7.x"])).to_pylist() == [None, 8, 7]
 
 
+def test_a_stream_that_is_found_while_the_others_are_looked_at_waits_for_the_next_look():
+    """
+    Rows of a new stream come while the server answers: the look is at those that were known.
+    """
+    looked: list[list[str]] = []
+
+    def again(known):
+        looked.append([target.name for target in known])
+        assert names(targets, ["all.x"]) == ["ALL"]
+        return [replace(target, duplicate_window_s=1.0) for target in known]
+
+    targets = all_of(STREAMS, again)
+    names(targets, ["orders.us.1"])
+
+    assert [each.name for each in targets.look_again().values()] == ["ORDERS"]
+    assert [each.name for each in targets.look_again().values()] == ["ALL"]
+    assert looked == [["ORDERS"], ["ORDERS", "ALL"]]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_many_streams_take_what_few_do(seed):
     """
