@@ -133,7 +133,7 @@ def test_what_cannot_be_paused(place, query, command):
     """
     _, which = begun(query, place, readMode="direct")
     for words, expected, says in (
-        (("pause", *which, "--for", "1h"), 1, "there is no such consumer"),
+        (("pause", *which, "--for", "1h"), 1, "has no consumer '"),
         (("pause", *which), 2, "expected --for, or --resume"),
         (("resume", *which, "--for", "1h"), 2, "expected --for, or --resume"),
         (("pause", "--for", "1h"), 2, "expected --stream and --consumer, or --checkpoint"),

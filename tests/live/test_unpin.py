@@ -141,7 +141,7 @@ def test_what_cannot_be_unpinned(js, new_stream, unpin, capsys):
     pinned_consumer(js, stream, "plain-1")
     for words, error in (
         (("--stream", "NOWHERE", "--consumer", "c"), "stream 'NOWHERE' not found"),
-        (("--stream", stream, "--consumer", "c"), "there is no such consumer"),
+        (("--stream", stream, "--consumer", "c"), f"stream '{stream}' has no consumer 'c'; "),
         (("--stream", stream, "--consumer", "plain"),
          "consumer 'plain-0': no priority policy pinned_client; no pin was touched"),
     ):  # fmt: skip

@@ -141,7 +141,10 @@ def selected(given: argparse.Namespace) -> Iterator[tuple[JetStream, list[Consum
     with inspecting(given) as (client, inspector):
         consumers = [each for each in inspector.look().consumers if not each.own]
         if not consumers:
-            raise JetStreamError("there is no such consumer")
+            missing = f"stream '{given.stream}' has no consumer '{given.consumer}'"
+            if given.checkpoint is not None:
+                missing = "the server has no consumer of this checkpoint"
+            raise JetStreamError(f"{missing}; `pyspark-jetstream inspect` shows the names")
         yield JetStream(client), consumers
 
 

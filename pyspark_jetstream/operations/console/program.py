@@ -42,6 +42,12 @@ T = TypeVar("T")
 _SECRETS: Final = tuple(option.name for option in CONNECTION_OPTIONS if option.secret)
 _PAIR: Final = "NAME=VALUE"
 _FILTER: Final = "FILTER"
+_EXPECTED: Final = {
+    str: "expected text in quotes",
+    int: "expected a number, without quotes",
+    bool: "expected true or false, without quotes",
+}
+"""What is said of a value in a file that is of another type."""
 _OPTION: Final = re.compile(
     r"\boptions? '?(\w+)'?(?!\w)|(?<![\w/.'=-])([a-z]+[A-Z]\w*)(?![\w/'=-])"
 )
@@ -157,7 +163,10 @@ class Parser(argparse.ArgumentParser):
     def add_file(self) -> None:
         """`--config`, a file that may have all that `add_setting` declares."""
         self.add_argument(
-            "--config", metavar="FILE", help="settings as TOML, by the names of these flags"
+            "--config",
+            metavar="FILE",
+            help="settings as TOML, by the names of these flags; those of the connection stand in"
+            " [options], by the names of the options",
         )
 
     def add_setting(self, flag: str, means: Sequence[str] = (), **how: Any) -> None:
@@ -245,10 +254,15 @@ class Parser(argparse.ArgumentParser):
             if action.metavar == _PAIR:
                 tables[action.dest] = self._table(f"{name}s", content.pop(f"{name}s", {}))
             elif name in content:
-                value = self._value(name, action, content.pop(name))
+                value = self._value(f"{path}: {name}", action, content.pop(name))
                 self.set_defaults(**{action.dest: value})
         if content:
             name = next(iter(content))
+            options = {_flag(option).removeprefix("--"): option for option in _CONNECTION}
+            option = options.get(name, name)
+            if option in (*_CONNECTION, *_SECRETS):
+                spelled = "" if option == name else f", as {option}"
+                self.error(f"{path}: '{name}' belongs in [options]{spelled}")
             self.error(f"{path}: unknown setting '{name}'; see {', '.join(self.names)}")
         return tables
 
@@ -265,8 +279,10 @@ class Parser(argparse.ArgumentParser):
         if action.type is not None:
             kind = int
         values = value if action.nargs == "+" and isinstance(value, list) else [value]
-        if not all(type(item) is kind for item in values):
-            self.error(f"{name}: expected {kind.__name__}, got {value!r}")
+        wrong = next((item for item in values if type(item) is not kind), None)
+        if wrong is not None:
+            quoted = kind is str and not isinstance(wrong, (list, dict))
+            self.error(f"{name}: {_EXPECTED[kind]}" + f', such as "{wrong}"' * quoted)
         if action.type is not None:
             try:
                 return action.type(str(value))  # type: ignore[operator]

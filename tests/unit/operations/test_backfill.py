@@ -256,12 +256,23 @@ def test_the_command_line_wins(load: Load, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["streams = 'S'", "chunk-messages = '5'", "verify = 1", "stream = [", "options = 3",
-     "chunk-messages = 0", "partition-by = [1]"],
-)  # fmt: skip
+    ("content", "says"),
+    [
+        ("streams = 'S'", "unknown setting 'streams'; see "),
+        ("servers = 'nats://h'", ".toml: 'servers' belongs in [options]"),
+        ("tls-ca-file = 'ca.pem'", "'tls-ca-file' belongs in [options], as tlsCaFile"),
+        ("password = 'x'", "'password' belongs in [options]"),
+        ("chunk-messages = '5'", ".toml: chunk-messages: expected a number, without quotes"),
+        ("verify = 1", "verify: expected true or false, without quotes"),
+        ("stream = 100", '.toml: stream: expected text in quotes, such as "100"'),
+        ("stream = [", ".toml: "),
+        ("options = 3", "[options]: expected a table of options"),
+        ("chunk-messages = 0", "chunk-messages: expected"),
+        ("partition-by = [1]", "partition-by: expected text in quotes"),
+    ],
+)
 def test_a_mistake_in_the_file(
-    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, says: str
 ) -> None:
     """A file with an unknown or ill-typed setting ends with status 2, and the last line says so."""
     file = tmp_path / "job.toml"
@@ -273,6 +284,7 @@ def test_a_mistake_in_the_file(
     assert ended.value.code == 2
     assert said.splitlines()[-1].startswith("pyspark-jetstream backfill range: ")
     assert said.count("\n") == 2
+    assert says in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

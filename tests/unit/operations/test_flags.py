@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pytest
 
+from pyspark_jetstream.errors import AuthenticationError
 from pyspark_jetstream.operations.console import commands, program
 
 
@@ -42,3 +43,12 @@ def test_a_value_is_given_once(name: str, capsys: pytest.CaptureFixture[str]) ->
             assert last.startswith(f"{one.name}: {flag}: expected on")
             assert last.endswith(("run the command once for each", "put all values behind it"))
     assert tried > 5 or name == "explain-mapping"
+
+
+def test_a_refused_login_names_flag_and_variable() -> None:
+    """The command names what it takes: the flag of the user, the variable of the password."""
+    parser = program.Parser(prog="p")
+    parser.add_connection()
+    said = parser.spelled(str(AuthenticationError("nats://h", "Authorization Violation")))
+
+    assert "check --user and $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN, --nkey-seed-file" in said
