@@ -209,7 +209,8 @@ class AuthenticationError(NotConnectedError):
 
     def _line(self) -> str:
         remedy = self.remedy or (
-            "check user, password, token, nkeySeedFile, credentialsFile or the TLS certificate"
+            "check option user and option password, option token, nkeySeedFile, credentialsFile"
+            " or the TLS certificate"
         )
         return f"{self.servers} refused the connection: {self.reason}; {remedy}"
 
@@ -230,12 +231,11 @@ class PermissionsError(JetStreamError):
     """In the server's words."""
 
     def _line(self) -> str:
-        inbox = ", or let inboxPrefix name where its replies may come"
-        return (
-            f"{self.violation}; grant it to this user"
-            f"{inbox if 'Subscription to' in self.violation else ''}"
-            f"{further('guides/permissions')}"
-        )
+        # A name that is misspelt is refused before anybody can say that there is no such stream.
+        other = "check the name in this subject"
+        if 'Subscription to "_INBOX' in self.violation:
+            other = "let inboxPrefix name where its replies may come"
+        return f"{self.violation}; grant it to this user, or {other}{further('guides/permissions')}"
 
 
 class RequestTimeoutError(JetStreamError, TimeoutError):

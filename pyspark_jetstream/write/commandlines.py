@@ -191,7 +191,7 @@ def check_columns(names: set[str]) -> tuple[str, str] | None:
     if scheduled and "schedule_target" not in names:
         return "schedule_target", "required: the subject that a schedule publishes on"
     if "schedule_target" in names and not scheduled:
-        return "schedule_target", "says nothing without deliver_at or schedule; drop it"
+        return "schedule_target", "does nothing without deliver_at or schedule; drop it"
     return None
 
 

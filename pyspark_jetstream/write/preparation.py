@@ -110,7 +110,7 @@ def check_rows(schema: StructType, options: SinkOptions) -> None:
     subject_given, bucket = options.rows.subject is not None, options.rows.bucket is not None
     check_names(schema.names, subject_given, bucket)
     if "claims" in schema.names and options.priorities.claim is None:
-        raise ColumnError("claims", "says nothing without the option priorityClaim; drop it")
+        raise ColumnError("claims", "does nothing without the option priorityClaim; drop it")
     commands = {"schedule_target", "increment"} & set(schema.names)
     if commands and options.dead_letter_subject is not None:
         raise ColumnError(

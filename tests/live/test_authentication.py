@@ -64,7 +64,7 @@ def test_wrong_credentials_are_not_tried_twice(password_server, changes):
 
     assert isinstance(error, AuthenticationError)
     assert not error.retryable
-    assert "check user, password" in str(error)
+    assert "check option user and option password" in str(error)
     assert password_server.log.count("authentication error") <= before + 1
 
 

@@ -174,15 +174,15 @@ MISTAKES = {
     # ── who one is ──
     "no password": Mistake(
         lambda at: read(**at.on("accounts", stream="S"), requestTimeout="10m"),
-        "AuthenticationError", "Authorization Violation", "check user, password, token",
+        "AuthenticationError", "Authorization Violation", "check option user and option password",
     ),
     "wrong password": Mistake(
         lambda at: stream(**at.as_("ann", "wrong", stream="S"), requestTimeout="10m"),
-        "AuthenticationError", "Authorization Violation", "check user, password, token",
+        "AuthenticationError", "Authorization Violation", "check option user and option password",
     ),
     "a token for a user": Mistake(
         lambda at: read(**at.on("accounts", stream="S", token="pw"), requestTimeout="10m"),
-        "AuthenticationError", "Authorization Violation", "check user, password, token",
+        "AuthenticationError", "Authorization Violation", "check option user and option password",
     ),
     # ── TLS ──
     "no CA": Mistake(
@@ -391,7 +391,7 @@ MISTAKES = {
     ),
     "numbers": Mistake(
         lambda at: write(rows(data=[1]), **at.on("plain", subject="S.a"), **AT_ONCE),
-        "ColumnError", "column 'data': expected BINARY or STRING, got int64", "cast it",
+        "ColumnError", "column 'data': expected BINARY or STRING, got BIGINT", "cast it",
     ),
     "null data": Mistake(
         lambda at: write(rows(data=["x", None]), **at.on("plain", subject="S.a"), **AT_ONCE),
@@ -489,7 +489,7 @@ def test_what_is_told(place, name):
     assert mistake.says in line
     assert mistake.remedy in line
     assert str(error) in line and "\n" not in str(error)
-    assert "password" not in line.replace("check user, password", "")
+    assert "password" not in line.replace("check option user and option password", "")
 
 
 def test_what_is_no_mistake(place, caplog):

@@ -22,8 +22,8 @@ CASES = [
     (errors.NotConnectedError("nats://h", "refused"), "no connection to nats://h: refused"),
     (
         errors.AuthenticationError("nats://h", "Authorization Violation"),
-        "nats://h refused the connection: Authorization Violation; check user, password, token,"
-        " nkeySeedFile, credentialsFile or the TLS certificate",
+        "nats://h refused the connection: Authorization Violation; check option user and option"
+        " password, option token, nkeySeedFile, credentialsFile or the TLS certificate",
     ),
     (
         errors.TlsError("h:4222", "why; do"),
@@ -31,7 +31,13 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Publish to "a"'),
-        'Permissions Violation for Publish to "a"; grant it to this user',
+        'Permissions Violation for Publish to "a"; grant it to this user, or check the name in this'
+        " subject",
+    ),
+    (
+        errors.PermissionsError('Permissions Violation for Subscription to "pauses"'),
+        'Permissions Violation for Subscription to "pauses"; grant it to this user, or check the'
+        " name in this subject",
     ),
     (
         errors.RequestTimeoutError("$JS.API.INFO", 2.0, "is it up?"),

@@ -126,6 +126,30 @@ def test_max_payload_counts_the_headers():
             "column 'ttl': expected STRING",
         ),
         (
+            {
+                "data": pa.struct([("a", pa.int64()), ("b", pa.list_(pa.float64()))]),
+                "subject": pa.string(),
+            },
+            r"'data': expected BINARY or STRING, got STRUCT<a: BIGINT, b: ARRAY<DOUBLE>>; make text"
+            " of it with to_json",
+        ),
+        (
+            {"data": pa.decimal128(9, 2), "subject": pa.string()},
+            r"'data': expected BINARY or STRING, got DECIMAL\(9,2\); cast it",
+        ),
+        (
+            {
+                "data": pa.string(),
+                "subject": pa.string(),
+                "headers": pa.map_(pa.string(), pa.int32()),
+            },
+            "got MAP<STRING,INT>; cast it",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "headers": pa.timestamp("us", "UTC")},
+            "got TIMESTAMP; make a map",
+        ),
+        (
             {"data": pa.string(), "subject": pa.string(), "value": pa.string()},
             "column 'value': unknown; a row to write consists of data, subject, headers, msg_id",
         ),
