@@ -182,7 +182,7 @@ def _near(name: str, known: Mapping[str, Option], kind: Kind) -> str:
     near = difflib.get_close_matches(name, candidates, n=1, cutoff=_ALIKE)
     if near:
         return f"did you mean '{candidates[near[0]]}'?"
-    return f"no option is spelled alike{further('reference/options')}"
+    return f"leave it out (the page Options lists all){further('reference/options')}"
 
 
 def exclusive(values: Values, *names: str) -> None:

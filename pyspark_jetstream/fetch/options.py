@@ -274,7 +274,10 @@ def _inside(values: Values, option: str, several: Several | None) -> Starting:
     """
     where: Starting = values[option]
     if several is None and where.streams:
-        raise OptionError(option, "expected no name of a stream, as one stream is read")
+        is_time = option.endswith("Timestamp")
+        such = 'times by partition, such as {"0": "-10m"}'
+        such = such if is_time else 'sequences by partition, such as {"0": 42}'
+        raise OptionError(option, f"one stream is read: give {such}")
     if several is not None and where.sequences:
         raise OptionError(option, 'expected sequences by stream, such as {"ORDERS": {"0": 42}}')
     for stream, of in where.streams.items():

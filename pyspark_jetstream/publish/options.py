@@ -248,14 +248,13 @@ def _creation(values: Values) -> StreamCreation | None:
     if not values["createStream"]:
         given = next((row.name for row in CREATION_OPTIONS if row.name in values), None)
         if given is not None:
-            where = (
-                "; rows go to the option subject, or a column of that name, and so to its stream"
-                if given == "stream"
-                else ""
-            )
-            raise OptionError(
-                given, f"describes the stream to create: it needs createStream=true{where}"
-            )
+            why = "describes the stream to create: it needs createStream=true"
+            if given == "stream":
+                why = (
+                    "is only for createStream=true. Leave it out: the subject of each row (column"
+                    " or option subject) says to which stream the row goes"
+                )
+            raise OptionError(given, why)
         return None
     config = dict(values["streamConfig"])
     inside = parsed("streamConfig", value_of.stream_filters, config.pop("subjects", ()))

@@ -131,18 +131,23 @@ def under_pressure(values: Values) -> dict[str, Any]:
     """
     policy = values["overloadPolicy"]
     if "shedPriorities" in values and policy == "block":
-        why = "says nothing with overloadPolicy=block, which sheds no row"
+        why = "does nothing with overloadPolicy=block; set dead-letter or drop, or leave it out"
         raise OptionError("shedPriorities", why)
     rejects = values["onReject"] == "dead-letter"
-    if (policy == "dead-letter" or rejects) != ("deadLetterSubject" in values):
+    makes = "onReject" if rejects else "overloadPolicy" if policy == "dead-letter" else ""
+    if makes and "deadLetterSubject" not in values:
+        why = f"required with {makes}=dead-letter, such as rejected.{{subject}}"
+        raise OptionError("deadLetterSubject", why)
+    if "deadLetterSubject" in values and not makes:
         raise OptionError(
             "deadLetterSubject",
-            "belongs to overloadPolicy=dead-letter or onReject=dead-letter: give both or none",
+            "does nothing without onReject=dead-letter or overloadPolicy=dead-letter; give one of"
+            " them, or leave it out",
         )
     if "throttleParkBytes" in values and "throttleParkStream" not in values:
         raise OptionError("throttleParkBytes", "is about throttleParkStream, which is not given")
     if "throttleParkStream" in values and values["throttleSubject"] is None:
-        why = "says nothing with throttleSubject=none: nobody pauses a subject then"
+        why = "does nothing with throttleSubject=none: nobody pauses a subject then"
         raise OptionError("throttleParkStream", why)
     if "deadLetterSubject" in values:
         fault = template_fault(values["deadLetterSubject"], values["subject"])

@@ -169,7 +169,8 @@ def shared_by(values: Values) -> Sharing | None:
                 raise OptionError(option.name, f"belongs to priorityPolicy={' or '.join(POLICIES)}")
         return None
     if "consumer" not in values:
-        raise OptionError("consumer", f"required with priorityPolicy={policy}: who shares it")
+        why = f"required with priorityPolicy={policy}: the same name for all queries that share"
+        raise OptionError("consumer", f"{why} the stream")
     for name, why in (
         ("priorityTimeout", "belongs to priorityPolicy=pinned_client"),
         ("standby", "belongs to priorityPolicy=pinned_client"),
@@ -184,8 +185,12 @@ def shared_by(values: Values) -> Sharing | None:
         raise OptionError(
             "readMode", f"priorityPolicy={policy} claims by the consumer and reads by direct get"
         )
-    if ("maxDeliver" in values) != ("deadLetterSubject" in values):
-        raise OptionError("maxDeliver", "belongs to deadLetterSubject: give both or none")
+    if "maxDeliver" in values and "deadLetterSubject" not in values:
+        why = "required with maxDeliver, such as rejected.{subject}"
+        raise OptionError("deadLetterSubject", why)
+    if "deadLetterSubject" in values and "maxDeliver" not in values:
+        why = "does nothing without maxDeliver; give maxDeliver, or leave it out"
+        raise OptionError("deadLetterSubject", why)
     letters = values["deadLetterSubject"]
     for subject in filter(subjects.is_literal, values["subject"] if letters is not None else ()):
         problem = template_fault(letters, subject)
