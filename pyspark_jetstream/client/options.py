@@ -57,8 +57,8 @@ METRICS_OPTIONS: Final = table(
     "stream sink",
     Option("queryName", "query_name", str.strip, "",
         "Name of the query or write in metrics, in the log and for operators. A streaming write"
-        " takes the name from `writeStream.queryName`. A read needs this option, because Spark"
-        " tells a source no name. If a read has no name, its consumer's name is used."),
+        " takes the name from `writeStream.queryName`. In metrics and the log a read has only the"
+        " name of this option, else its consumer's."),
     Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
         "Subject to which a streaming query or a write reports its counters. `pyspark-jetstream"
         " metrics` reads it. Without this option there are no reports."),
