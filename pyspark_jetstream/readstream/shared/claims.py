@@ -77,7 +77,15 @@ class SharedConsumer:
 
 def ranges_of(sequences: Iterable[int]) -> Ranges:
     """Sequences, in any order, as ranges."""
-    return merged((sequence, sequence) for sequence in sequences)
+    firsts: list[int] = []
+    lasts: list[int] = []
+    for sequence in sorted(sequences):
+        if lasts and sequence <= lasts[-1] + 1:
+            lasts[-1] = sequence
+        else:
+            firsts.append(sequence)
+            lasts.append(sequence)
+    return tuple(zip(firsts, lasts, strict=True))
 
 
 def merged(ranges: Iterable[tuple[int, int]], gap: int = 0) -> Ranges:
@@ -184,6 +192,10 @@ class ClaimedOffset:
         """Their sequences, ascending."""
         claims = self.claims.get(partition, {})
         return sorted(sequences_of(chain.from_iterable(claims.values())))
+
+    def ranges(self, partition: str) -> Ranges:
+        """Their sequences, as ranges."""
+        return runs(self.claims.get(partition, {}), 0)
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""

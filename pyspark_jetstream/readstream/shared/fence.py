@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -100,6 +100,15 @@ class Settled:
         if sequence <= self.floor:
             return sequence > self.floors[0][1]
         return any(first <= sequence <= last for first, last in self.ranges)
+
+    def among(self, sequences: Collection[int]) -> set[int]:
+        """Those of these sequences that are settled."""
+        if not sequences or (
+            (lowest := min(sequences)) > self.floor
+            and not any(lowest <= last for _, last in self.ranges)
+        ):
+            return set()
+        return {sequence for sequence in sequences if sequence in self}
 
     def look(self, there: AckFloor, clock: float, keep_s: float) -> Settled:
         """The settled sequences after a look at the consumer."""
@@ -173,20 +182,20 @@ class Fence:
             settled[partition] = replace(each, floors=floors)
         return replace(self, settled=settled, clock=clock, time=now)
 
-    def dealt_to(self, query: str, claims: Mapping[str, Iterable[Claim]]) -> Dealt:
+    def dealt_to(self, query: str, claims: Mapping[str, Sequence[Claim]]) -> Dealt:
         """The owners of the messages that the server dealt to a query."""
         dealt = Dealt({}, {}, {})
         for partition, taken in claims.items():
             theirs = {s for name in self.open for s in self._held(name, query, partition)}
-            settled = self.settled.get(partition)
-            dealt.mine[partition] = mine = []
-            for claim in taken:
-                if claim.sequence in theirs:
-                    dealt.theirs.setdefault(partition, []).append(claim.sequence)
-                elif settled is not None and claim.sequence in settled:
-                    dealt.settled.setdefault(partition, []).append(claim.sequence)
-                else:
-                    mine.append(claim)
+            sequences = [claim.sequence for claim in taken]
+            known = self.settled.get(partition)
+            settled = known.among(sequences) - theirs if known is not None else set()
+            if found := theirs.intersection(sequences):
+                dealt.theirs[partition] = [s for s in sequences if s in found]
+            if settled:
+                dealt.settled[partition] = [s for s in sequences if s in settled]
+            others = found | settled
+            dealt.mine[partition] = [c for c in taken if c.sequence not in others]
         return dealt
 
     def owners(self, query: str, sequences: Mapping[str, Collection[int]]) -> set[str]:

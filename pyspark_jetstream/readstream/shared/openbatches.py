@@ -21,7 +21,7 @@ from ...client.keyvalue import ROOM, Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from .claims import Claim, ClaimedOffset, ranges_of
+from .claims import Claim, ClaimedOffset
 from .fence import AckFloor, Dealt, Fence, HeldClaims
 
 logger = get_logger(__name__)
@@ -237,7 +237,7 @@ class OpenBatches:
 
     def _held(self, batch: ClaimedOffset, partition: str) -> HeldClaims:
         created = batch.streams.get(self._stream(partition), "")
-        return HeldClaims(created, ranges_of(batch.sequences(partition)))
+        return HeldClaims(created, batch.ranges(partition))
 
     def _away(self, queries: Collection[str], now: float) -> list[str]:
         """Queries that have not said for `abandonAfter` that they are there."""

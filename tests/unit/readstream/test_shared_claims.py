@@ -27,7 +27,7 @@ OFFSET = ClaimedOffset(
     partitions=2,
     streams={"B": "later", "A": "earlier"},
     serial=7,
-    claims={"1": {2: ((10, 10),), 1: ((5, 9), (11, 11))}},
+    claims={"1": {2: ((10, 10),), 1: ((5, 9), (11, 11), (13, 13))}},
 )
 
 
@@ -67,11 +67,12 @@ def test_an_offset_survives_the_checkpoint():
 
     assert ClaimedOffset.from_json(json.loads(text)) == OFFSET
     assert json.dumps(ClaimedOffset.from_json(json.loads(text)).to_json()) == text
-    assert text.endswith('"serial": 7, "claims": {"1": {"1": "5-9,11", "2": "10"}}}')
+    assert text.endswith('"serial": 7, "claims": {"1": {"1": "5-9,11,13", "2": "10"}}}')
     assert '"streams": {"A": "earlier", "B": "later"}' in text
-    assert OFFSET.count("1") == 7
+    assert OFFSET.count("1") == 8
     assert OFFSET.count("0") == 0
-    assert OFFSET.sequences("1") == [5, 6, 7, 8, 9, 10, 11]
+    assert OFFSET.sequences("1") == [5, 6, 7, 8, 9, 10, 11, 13]
+    assert OFFSET.ranges("1") == ((5, 11), (13, 13)) and OFFSET.ranges("0") == ()
 
 
 def test_claims_of_several_streams_go_by_their_names():
@@ -82,7 +83,7 @@ def test_claims_of_several_streams_go_by_their_names():
     text = json.dumps(offset.to_json())
     read = ClaimedOffset.from_json(json.loads(text))
 
-    assert '"claims": {"A": {"1": "5-9,11", "2": "10"}, "B": {"1": "1"}}' in text
+    assert '"claims": {"A": {"1": "5-9,11,13", "2": "10"}, "B": {"1": "1"}}' in text
     assert read == offset and json.dumps(read.to_json()) == text
     for claims in ({"C": {"1": "5"}}, {"0": {"1": "5"}}):
         with pytest.raises(OffsetError, match="no offset of a shared consumer"):

@@ -354,6 +354,21 @@ def test_sequences_of_a_stream_that_is_no_more_say_nothing():
     assert 5 not in anew.committed("a", 0, {"0": HeldClaims("s", ((5, 5),))}).settled["0"]
 
 
+def test_of_a_message_that_is_settled_and_in_an_open_batch_the_batch_counts():
+    """
+    It is left to the other query; what is only settled is acknowledged once more.
+    """
+    fence = Fence().after(1.0, {"0": AckFloor("s", "c", 0)}, KEEP_S)
+    fence = fence.opened("a", 0, {"0": [Claim(5, 1), Claim(6, 1)]})
+    fence = fence.committed("a", 0, {"0": HeldClaims("s", ((5, 6),))})
+    fence = fence.opened("a", 1, {"0": [Claim(5, 2)]})
+    claims = {"0": [Claim(7, 1), Claim(5, 3), Claim(6, 2), Claim(8, 1)]}
+    dealt = fence.dealt_to("b", claims)
+
+    assert dealt.theirs == {"0": [5]} and dealt.settled == {"0": [6]}
+    assert dealt.mine == {"0": [Claim(7, 1), Claim(8, 1)]}
+
+
 def test_time_in_which_nobody_plans_does_not_count():
     """
     While a server is away it deals nothing out, so what was settled before stays known.
