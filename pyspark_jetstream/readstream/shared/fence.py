@@ -36,7 +36,9 @@ No I/O, no clock: callers pass what the server said.
 from __future__ import annotations
 
 import json
+import math
 import zlib
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -94,19 +96,18 @@ class Settled:
     floors: tuple[tuple[float, int], ...]
     """Earlier floors with the record's clock of that moment, the oldest first."""
     ranges: Ranges = ()
-    """Settled sequences above the floor."""
+    """Settled sequences above the floor, ascending."""
 
     def __contains__(self, sequence: int) -> bool:
         if sequence <= self.floor:
             return sequence > self.floors[0][1]
-        return any(first <= sequence <= last for first, last in self.ranges)
+        place = bisect_right(self.ranges, (sequence, math.inf)) - 1
+        return place >= 0 and sequence <= self.ranges[place][1]
 
     def among(self, sequences: Collection[int]) -> set[int]:
         """Those of these sequences that are settled."""
-        if not sequences or (
-            (lowest := min(sequences)) > self.floor
-            and not any(lowest <= last for _, last in self.ranges)
-        ):
+        highest = max(self.floor, *(last for _, last in self.ranges[-1:]), 0)
+        if min(sequences, default=math.inf) > highest:
             return set()
         return {sequence for sequence in sequences if sequence in self}
 

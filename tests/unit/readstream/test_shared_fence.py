@@ -8,6 +8,7 @@ have in Spark's logs, in their sinks and in the record stays.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -352,6 +353,23 @@ def test_sequences_of_a_stream_that_is_no_more_say_nothing():
     assert fence.owners("b", {"0": {5}}) == {"a"}
     assert anew.dealt_to("b", claims).mine == claims and not anew.owners("b", {"0": {5}})
     assert 5 not in anew.committed("a", 0, {"0": HeldClaims("s", ((5, 5),))}).settled["0"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_settled_of_many_sequences_is_what_is_of_each(seed):
+    """
+    Above the floor as below it, at both ends of ranges and between them.
+    """
+    rng = random.Random(seed)
+    done = set(rng.sample(range(1, 60), rng.randint(0, 30)))
+    floor = rng.choice([0, 10, 59])
+    settled = Settled("s", "c", floor, ((0.0, floor // 2),)).also(ranges_of(done))
+    expected = {*range(floor // 2 + 1, floor + 1), *(each for each in done if each > floor)}
+    asked = rng.sample(range(1, 70), rng.randint(0, 69))
+
+    assert {each for each in range(1, 70) if each in settled} == expected
+    assert settled.among(asked) == expected.intersection(asked)
+    assert settled.among([]) == set()
 
 
 def test_of_a_message_that_is_settled_and_in_an_open_batch_the_batch_counts():
