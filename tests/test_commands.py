@@ -188,6 +188,26 @@ def test_the_help_of_a_command(capsys, name):
     assert "credentialsFile" not in out
 
 
+@pytest.mark.parametrize(
+    "name", sorted({*commands.COMMANDS, "throttle pause", "throttle quota"} - {"explain-mapping"})
+)
+def test_the_help_of_the_user_says_where_the_password_comes_from(capsys, name):
+    """
+    A password is no flag, so the help of `--user` names its variable. Those of a program that has
+    commands are the commands' flags.
+    """
+    _, out, _ = said(capsys, *name.split(), "--help")
+
+    if name == "throttle":
+        assert "--user" not in out
+        assert "$JETSTREAM_PASSWORD" in out
+    else:
+        user = out.partition("\n  --user ")[2].partition("\n  --")[0]
+        assert user.split()[1:] == [
+            "User", "name.", "Its", "password", "comes", "from", "$JETSTREAM_PASSWORD.",
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["", *commands.COMMANDS, "throttle pause", "throttle quota"])
 def test_help_fits_a_terminal(capsys, monkeypatch, name):
     """

@@ -13,12 +13,18 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import CopyMismatchError, OffsetError, OptionError
+from pyspark_jetstream.errors import (
+    CopyMismatchError,
+    OffsetError,
+    OptionError,
+    StreamNotFoundError,
+)
 from pyspark_jetstream.fetch.layout import REPLACED, replaced_by
 from pyspark_jetstream.operations.handover import announce, reading
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.operations.partitioning import partition_stream
+from pyspark_jetstream.operations.removal import undo_partitions
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.partitions import ORIGINS, layouts, stored, update, writing
@@ -203,6 +209,41 @@ def test_the_way_to_a_layout_is_gone(
     of.drain()
 
     assert where(of) == (plans[1].layout, 3)
+    check_whole(js, origin, of)
+
+
+@pytest.mark.parametrize("amid", [False, True])
+def test_the_layout_of_the_options_is_gone(
+    js: JetStream, raw: Callable[..., str], query: Callable[..., Query], amid: bool
+) -> None:
+    """
+    A query that has gone over, and is started with the options of the layout that `--undo` has
+    removed, names the layout that its checkpoint reads, also where a batch has to run again. With
+    the options of that one it goes on. A new query only hears that there is no such stream.
+    """
+    origin = raw()
+    plans = [layouts(origin, 2, "streams"), layouts(origin, 3, "filtered")]
+    for plan in plans:
+        partition_stream(js, plan)
+    announce(js, plans[0].layout, plans[1])
+    old = {"stream": plans[0].layout, "partitions": "auto"}
+    of = query(**old, maxRecordsPerTrigger=60)
+    steps(of, random.Random(0), lambda: where(of) == (plans[1].layout, 3), kills=False)
+    with writing(js, origin):
+        if amid:
+            eventually(of.plan)
+    undo_partitions(js, plans[0], force=True)
+    again = r"reads stream " + plans[1].layout + ": give the options that read this layout"
+    gone = plans[0].stream_names[0]
+    with pytest.raises(StreamNotFoundError, match=f"stream '{gone}' not found .*{again}"):
+        of.restart()
+        of.step()
+    with pytest.raises(StreamNotFoundError, match="not found") as caught:
+        query(**old).step()
+    assert "checkpoint" not in str(caught.value)
+    turn(of, reading(plans[1]))
+    of.drain()
+
     check_whole(js, origin, of)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.operations.inspection import inspector
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.shared import member as member_module
@@ -56,6 +60,49 @@ def test_what_nobody_holds_is_told(js, new_stream, publish, query, nats_server):
     busy.commit()
     assert busy.plan() is None
     eventually(lambda: told() == [0, 4, 4])
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_claims_of_a_query_that_does_not_run_are_told(
+    js, new_stream, publish, query, nats_server, monkeypatch, streams
+):
+    """
+    `inspect` names a query that holds claims and is not heard any more; none that runs, and none
+    once its claims are acknowledged.
+    """
+    names = [new_stream() for _ in range(streams)]
+    for name in names:
+        publish(numbered(name, 10))
+    one = query(stream=",".join(names))
+    key, consumer = ("jobs", "jobs") if streams > 1 else (f"{names[0]}.jobs", "jobs-0")
+    eventually(lambda: one.plan() is not None)
+
+    def notes() -> set[tuple[str, str]]:
+        client = Client(connection_of(nats_server.url))
+        try:
+            found = [
+                note
+                for name in names
+                for note in Inspector(
+                    client,
+                    parse_stream({"servers": nats_server.url, "stream": name}),
+                    consumer="jobs",
+                )
+                .look()
+                .notes
+            ]
+        finally:
+            client.close()
+        return {tuple(re.split(r" was last heard -?[0-9]+ s ago, ", note)) for note in found}
+
+    assert notes() == set()
+    one.reader.stop()
+    monkeypatch.setattr(inspector, "_SILENCE", timedelta(seconds=-60))  # the notice is old by now
+    said = f"and still holds claims of {key}: other queries get them after its abandonAfter"
+    assert notes() == {(f"query {one.planned[-1]['query']}", said)}
+    one.restart()
+    eventually(lambda: one.drain() or not sum(ack_pending(js, n, consumer) for n in names))
+    assert notes() == set()
 
 
 @pytest.mark.parametrize("delay", [None, "1h"])

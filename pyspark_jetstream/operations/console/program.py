@@ -154,7 +154,8 @@ class Parser(argparse.ArgumentParser):
             if not option.secret:
                 flag, dest = _flag(option.name), f"connection {option.name}"
                 default = f" Default: $NATS_URL, else {option.default}." * (flag == "--servers")
-                group.add_argument(flag, dest=dest, metavar="…", help=option.doc + default)
+                login = " Its password comes from $JETSTREAM_PASSWORD." * (flag == "--user")
+                group.add_argument(flag, dest=dest, metavar="…", help=option.doc + default + login)
 
     def add_json(self, what: str = "one JSON document instead of text") -> None:
         """`--json`, for a program that shows something."""
@@ -197,8 +198,14 @@ class Parser(argparse.ArgumentParser):
             yield from ((flag, action) for flag in action.option_strings)
 
     def meant(self, misspelt: Sequence[str]) -> str:
-        """The flag that one of these is nearly, as a question; "" if there is none."""
+        """
+        The variables of secrets among these, or else the flag that one of these is nearly, as a
+        question; "" if there is none.
+        """
         known = [flag for flag, _ in self.flags()]
+        secrets = [f"${_variable('option', n)}" for n in _SECRETS if _flag(n) in misspelt]
+        if secrets and "--user" in known:
+            return f" (everybody on the machine can read a command line: use {', '.join(secrets)})"
         near = [flag for word in misspelt for flag in get_close_matches(word, known, 1, 0.8)]
         return f" (did you mean {near[0]}?)" if near else ""
 

@@ -23,12 +23,18 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ...client.connection import Client
 from ...client.inboxes import is_inbox
-from ...client.info import ConsumerInfo, StoredMessage, StreamInfo, consumer_info_of
+from ...client.info import (
+    ConsumerInfo,
+    StoredMessage,
+    StreamInfo,
+    consumer_info_of,
+    parse_time,
+)
 from ...client.jetstream import JetStream
 from ...client.marks import replaced
 from ...client.patience import Patience
@@ -89,6 +95,9 @@ _ANSWERS_S: Final = 1.0
 _JUDGED_WITHIN_S: Final = ANNOUNCED_WITHIN_S + 2.0
 _ASKS_EVERY_S: Final = 0.3
 
+_SILENCE: Final = timedelta(seconds=150)
+"""Time after which a sharing query that was not heard does not run; else it is each minute."""
+
 _QUERIES: Final = 1_000
 """Queries whose targets are looked up in the ledger."""
 
@@ -144,6 +153,8 @@ class Inspector:
         """Reasons not to look at leases: what is forbidden is not asked again and again."""
         self._unasked: dict[str, Owner] = {}
         """Drivers that must not be asked, by their inboxes, likewise."""
+        self._silent: dict[tuple[str, str], timedelta] = {}
+        """Queries that hold claims of a record and do not run: how long they were not heard."""
 
     def look(self) -> Inspection:
         """
@@ -219,6 +230,11 @@ class Inspector:
                 *_changes(sources),
                 *([] if absent else unread(consumers, leases)),
                 *(_unasked(each) for each in self._unasked.values() if each.query in shown),
+                *(
+                    f"query {query} was last heard {silence.total_seconds():.0f} s ago, and still"
+                    f" holds claims of {key}: other queries get them after its abandonAfter"
+                    for (key, query), silence in self._silent.items()
+                ),
             ),  # fmt: skip
             missing=tuple(absent),
         )
@@ -316,6 +332,7 @@ class Inspector:
         all that there are; None for one of which no leader answers.
         """
         answered: dict[tuple[str, str], ConsumerInfo | None] = {}
+        self._silent = {}
         prefixes = self._prefixes(sources)
         any_of = "|".join(map(re.escape, prefixes))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
@@ -359,7 +376,7 @@ class Inspector:
         progress = consumer.progress
         if consumer.pin.policy not in POLICIES or not progress.ack_pending:
             return consumer
-        created = infos[consumer.stream].created
+        info, held = infos[consumer.stream], []
         keys = [consumer.name]  # the record of queries that read several streams
         if number.isdecimal():
             of = {consumer.stream} | {
@@ -369,15 +386,28 @@ class Inspector:
             keys += [f"{name}.{base}" for name in sorted(of)]
         try:
             found = self._js.last_messages(f"KV_{CLAIMS}", [f"$KV.{CLAIMS}.{key}" for key in keys])
-            held = [
-                Fence.from_bytes(each.data).count(consumer.stream if at == 0 else number, created)
-                for at, each in enumerate(found)
-                if each and each.data
-            ]
+            for key, each in zip(keys, found, strict=True):
+                if each and each.data:
+                    fence = Fence.from_bytes(each.data)
+                    partition = consumer.stream if key == consumer.name else number
+                    held.append(fence.count(partition, info.created))
+                    self._note_silent(key, fence, partition, info)
         except (StreamNotFoundError, PermissionsError, OffsetError):
             return consumer
         awaiting = max(0, progress.ack_pending - sum(held)) if held else None
         return replace(consumer, progress=replace(progress, awaiting=awaiting))
+
+    def _note_silent(self, key: str, fence: Fence, partition: str, info: StreamInfo) -> None:
+        """Notes the queries that hold messages of a partition, and are not heard any more."""
+        held = fence.count(partition, info.created)
+        names = [q for q in fence.open if fence.count(partition, info.created, but=q) < held]
+        subjects = [f"$KV.{CLAIMS}.{key}.alive.{query}" for query in names]
+        notices = self._js.last_messages(f"KV_{CLAIMS}", subjects)
+        for query, notice in zip(names, notices, strict=True):
+            if notice is not None and notice.data:
+                silence = info.now - parse_time(notice.time)
+                if silence > _SILENCE:
+                    self._silent[key, query] = silence
 
     def _whose(
         self, answers: Sequence[Mapping[str, Any]], states: Sequence[ConsumerState]

@@ -45,7 +45,11 @@ def ended(capsys, arguments):
         ("--checkpoint c --checkpoint-timeout 0s", "--checkpoint-timeout: expected more than zero"),
         ("--checkpoint c --partitions 2", "inspect: --partitions: needs --stream"),
         ("--stream F --servers nats://u:pw@h", "inspect: --servers: "),
-        ("--stream F --password pw1 --token=pw2", "unrecognized arguments: --password --token …"),
+        (
+            "--stream F --password pw1 --token=pw2",
+            "unrecognized arguments: --password --token … (everybody on the machine can read a"
+            " command line: use $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN)",
+        ),
     ],
 )
 def test_what_is_not_valid(capsys, arguments, says):

@@ -39,7 +39,11 @@ def ended(capsys, arguments):
         ("pause --subject a --for 1s --reason Because", "--reason: invalid choice: 'Because'"),
         ("lift --subject a --receipt-wait 1s", "--receipt-wait: expected at most 400ms"),
         ("producers --throttle-subject a.>", "--throttle-subject: invalid subject 'a.>'"),
-        ("producers --password pw1 --token=pw2", "unrecognized arguments: --password --token …"),
+        (
+            "producers --password pw1 --token=pw2",
+            "unrecognized arguments: --password --token … (everybody on the machine can read a"
+            " command line: use $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN)",
+        ),
         ("producers --servers nats://u:pw@h", "throttle producers: --servers: "),
         ("quota", "quota: expected a --limit, --group or --broker, or --config with"),
         ("quota --group a.>", "--group: expected FILTER=RATE"),
