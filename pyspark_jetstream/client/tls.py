@@ -21,6 +21,12 @@ _OTHER_NAME: Final = (62, 64)
 _OTHER_DATE: Final = (9, 10)
 """Its X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
+_UNKNOWN_CA: Final = (2, 7, 18, 19, 20, 21)
+"""
+Its X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT, CERT_SIGNATURE_FAILURE, DEPTH_ZERO_SELF_SIGNED_CERT,
+SELF_SIGNED_CERT_IN_CHAIN, UNABLE_TO_GET_ISSUER_CERT_LOCALLY and UNABLE_TO_VERIFY_LEAF_SIGNATURE.
+"""
+
 
 def context_of(options: ConnectionOptions) -> ssl.SSLContext:
     """
@@ -86,6 +92,11 @@ def distrusted(options: ConnectionOptions, error: Exception) -> AuthenticationEr
         remedy = "write the server in option servers by a name or address that its certificate has"
     elif error.verify_code in _OTHER_DATE:
         remedy = "renew its certificate, or set this host's clock"
+    elif error.verify_code not in _UNKNOWN_CA:
+        remedy = (
+            f"make its certificate or its CA's anew, so that '{error.verify_message}' is mended;"
+            " Python 3.13 wants keyUsage of a CA and authorityKeyIdentifier of a certificate"
+        )
     elif options.tls.ca_file is None:
         remedy = "name the CA that signed its certificate with tlsCaFile, a PEM file on every host"
     else:

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
+from .. import subjects
 from ..client.jetstream import JetStream
 from ..errors import OptionError
 from ..fetch.layout import REPLACED, Layout, replaced_by, resolve_layout
@@ -41,6 +43,32 @@ def reading(plan: PartitionPlan) -> dict[str, str]:
     """Options of the data source that read the layout of `plan`."""
     return {"stream": plan.layout, "partitions": str(plan.partitions)} | (
         {} if plan.streams is not None else {"partitionSubject": plan.template}
+    )
+
+
+def check_selected(js: JetStream, plan: PartitionPlan) -> None:
+    """
+    Asks for one message of the origin that the plan's layout takes: queries that go over to a
+    layout without any would read nothing more, and say nothing.
+
+    Raises:
+        OptionError: The origin holds messages, and the plan takes none of them.
+    """
+    queries: list[dict[str, Any]] = [
+        {"seq": 1, "next_by_subj": plan.filter},
+        {"seq": 1, "next_by_subj": subjects.REST},
+        {"last_by_subj": subjects.REST},
+    ]
+    taken, first, last = js.messages_of([(plan.origin, query) for query in queries])
+    if taken is not None or first is None:
+        return
+    stored = dict.fromkeys(message.subject for message in (first, last) if message is not None)
+    named = "' and '".join(stored)
+    raise OptionError(
+        "subject" if plan.subject is not None else "partitionSubject",
+        f"'{plan.filter}' takes no message of stream '{plan.origin}', whose stored subjects are"
+        f" such as '{named}'; name subjects as the stream stores them, after any transform of its"
+        " own. Nothing was made, and no query goes over",
     )
 
 

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pyspark_jetstream.devserver import DevServer
 
 
-def make_certificates(home: Path) -> None:
-    """A CA, a server's and a client's certificate signed by it, and another CA."""
+def strict(patch: pytest.MonkeyPatch) -> None:
+    """From now on certificates are looked at as Python 3.13 does."""
+    made = ssl.create_default_context
+
+    def context(*words: Any, **named: Any) -> ssl.SSLContext:
+        context = made(*words, **named)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    patch.setattr(ssl, "create_default_context", context)
+
+
+def make_certificates(home: Path, signer_named: str = "keyid") -> None:
+    """
+    A CA, a server's and a client's certificate signed by it, and another CA.
+
+    Args:
+        signer_named: `authorityKeyIdentifier` of the certificates.
+    """
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=home, check=True, capture_output=True, timeout=60)
@@ -17,9 +38,11 @@ def make_certificates(home: Path) -> None:
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     for ca in ("ca", "other"):
         files = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
+        files += ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
         openssl("req", "-x509", *key, *files, "-subj", f"/CN={ca}", "-days", "2")
     for name, alternative in (("server", "IP:127.0.0.1"), ("client", "DNS:client")):
-        (home / f"{name}.ext").write_text(f"subjectAltName={alternative}")
+        told = f"subjectAltName={alternative}\nauthorityKeyIdentifier={signer_named}\n"
+        (home / f"{name}.ext").write_text(told)
         files = ["-keyout", f"{name}.key", "-out", f"{name}.csr"]
         openssl("req", *key, *files, "-subj", f"/CN={name}")
         signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shlex
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     CopyMismatchError,
     OffsetError,
@@ -20,6 +22,7 @@ from pyspark_jetstream.errors import (
     StreamNotFoundError,
 )
 from pyspark_jetstream.fetch.layout import REPLACED, replaced_by
+from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.handover import announce, reading
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -28,9 +31,11 @@ from pyspark_jetstream.operations.removal import undo_partitions
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.partitions import ORIGINS, layouts, stored, update, writing
+from ..kits.places import ROOT
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
+from ..kits.snippets import snippets
 
 __all__ = ["query"]
 
@@ -185,6 +190,83 @@ def test_a_query_follows_while_it_runs(
     fresh_one = query(stream=origin, partitions="auto")
     fresh_one.step()
     assert where(fresh_one) == (plans[0].stream_names[0], 2)
+
+
+def transformed(new_stream: Callable[..., str]) -> str:
+    """The stream of docs/guides/streams.md that numbers what it stores: 4 partitions."""
+    dest = "numbered.{{partition(4,1)}}.{{wildcard(1)}}.{{wildcard(2)}}"
+    own = {"src": "in.*.*", "dest": dest}
+    return new_stream("NUMBERED", subjects=["in.*.*"], subject_transform=own)
+
+
+def test_a_stream_with_a_transform_of_its_own(
+    nats_server: DevServer,
+    js: JetStream,
+    new_stream: Callable[..., str],
+    clean: None,
+    query: Callable[..., Query],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    By the guide's own command a query that runs goes over from 4 numbers of the stream to 8 of its
+    copies, while a writer goes on: each message once, in the order of its subject. The program says
+    that the stream has to stay.
+    """
+    origin = transformed(new_stream)
+    page = snippets(ROOT / "docs" / "guides" / "layout.md")
+    (command,) = (each.text for each in page if each.language == "bash")
+    words = shlex.split(command.replace("\\\n", ""))
+    assert words.pop(0) == "pyspark-jetstream"
+    of = query(stream=origin, partitions="auto", maxRecordsPerTrigger=60)
+    with writing(js, "in"):
+        eventually(of.step)
+        assert where(of) == (origin, 4)
+        assert main([*words, "--servers", nats_server.url]) == 0
+        steps(of, random.Random(0), lambda: where(of) == ("NUMBERED8-0", 8), kills=False)
+        eventually(of.step)
+    assert main([*words, "--servers", nats_server.url]) == 0
+    of.drain()
+    rows: dict[str, list[bytes]] = {}
+    for row in of.rows:
+        rows.setdefault(".".join(row["subject"].split(".")[-2:]), []).append(row["data"])
+
+    there = stored(js, origin)
+    assert rows == {subject.split(".", 2)[2]: data for subject, data in there.items()}
+    assert {row["subject"].count(".") for row in of.rows} == {3}
+    assert {row["stream"] for row in of.rows} > {origin}
+    assert capsys.readouterr().out.endswith("Keep 'NUMBERED': the server copies from it.\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--hand-over"]], ids=str)
+def test_a_filter_of_what_is_not_stored(
+    nats_server: DevServer,
+    js: JetStream,
+    new_stream: Callable[..., str],
+    clean: None,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
+    """
+    A filter that takes nothing of what the origin has stored makes no layout that replaces another
+    one, for queries would go over to nothing. While the origin is empty nobody can tell.
+    """
+    origin = transformed(new_stream)
+    words = ["partition", "--stream", origin, "--servers", nats_server.url, "--partitions", "8"]
+    words += ["--subject", "in.*.*", "--tokens", "1", "--streams", "NUMBERED8-{partition}"]
+    words += ["--replaces", origin, *more]
+    for subject in ("in.JFK.BOS", "in.SFO.BOS"):
+        js.publish(subject, b"x", [])
+    status = main(words)
+    error = capsys.readouterr().err
+    first, last = stored(js, origin)
+    js.purge(origin, ">", 10_000)
+
+    assert status == 2
+    assert f"--subject: 'in.*.*' takes no message of stream '{origin}'" in error
+    assert f"such as '{first}' and '{last}'; name subjects as the stream stores them" in error
+    assert not [name for name in js.stream_names() if name.startswith("NUMBERED8")]
+    assert REPLACED not in (js.stream_info(origin).config.get("metadata") or {})
+    assert more == ["--hand-over"] or main(words) == 0
 
 
 def test_the_way_to_a_layout_is_gone(

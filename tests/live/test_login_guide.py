@@ -19,18 +19,24 @@ from ..kits.clients import SECRET, account_info, refused
 from ..kits.logins import keys, operator_mode
 from ..kits.places import ROOT
 from ..kits.snippets import snippets
-from ..kits.tls import tls_server
+from ..kits.tls import strict, tls_server
 
 PAGE = ROOT / "docs" / "guides" / "login.md"
+
+TRIED = "localhost:4222"
+"""Where the server runs that the page makes to try it."""
 
 USER = f'authorization {{ users: [ {{ user: spark, password: "{SECRET}" }} ] }}'
 
 
 def blocks():
-    """The dictionaries of the page, by the option that is the last one of each."""
+    """
+    The dictionaries of the page, by the option that is the last one of each; without that of the
+    server to try.
+    """
     found = {}
     for each in snippets(PAGE):
-        if each.language == "python" and "login =" in each.text:
+        if each.language == "python" and "login =" in each.text and TRIED not in each.text:
             names = [line.split('"')[-4] for line in each.text.splitlines() if '": ' in line]
             found[names[-1]] = each.text
     return found
@@ -121,12 +127,23 @@ def shown(language, word):
     return [text for text in found if word in text]
 
 
+def program(text):
+    """A run of the page's command."""
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", text], env=os.environ | {"PATH": beside},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
 def test_a_server_with_tls_to_try_it(tmp_path, monkeypatch):
     """
     What the page makes of certificates, and its configuration, let a server run that its user
-    trusts, by name and address, and that knows the user's password.
+    trusts, by name and address, and that knows the user's password. Also as strictly as Python 3.13
+    looks at certificates; and by the page's own options and flags.
     """
-    monkeypatch.setenv("SPARK_PASSWORD", SECRET)
+    strict(monkeypatch)
+    monkeypatch.setenv("SPARK_PASSWORD", "secret")
     (made,), (block,) = shown("bash", "openssl"), shown("text", "cert_file")
     subprocess.run(["bash", "-ec", made], cwd=tmp_path, check=True, timeout=60, capture_output=True)
     own = re.sub(r"(?m)^(listen|jetstream ).*\n", "", block)  # the port and the store are ours
@@ -134,21 +151,25 @@ def test_a_server_with_tls_to_try_it(tmp_path, monkeypatch):
         port = server.url.rpartition(":")[2]
         for host in ("localhost", "127.0.0.1"):
             login = {"servers": f"tls://{host}:{port}", "tlsCaFile": str(tmp_path / "ca.pem")}
-            login |= {"user": "spark", "password": SECRET}
+            login |= {"user": "spark", "password": "secret"}
 
             assert "memory" in account_info(parse_read(login | {"stream": "S"}).connection)
+        monkeypatch.chdir(tmp_path)
+        (options,), (command,) = shown("python", TRIED), shown("bash", "JETSTREAM_PASSWORD=secret")
+        names: dict = {}
+        exec(options.replace(TRIED, f"localhost:{port}"), names)
+        done = program(command.replace(TRIED, f"localhost:{port}"))
+
+        assert "memory" in account_info(parse_read(names["login"] | {"stream": "S"}).connection)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_command_logs_in(tmp_path, certificates, monkeypatch):
     """
     By the environment's password: it comes as far as to miss the stream.
     """
-    (block,) = shown("bash", "pyspark-jetstream")
-    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (block,) = shown("bash", "export JETSTREAM_PASSWORD")
     with a_server("password", tmp_path, certificates, monkeypatch) as server:
-        done = subprocess.run(
-            ["bash", "-c", block.replace("nats://n1.example.com:4222", server.url)],
-            capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": beside},
-        )  # fmt: skip
+        done = program(block.replace("nats://n1.example.com:4222", server.url))
 
     assert "stream 'FLIGHTS' not found" in done.stderr

@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, OptionError
-from pyspark_jetstream.operations.handover import announce, hand_over, reading
+from pyspark_jetstream.operations.handover import announce, check_selected, hand_over, reading
 from pyspark_jetstream.operations.removal import undo_partitions
 from pyspark_jetstream.operations.terminal import say, say_json, size
 
@@ -93,6 +93,8 @@ def run(given: argparse.Namespace) -> int:
     with connected(given) as client:
         js = JetStream(client)
         try:
+            if given.replaces is not None and not given.undo:
+                check_selected(js, plan)
             if given.undo:
                 undo(js, plan, given)
             elif given.hand_over:
@@ -208,8 +210,10 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
             " query goes over when you stop it, and start it with its checkpoint and these"
             " options:",
             *(f"  {name}={value}" for name, value in reading(plan).items()),
-            "When no query reads the old layout any more, remove it: run the command that made it,"
-            " with --undo.",
+            f"Keep '{old}': the server copies from it."
+            if old in {hop.feed for hop in plan.hops}
+            else "When no query reads the old layout any more, remove it: run the command that made"
+            " it, with --undo.",
         )
 
 
