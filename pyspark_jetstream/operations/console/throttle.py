@@ -280,9 +280,11 @@ def _called(pauses: Pauses, number: int) -> str:
 
 
 def _nobody(given: argparse.Namespace) -> int:
+    longer = "; or give a longer --wait" if "wait" in given else ""
     complain(
         f"no writer on '{given.throttle_subject}' answered in this account. A query has writers"
-        " only while a batch runs"
+        f" only while a batch runs{longer}. Its user must subscribe to this subject, and publish on"
+        " the inboxes of this program (--inbox-prefix)"
     )
     return NOBODY
 
