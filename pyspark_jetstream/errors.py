@@ -79,7 +79,8 @@ _REMEDIES: Final = {
     " room, say one in memory, else set overloadPolicy=drop",
     10039: "enable JetStream for this account, or log in as a user of one that has it",
     10054: "raise the stream's max_msg_size, make rows smaller, or set onReject=dead-letter",
-    10060: _EXPECTED,
+    10060: "another stream takes this subject: give a subjectMapping (a backfill: --target-option"
+    " 'subjectMapping=…'), or drop the row's header Nats-Expected-Stream (map_filter)",
     10070: _EXPECTED,
     10071: _EXPECTED,
     10076: "start the server with JetStream (`jetstream { }` in its configuration, or -js)",
@@ -502,14 +503,21 @@ class ProducerThrottledError(PublishError):
     """Number of the operator's command; 0 where none paused it."""
 
     def _line(self) -> str:
-        request = f", request {self.request_id}" if self.request_id else ""
         code = f" (err_code {self.err_code})" if self.err_code else ""
         remedy = "lift the pause or the limit, or allow more time"
-        if not self.request_id:  # else who asked for the pause can lift it
+        if self.request_id:  # who asked for the pause can lift it
+            what = (
+                f"paused {self.throttled_for:.1f}s by {self.reason}"
+                f" (filter '{self.subject_filter}', request {self.request_id})"
+            )
+        else:
             remedy = _REMEDIES.get(self.err_code, remedy)
+            what = (
+                f"refused for {self.throttled_for:.1f}s by the server"
+                f" ({self.reason}, filter '{self.subject_filter}')"
+            )
         return (
-            f"publish to '{self.subject}': paused {self.throttled_for:.1f}s by {self.reason}"
-            f" (filter '{self.subject_filter}'{request}); {self.detail}{code}"
+            f"publish to '{self.subject}': {what}; {self.detail}{code}"
             f"{'; ' if self.detail else ''}{remedy}"
         )
 

@@ -119,7 +119,11 @@ class Lease:
         except JetStreamError as error:
             if error.retryable:
                 raise
-            unfit = f"the bucket {BUCKET} cannot be used: {error}; let an operator make it"
+            adds = self._client.options.command(f"nats kv add {BUCKET}")
+            unfit = (
+                f"the bucket {BUCKET} cannot be used: {error}. If this user may not make buckets,"
+                f" let another user run {adds}"
+            )
         if unfit is not None:
             raise OptionError("standby", unfit)
 

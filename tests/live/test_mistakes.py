@@ -249,6 +249,10 @@ MISTAKES = {
         lambda at: write(data(), **at.as_("clerk", subject="S.a", exactlyOnce="true"), **AT_ONCE),
         "LedgerError", "$JS.API.STREAM.INFO.KV_SPARK_LEDGER", "or set exactlyOnce=false",
     ),
+    "no lease": Mistake(
+        lambda at: stream(**at.as_("clerk", stream="S", standby="true", consumer="c"), **SOON),
+        "OptionError", "$JS.API.STREAM.INFO.KV_SPARK_STANDBY", "run `nats kv add SPARK_STANDBY --s",
+    ),
     # ── JetStream ──
     "JetStream off for a read": Mistake(
         lambda at: read(**at.as_("zoe", stream="S"), **BRIEFLY),

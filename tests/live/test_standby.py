@@ -814,7 +814,8 @@ def test_inspect_knows_a_lease_that_is_left_behind(
     assert (found.problems(), found.notes) == ([], ())
     assert lease.notes == (
         f"query {lease.called} reads without standby;"
-        f" `nats kv del SPARK_STANDBY {stream}.hot` removes the lease",
+        f" `nats kv del SPARK_STANDBY {stream}.hot --server {js.client.options.servers[0]}` removes"
+        " the lease",
     )
     assert paired.problems() == [f"standby {stream}/hot: {lease.notes[0]}"]
     eventually(nobody_reads)

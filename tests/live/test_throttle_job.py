@@ -153,6 +153,7 @@ def test_nobody_is_there(nats_server, command):
 
     assert status == 4
     assert "no writer on 'nobody.here' answered" in said
+    assert ("give a longer --wait" in said) is (command[0] != "pause")
 
 
 def test_b21_who_comes_while_it_looks_is_found(nats_server):

@@ -128,6 +128,12 @@ CASES = [
     (errors.RowError("a.b", "why"), "publish to 'a.b': why"),
     (errors.PublishRejectedError("a.b", "why", 1), "publish to 'a.b': why (err_code 1)"),
     (
+        errors.PublishRejectedError("a.b", "expected stream does not match", 10060),
+        "publish to 'a.b': expected stream does not match (err_code 10060); another stream takes"
+        " this subject: give a subjectMapping (a backfill: --target-option 'subjectMapping=…'), or"
+        " drop the row's header Nats-Expected-Stream (map_filter)",
+    ),
+    (
         errors.PublishRejectedError("a.b", "per-message TTL is disabled", 10166),
         "publish to 'a.b': per-message TTL is disabled (err_code 10166); set allow_msg_ttl on the"
         " stream (`nats stream edit`), or drop the column ttl",
@@ -148,9 +154,9 @@ CASES = [
     ),
     (
         errors.ProducerThrottledError("a", "no", 10077, "TopicProduceQuotaExceeded", "a", 2.0),
-        "publish to 'a': paused 2.0s by TopicProduceQuotaExceeded (filter 'a'); no (err_code"
-        " 10077); the stream is full: raise its limit, make room in it, or allow more time"
-        " (publishTimeout)",
+        "publish to 'a': refused for 2.0s by the server (TopicProduceQuotaExceeded, filter 'a');"
+        " no (err_code 10077); the stream is full: raise its limit, make room in it, or allow more"
+        " time (publishTimeout)",
     ),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (

@@ -77,7 +77,9 @@ class RangeSource:
                     self._sequences[name.lower()] = int(self._options.pop(name))
         parsed = parse_read(self._options)
         if not isinstance(parsed, RangeOptions):
-            raise UsageError("these options read no range of a stream; see snapshot_backfill.py")
+            raise UsageError(
+                "these options read no range of a stream; use `pyspark-jetstream backfill snapshot`"
+            )
         if parsed.several is not None and parsed.partitions is not None:
             raise UsageError(
                 "a backfill of several streams has each as one partition: leave partitions and"

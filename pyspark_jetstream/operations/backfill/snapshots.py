@@ -73,13 +73,15 @@ class SnapshotSource:
         self._chunk_messages = chunk_messages
         parsed = parse_read(self._options)
         if not isinstance(parsed, SnapshotOptions):
-            raise UsageError("these options read no snapshot; see range_backfill.py")
+            raise UsageError(
+                "these options read no snapshot; use `pyspark-jetstream backfill range`"
+            )
         if parsed.several is not None:
             raise UsageError(f"a backfill has one stream, these options several: {parsed.several}")
         if isinstance(parsed, BucketOptions) and parsed.history:
             raise UsageError(
-                "option 'history' reads every revision, which is no snapshot; backfill the stream"
-                f" '{parsed.stream}' with range_backfill.py"
+                "option 'history' reads every revision, which is no snapshot; copy the stream"
+                f" '{parsed.stream}' with `pyspark-jetstream backfill range`"
             )
         self._parsed = parsed
         self.fail_on_data_loss = parsed.fail_on_data_loss

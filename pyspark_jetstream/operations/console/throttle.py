@@ -280,9 +280,11 @@ def _called(pauses: Pauses, number: int) -> str:
 
 
 def _nobody(given: argparse.Namespace) -> int:
+    longer = ": if its trigger is longer, give a longer --wait" if "wait" in given else ""
     complain(
         f"no writer on '{given.throttle_subject}' answered in this account. A query has writers"
-        " only while a batch runs"
+        f" only while a batch runs{longer}. The query's user must be allowed to subscribe to this"
+        " subject, and to publish on the inboxes of this program (--inbox-prefix)"
     )
     return NOBODY
 

@@ -492,7 +492,7 @@ class Inspector:
                 for each in consumers
                 if each.owner.runs and not each.owner.standby
             }
-            found = lease_states(there, self._js.stream_info(bucket).now, alone)
+            found = lease_states(there, self._js.stream_info(bucket).now, self._command, alone)
             return tuple(s for s in found if not s.streams or {*s.streams} & {*streams}), ()
         except StreamNotFoundError:
             return (), ()

@@ -8,7 +8,7 @@ when it stored a record, and when it was asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -96,6 +96,7 @@ def wanted_keys(keys: Iterable[str], streams: Sequence[str], consumers: Sequence
 def lease_states(
     messages: Mapping[str, StoredMessage],
     now: datetime,
+    command: Callable[[str], str],
     alone: Collection[tuple[str, str]] = (),
 ) -> tuple[LeaseState, ...]:
     """
@@ -103,6 +104,7 @@ def lease_states(
 
     Args:
         now: by the server's clock.
+        command: makes of a command line one that reaches this server, in quotes.
         alone: prefix of the consumers and id of each query that runs without `standby`.
     """
     held: dict[tuple[str, str], StoredMessage] = {}
@@ -122,7 +124,9 @@ def lease_states(
                 WaitingState(who.query, who.name, who.host, who.pid, message.time)
             )
     return tuple(
-        _lease(place, held.get(place), waits.get(place, []), gone.get(place, []), now, alone)
+        _lease(
+            place, held.get(place), waits.get(place, []), gone.get(place, []), now, command, alone
+        )
         for place in sorted({*held, *waits})
     )
 
@@ -169,6 +173,7 @@ def _lease(
     waits: list[WaitingState],
     gone: list[WaitingState],
     now: datetime,
+    command: Callable[[str], str],
     alone: Collection[tuple[str, str]],
 ) -> LeaseState:
     token, consumer = place
@@ -189,7 +194,7 @@ def _lease(
         state = replace(state, stream=f"{len(streams)} streams", streams=streams)
     until = parse_time(message.time) + timedelta(seconds=record.lease_s)
     left_s = (until - now).total_seconds()
-    removes = f"`nats kv del {BUCKET} {token}.{consumer}` removes the lease"
+    removes = f"{command(f'nats kv del {BUCKET} {token}.{consumer}')} removes the lease"
     if (record.released or left_s < 0) and not waiting and (consumer, who.query) in alone:
         note = f"query {who.name or who.query} reads without standby; {removes}"
         return replace(state, holder=who.query, name=who.name, notes=(note,))

@@ -117,10 +117,11 @@ class Ledger:
         except JetStreamError as error:
             if error.retryable or (isinstance(error, ApiError) and error.code == _UNAVAILABLE):
                 raise  # says of JetStream what an administrator or exactlyOnce cannot mend
+            adds = self._js.client.options.command(f"nats kv add {BUCKET}")
             raise LedgerError(
                 BUCKET,
-                f"the bucket cannot be used: {error}; let an operator make it, or set"
-                " exactlyOnce=false",
+                f"the bucket cannot be used: {error}. If this user may not make buckets, let"
+                f" another user run {adds}, or set exactlyOnce=false",
             ) from None
         if unfit is not None:
             raise LedgerError(BUCKET, unfit)

@@ -270,7 +270,11 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
     ("batched", "how"),
     [
         (False, "(`nats stream edit S --max-msgs=…`)"),
-        (True, "from Python, as `nats stream edit` would take allow_batched away"),
+        (
+            True,
+            "from Python, as `nats stream edit` would take allow_batched away (page Prepare a"
+            " stream, section Change a stream from Python)",
+        ),
     ],
 )
 def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None:

@@ -17,6 +17,7 @@ from pyspark_jetstream.readstream.standby import LeaseRecord
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 A = Owner("a", "h1", 1, "_INBOX.a", True, "flights")
 B = Owner("b", "h2", 2, "_INBOX.b", True)
+PLAIN = "`{}`".format
 
 
 def stored(data: bytes, ago_s: float) -> StoredMessage:
@@ -44,6 +45,7 @@ def test_who_reads_and_who_waits():
             "S.hot.waits.gone": waiting(Owner("gone", "h", 3, "_INBOX.g"), 31.0),
         },
         NOW,
+        PLAIN,
     )
 
     assert (lease.stream, lease.consumer, lease.holder, lease.name) == ("S", "hot", "a", "flights")
@@ -63,8 +65,8 @@ def test_who_is_missing(ago_s):
     somebody waits for it.
     """
     held = {"S.a": stored(LeaseRecord(A, 30.0, 4, 9).to_bytes(), ago_s)}
-    (alone,) = lease_states(held, NOW)
-    (two,) = lease_states(held | {"S.a.waits.b": waiting(B, 1.0)}, NOW)
+    (alone,) = lease_states(held, NOW, PLAIN)
+    (two,) = lease_states(held | {"S.a.waits.b": waiting(B, 1.0)}, NOW, PLAIN)
 
     assert two.problems == ()
     assert bool(alone.problems) is (ago_s > 30.0)
@@ -89,9 +91,9 @@ def test_which_one_of_a_pair_is_missing():
         "S.a.waits.d4": waiting(older, 99.0),
         "S.a.waits.a": waiting(A, 50.0),
     }
-    (lease,) = lease_states(messages, NOW)
-    (waited,) = lease_states(messages | {"S.a.waits.b": waiting(B, 99.0)}, NOW)
-    (known,) = lease_states({key: messages[key] for key in ("S.a", "S.a.waits.a")}, NOW)
+    (lease,) = lease_states(messages, NOW, PLAIN)
+    (waited,) = lease_states(messages | {"S.a.waits.b": waiting(B, 99.0)}, NOW, PLAIN)
+    (known,) = lease_states({key: messages[key] for key in ("S.a", "S.a.waits.a")}, NOW, PLAIN)
     both = {"S.a": messages["S.a"], "S.a.waits.b": waiting(B, 99.0)}
 
     assert lease.notes == (
@@ -102,7 +104,7 @@ def test_which_one_of_a_pair_is_missing():
     assert known.notes == (
         "nobody waits to take its place; query b (host h2, process 2) read before",
     )
-    assert lease_states(both, NOW)[0].notes == (
+    assert lease_states(both, NOW, PLAIN)[0].notes == (
         "nobody waits to take its place; query b (host h2, process 2) did, up to"
         " 2026-05-01T11:58:21Z, and it read before the query that reads now",
     )
@@ -124,6 +126,7 @@ def test_a_lease_that_nobody_holds():
             "S.late.waits.b": waiting(B, 99.0),
         },
         NOW,
+        PLAIN,
     )
     back, early, out = leases
 
@@ -147,9 +150,9 @@ def test_a_lease_whose_query_reads_without_it(released):
     """
     record = LeaseRecord(A, 30.0, 4, 9)
     message = stored(record.renewed(released=released).to_bytes(), 31.0)
-    (lease,) = lease_states({"S.hot": message}, NOW, {("hot", "a")})
+    (lease,) = lease_states({"S.hot": message}, NOW, PLAIN, {("hot", "a")})
     others = [
-        lease_states({"S.hot": message} | messages, NOW, alone)[0]
+        lease_states({"S.hot": message} | messages, NOW, PLAIN, alone)[0]
         for messages, alone in [
             ({}, {("hot", "b"), ("cold", "a")}),
             ({"S.hot.waits.b": waiting(B, 1.0)}, {("hot", "a")}),
@@ -171,7 +174,9 @@ def test_what_is_no_record(data):
     """
     A record that is none is a problem; somebody who waits by none does not wait.
     """
-    (lease,) = lease_states({"S.c": stored(data, 1.0), "S.c.waits.x": stored(data, 1.0)}, NOW)
+    (lease,) = lease_states(
+        {"S.c": stored(data, 1.0), "S.c.waits.x": stored(data, 1.0)}, NOW, PLAIN
+    )
 
     assert lease.waiting == ()
     assert len(lease.problems) == 1 and "no record of a standby" in lease.problems[0]
@@ -195,7 +200,7 @@ def test_a_lease_of_several_streams():
     """
     offset = Offset((1, 2), (0, 0), {"B": "t", "A": "t"}, "c", layout=Layout.of_streams("BA"))
     record = LeaseRecord(A, 30.0, 1, 0, offset)
-    (lease,) = lease_states({"=.c": stored(record.to_bytes(), 1.0)}, NOW)
+    (lease,) = lease_states({"=.c": stored(record.to_bytes(), 1.0)}, NOW, PLAIN)
 
     assert (lease.stream, lease.streams, lease.holder) == ("2 streams", ("A", "B"), "a")
     assert wanted_keys(["=.c", "=.d", "=.c.waits.q"], ["A"], ["c"]) == ["=.c", "=.c.waits.q"]
