@@ -45,6 +45,8 @@ def main() -> int:
         drawn = _cell(cases, seed)
         plan = Plan(drawn, seed, arguments.faults, tuple(arguments.only), arguments.rate)
         console.print(f"[bold]{drawn.name}[/bold] seed {seed}")
+        if arguments.home is not None:
+            arguments.home.mkdir(parents=True, exist_ok=True)
         home = Path(tempfile.mkdtemp(prefix=f"{drawn.name}-{seed}-", dir=arguments.home))
         result = asyncio.run(run(plan, home))
         append(arguments.results, result)
