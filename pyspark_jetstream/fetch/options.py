@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -100,11 +100,12 @@ class Several:
         """Option by which they are given."""
         return "streamPattern" if self.pattern else "stream"
 
-    def takes(self, name: str) -> bool:
-        """Whether a stream of this name is one."""
+    def takes(self) -> Callable[[str], bool]:
+        """A function that says whether a stream of a name is one."""
         if not self.pattern:
-            return name in self.names
-        return re.fullmatch(re.escape(self.pattern).replace(r"\*", ".*"), name) is not None
+            return frozenset(self.names).__contains__
+        pattern = re.compile(re.escape(self.pattern).replace(r"\*", ".*"))
+        return lambda name: pattern.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +281,9 @@ def _inside(values: Values, option: str, several: Several | None) -> Starting:
         raise OptionError(option, f"one stream is read: give {such}")
     if several is not None and where.sequences:
         raise OptionError(option, 'expected sequences by stream, such as {"ORDERS": {"0": 42}}')
+    takes = several.takes() if several is not None else None
     for stream, of in where.streams.items():
-        if several is not None and not several.takes(stream):
+        if takes is not None and not takes(stream):
             raise OptionError(option, f"stream '{stream}' is none of {several}")
         if of.keys() != {0}:
             raise OptionError(option, f"expected partition 0 of '{stream}': each stream is one")

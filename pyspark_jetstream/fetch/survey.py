@@ -224,7 +224,7 @@ class Survey:
         known = list(several.names)
         listed: dict[str, StreamInfo | None] = {}
         if not known or len(known) > _ASKED:
-            listed = self.js.streams_listed(several.takes)
+            listed = self.js.streams_listed(several.takes())
             known = known or list(self._layout.streams if self._layout is not None else ())
         infos = {name: info for name, info in listed.items() if info is not None}
         # One that a listing leaves out may be there.

@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import places
+from ..arrays import ranks
 from ..client import wire
 from ..client.connection import Connection
 from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
@@ -201,16 +201,17 @@ class WriterPauses:
         """
         if not len(self._limited):
             return None
-        later: list[pa.Array] = []
-        for code in pc.unique(rows.indices):
-            subject = rows.distinct[code.as_py()]
-            count = self._limited.tries(subject)
+        codes = pc.unique(rows.indices)
+        subjects = [rows.distinct[code] for code in codes.to_pylist()]
+        tried = list(map(self._limited.tries, subjects))
+        for subject, count in zip(subjects, tried, strict=True):
             if count is not None:
-                later.append(pc.indices_nonzero(pc.equal(rows.indices, code)).slice(count))
                 self.throttle.refused(_AT_LIMIT, subject, TRY_S, now)
-        if not any(map(len, later)):
+        if all(count is None for count in tried):
             return None
-        return pc.is_in(places(len(rows)), pa.concat_arrays(later).cast(pa.int64()))
+        counts = pa.array(tried, pa.int64()).take(pc.index_in(rows.indices, codes))
+        later = pc.greater_equal(ranks(rows.indices), counts).fill_null(False)
+        return later if later.true_count else None
 
     def reasons(self, rows: Counter[str], now: float) -> Iterator[str]:
         """

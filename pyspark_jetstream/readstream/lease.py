@@ -424,7 +424,7 @@ class Standby:
         self._warmed = True
         everywhere = tuple(range(len(own.sequences)))
         noted = tuple(asked.get("idle", ())) == everywhere  # by the run before: it must differ
-        return replace(own, idle=() if noted else everywhere).to_json()
+        return replace(own, idle=frozenset(() if noted else everywhere)).to_json()
 
     @staticmethod
     def _note(lease: Lease, offset: Offset) -> None:

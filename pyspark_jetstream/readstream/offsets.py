@@ -77,7 +77,7 @@ class Offset:
     """Creation time of each stream, by name."""
     consumer: str
     """Prefix of the durable consumers' names."""
-    idle: tuple[int, ...] = ()
+    idle: frozenset[int] = frozenset()
     """
     Partitions without a message in the batch that ends here: they get no task. It is noted, because
     asked again the server might say otherwise, and then the tasks' numbers would shift. Not in the
@@ -122,7 +122,7 @@ class Offset:
             "streams": {name: self.streams[name] for name in sorted(self.streams)},
             "base": list(self.base),
             "sequences": list(self.sequences),
-            "idle": list(self.idle),
+            "idle": sorted(self.idle),
             **({"resumed": list(self.resumed)} if self.resumed else {}),
             **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
@@ -141,7 +141,7 @@ class Offset:
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
-        return replace(self, sequences=sequences, idle=(), resumed=(), split=False)
+        return replace(self, sequences=sequences, idle=frozenset(), resumed=(), split=False)
 
     def laid_out(
         self, layout: Layout, begins: Mapping[Place, int], created: Mapping[str, str]
@@ -166,7 +166,7 @@ class Offset:
             sequences=moved(self.sequences),
             base=moved(self.base),
             resumed=moved(self.resumed) if self.resumed else (),
-            idle=tuple(i for i, place in enumerate(places) if at.get(place) in self.idle),
+            idle=frozenset(i for i, place in enumerate(places) if at.get(place) in self.idle),
             streams={name: self.streams.get(name) or created[name] for name in names},
             marks={name: self.marks[name] for name in names if name in self.marks},
         )
@@ -202,7 +202,7 @@ class Offset:
 
     def bare(self) -> Offset:
         """As the start of a batch, where `idle`, `resumed` and `split` say nothing."""
-        return replace(self, idle=(), resumed=(), split=False)
+        return replace(self, idle=frozenset(), resumed=(), split=False)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -224,7 +224,7 @@ class Offset:
                 base=tuple(_sequence(sequence) for sequence in value["base"]),
                 streams={str(name): str(created) for name, created in value["streams"].items()},
                 consumer=_name(value["consumer"]),
-                idle=tuple(_sequence(sequence) for sequence in value.get("idle", ())),
+                idle=frozenset(_sequence(sequence) for sequence in value.get("idle", ())),
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
@@ -363,7 +363,8 @@ def check_several(
         )
     if several is None or streams is None:
         return
-    strange = [stream for stream in streams if not several.takes(stream)]
+    takes = several.takes()
+    strange = [stream for stream in streams if not takes(stream)]
     if strange:
         raise OffsetError(
             f"{whose} has stream '{strange[0]}', too, which is none of {several.option}={several}:"

@@ -113,7 +113,7 @@ class BatchPlanner:
             self._mode(p, start.sequences[p.index], end.sequences[p.index], counts[p.index])
             for p in self._layout
         )
-        idle = tuple(index for index, count in enumerate(counts) if count == 0)
+        idle = frozenset(index for index, count in enumerate(counts) if count == 0)
         return Plan(start, replace(end, idle=idle), tuple(counts), modes)
 
     def is_deep(self, plan: Plan, available: Sequence[int | None]) -> bool:

@@ -530,7 +530,7 @@ class RangeDriver(Driver):
         if not self._layout.is_several:
             return offset, own
         offset = self._watched.drop_deleted(offset)
-        known = self._layout.streams
+        known = dict.fromkeys(self._layout.streams)
         came = [n for n in self._infos if n not in known and self._end.has(n)]
         new = [n for n in came if self._survey.has_begun(self._infos[n])]
         joining = Layout.of_streams(new)

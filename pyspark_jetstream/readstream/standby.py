@@ -321,7 +321,7 @@ def next_position(
         own,
         sequences=tuple(map(further, names, own.sequences, own.base, recorded.sequences)),
         streams={**recorded.streams, **{name: own.streams[name] for name in anew}},
-        idle=(),
+        idle=frozenset(),
         resumed=(),
         marks={**own.marks, **{s: m for s, m in recorded.marks.items() if is_newer(s, m)}},
         consumers=recorded.consumers or own.consumers,

@@ -244,7 +244,7 @@ class WatchedStreams:
             sequences=tuple(sequences),
             base=tuple(base),
             streams=streams,
-            idle=(),
+            idle=frozenset(),
             marks=self._survey.marks(self.infos),
         )
 

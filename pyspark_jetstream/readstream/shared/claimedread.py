@@ -91,6 +91,7 @@ class ClaimedRead(DirectRead):
         sequences, deliveries = _columns(self.claims)
         rows, missing = 0, self.excusable  # of those that may be missing, until they come
         gathered: list[pa.RecordBatch] = []
+        there = size = 0  # rows and bytes of these
         for batch in _batches(client, self, sequences):
             if len(self.claims) == 1:
                 counts = deliveries[: batch.num_rows]
@@ -100,12 +101,10 @@ class ClaimedRead(DirectRead):
             if self.others_from is not None:
                 missing -= pc.sum(pc.greater_equal(counts, self.others_from)).as_py()
             gathered.append(batch.append_column(pa.field("deliveries", pa.int32()), counts))
-            if (
-                sum(part.num_rows for part in gathered) >= MAX_BATCH_ROWS
-                or sum(part.nbytes for part in gathered) >= MAX_BATCH_BYTES
-            ):
+            there, size = there + batch.num_rows, size + gathered[-1].nbytes
+            if there >= MAX_BATCH_ROWS or size >= MAX_BATCH_BYTES:
                 yield _together(gathered)
-                gathered = []
+                gathered, there, size = [], 0, 0
         if gathered:
             yield _together(gathered)
         if missing:

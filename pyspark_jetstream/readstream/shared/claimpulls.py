@@ -93,14 +93,15 @@ class ClaimPulls:
         self._consumers = consumers
         self._acks = {place: consumers[place].acks.encode() for place in wanted}
         self._wanted = wanted
+        self._left = sum(wanted.values())
+        """Number of messages that open pulls may still bring."""
         self._full = {place: len(claim.claims[place]) + count for place, count in wanted.items()}
         """With how many claims each has brought what it was asked for, by place."""
         self._many = many
         self._claim = claim
 
     def __repr__(self) -> str:
-        left = sum(map(self.room, self._wanted))
-        return f"<ClaimPulls for {left} more, {len(self.open)} open>"
+        return f"<ClaimPulls for {self._left} more, {len(self.open)} open>"
 
     def run(
         self,
@@ -138,8 +139,7 @@ class ClaimPulls:
             self.scan(connection)
             if not self.open:
                 break
-            left = sum(map(self.room, self.open.values()))
-            if left >= _GATHER_MESSAGES and any(self._claim.claims.values()):
+            if self._left >= _GATHER_MESSAGES and self._claim.oldest_ns < math.inf:
                 self._gather(connection)
             frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
             if frame is None:
@@ -167,11 +167,13 @@ class ClaimPulls:
             many = many_of.cut(buffer, pos, end - pos, int(sid), acks, room)
             if many:
                 claims += many.claims
+                self._left -= len(many.claims)
                 claim.delivered[place] = many.delivery
                 claim.oldest_ns = min(claim.oldest_ns, many.oldest_ns)
                 end = pos + many.size
             else:
                 claims.append(Claim(int(sequence), int(deliveries)))
+                self._left -= 1
                 claim.delivered[place] = int(delivery)
                 claim.oldest_ns = min(claim.oldest_ns, int(stored))
             many_of.add_credit(end - pos)
@@ -202,6 +204,7 @@ class ClaimPulls:
                     " subjects",
                 )
             claim.claims[place].append(Claim(ack.facts.sequence, ack.delivered))
+            self._left -= 1
             claim.delivered[place] = ack.facts.delivery
             claim.oldest_ns = min(claim.oldest_ns, ack.facts.time)
             if not self.room(place):
@@ -212,6 +215,7 @@ class ClaimPulls:
         if status is Status.HEARTBEAT:
             return
         del self.open[frame.sid]
+        self._left -= self.room(place)
         if status in (Status.ENDED, Status.MOVED, Status.AWAY):
             return  # the look behind the claim says whether its consumer is gone
         raise ReadError(

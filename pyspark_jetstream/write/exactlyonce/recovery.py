@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -95,8 +96,8 @@ class Recovery:
         self._made = f"{id_prefix}-".encode() if id_prefix else None
         self._rows: dict[int, _StoredRow] = {}
         """Stored rows by their number, which the message ids this package makes tell."""
-        self._of_subject: dict[tuple[str, str], set[int]] = {}
-        """Rows of a stream that keeps few of a subject, by stream and subject."""
+        self._of_subject: dict[tuple[str, str], list[int]] = {}
+        """Rows of a stream that keeps few of a subject, ascending, by stream and subject."""
         self._rolled: dict[tuple[str, str], int] = {}
         """Rows below are rolled up, by stream and subject, "" for all."""
         self._rolling: set[str] = set()
@@ -179,7 +180,7 @@ class Recovery:
         later = self._of_subject.get((target.name, subject))
         if later is None:
             return False
-        return sum(other > row for other in later) >= self._kept(target)
+        return len(later) - bisect_right(later, row) >= self._kept(target)
 
     def _kept(self, target: Target) -> int:
         """The fewest messages of a subject that the stream kept, as far as is known; 0 for all."""
@@ -270,7 +271,10 @@ class Recovery:
         name = subject.decode("utf-8", "replace")
         self._rows[row] = _StoredRow(name, size, target.name)
         if self._kept(target):
-            self._of_subject.setdefault((target.name, name), set()).add(row)
+            same = self._of_subject.setdefault((target.name, name), [])
+            place = bisect_left(same, row)
+            if same[place : place + 1] != [row]:
+                same.insert(place, row)
         if rollup is not None or scheduler is not None:
             key = (target.name, name if rollup is None or rollup[1] == b"sub" else "")
             self._rolled[key] = max(row, self._rolled.get(key, -1))

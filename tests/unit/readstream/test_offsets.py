@@ -147,7 +147,7 @@ def test_an_offset_of_the_first_version():
     offset = Offset.from_json(json.loads(text))
 
     assert (offset.sequences, offset.base, offset.consumer) == ((7, 9), (0, 0), "spark-0a1b2c3d4e")
-    assert (offset.idle, offset.resumed, offset.query, offset.layout) == ((), (), "", None)
+    assert (offset.idle, offset.resumed, offset.query, offset.layout) == (frozenset(), (), "", None)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_a_take_over_adds():
     Where a batch begins that took another query's place, and the query's name, survive; as the
     start of a batch, and at other positions, the former says nothing.
     """
-    offset = Offset((7, 9), (0, 0), {"S": "t"}, "c", (), (5, 5), "q1")
+    offset = Offset((7, 9), (0, 0), {"S": "t"}, "c", frozenset(), (5, 5), "q1")
 
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     assert '"resumed": [5, 5], "query": "q1"}' in json.dumps(offset.to_json())
@@ -233,8 +233,8 @@ def test_what_a_take_over_adds():
 
 
 SEVERAL = Offset(
-    (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", (1, 2), (5, 0, 8), split=True,
-    layout=Layout.of_streams("BAC"), marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
+    (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", frozenset({1, 2}), (5, 0, 8),
+    split=True, layout=Layout.of_streams("BAC"), marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
 )  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def test_partitions_that_come_and_go():
     assert (laid.sequences, laid.base) == ((9, 6, 7), (2, 6, 3))
     assert laid.layout == Layout.of_streams("CDB")
     assert laid.streams == {"C": "t2", "D": "t3", "B": "t1"}
-    assert (laid.idle, laid.resumed) == ((0,), (8, 6, 5))
+    assert (laid.idle, laid.resumed) == ({0}, (8, 6, 5))
     assert list(laid.marks) == ["B"]
     assert laid.split
     assert SEVERAL.laid_out(Layout.of_streams("BAC"), {}, {}) == SEVERAL
