@@ -311,7 +311,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
     drops = world.telemetry.snapshot()
-    (said,) = drops.total("jetstream_publish_outcomes_total", status="dropped")
+    (said,) = drops.total("jetstream_publish_outcomes_total", status="pushed_back")
 
     assert counts.acked + counts.dropped == 200
     assert (counts.dropped > 0, said > 0) == ((True, True) if ack_timeout_s < 6 else (False, False))
