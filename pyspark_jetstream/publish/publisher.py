@@ -168,7 +168,7 @@ class Publisher:
             acked,
             duplicates,
             retries,
-            stored=self._stored_before,
+            already_stored=self._stored_before,
             dead_letters=letters.acked,
             dropped=self.shedding.dropped,
             parked=self.lanes.stored_apart("parked").acked,
