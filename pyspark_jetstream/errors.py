@@ -54,6 +54,7 @@ whether the same call may succeed later without anybody changing anything.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final, dataclass_transform
 
@@ -64,6 +65,9 @@ OFF: Final = frozenset({10039, 10076})
 err_codes of JSNotEnabledForAccountErr and JSNotEnabledErr: the JetStream of the account, or of the
 server, is off, or not up yet.
 """
+
+_ACK: Final = re.compile(r'"(\$JS\.ACK\.(?:[^."]+\.){2}(?:(?:[^."]+\.){2})?)\d+(?:\.\d+){4}["\.]')
+"""An ack subject, up to its consumer; with a domain and an account hash, too."""
 
 _EXPECTED: Final = (
     "drop the row's Nats-Expected-… header, which asks for that (map_filter); of a bucket's key it"
@@ -232,6 +236,12 @@ class PermissionsError(JetStreamError):
     """In the server's words."""
 
     def _line(self) -> str:
+        if (ack := _ACK.search(self.violation)) is not None:
+            right = f"'{ack[1]}>'"
+            return (
+                f"{self.violation}; grant it to this user for all acks of this consumer: {right}"
+                f"{further('guides/permissions')}"
+            )
         # A name that is misspelt is refused before anybody can say that there is no such stream.
         other = "check the name in this subject"
         if 'Subscription to "_INBOX' in self.violation:

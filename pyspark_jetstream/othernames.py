@@ -84,7 +84,8 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
      "queries share a stream by 'priorityPolicy' and the name of one 'consumer'"),
     (_READS, "deliverPolicy deliver auto.offset.reset startingPosition",
      "it is 'startingOffsets' here (earliest, latest, or JSON), or 'startingTimestamp'"),
-    (_READS, "optStartSeq startSeq startSequence",
+    (_READS, "optStartSeq startSeq startSequence startingSequence startingSeq firstSequence"
+     " fromSequence",
      "it is 'startingOffsets' here, by partition: {\"0\": 42}"),
     (_READS, "startingOffsetsByTimestamp startingOffsetsByTimestampStrategy optStartTime startTime"
      " startTimestamp",

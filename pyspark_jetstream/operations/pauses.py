@@ -99,7 +99,7 @@ class Response(Enum):
     TOLD = "told"
     ACKNOWLEDGED = "acknowledged"
     WHOLE = "paused as a whole"
-    SILENT = "silent"
+    SILENT = "not acknowledged"
 
 
 @dataclass(slots=True)

@@ -150,7 +150,7 @@ RATE_LIMIT = _counter(
 OUTCOMES = _counter(
     "jetstream_publish_outcomes_total",
     "status stream",
-    "Publishes by what became of them.",
+    "Publishes by what became of them. Those that were pushed back or ignored are sent again.",
 )
 DEAD_LETTER = _counter(
     "jetstream_publish_dead_letter_total",
@@ -482,7 +482,7 @@ class Counting:
 
 _MODES: Final = ("publish", "fast_publish")
 _VALUES: Final = {
-    "status": ("success", "dropped", "ignored", "rejected", "bypassed"),
+    "status": ("success", "pushed_back", "ignored", "rejected", "bypassed"),
     "cause": ("queue", "throttle", "frozen"),
     "priority": tuple(priority.label for priority in Priority),
     "limiter": (*(source.value for source in PausedBy), "local"),

@@ -21,7 +21,7 @@ class Written(NamedTuple):
     """Publishes sent again."""
     lost: int = 0
     """Rows that the mapping loses, as its weights say."""
-    stored: int = 0
+    already_stored: int = 0
     """Rows that an earlier attempt had stored; they were not published again."""
     dead_letters: int = 0
     """Rows that were shed or rejected and are stored elsewhere (`deadLetterSubject`)."""
@@ -34,4 +34,4 @@ class Written(NamedTuple):
     def adds_up(self) -> bool:
         """Whether the place of every row is known."""
         elsewhere = self.dead_letters + self.dropped + self.parked
-        return self.rows == self.acked + self.lost + self.stored + elsewhere
+        return self.rows == self.acked + self.lost + self.already_stored + elsewhere

@@ -229,10 +229,10 @@ class WriterPauses:
             counts[key] += rows[paused.subject]
             latest[key] = paused
         for key, count in counts.most_common(_SAID):
-            yield f"{count} rows wait: {self._reason(latest[key], now)}"
+            yield f"{count} of these rows wait: {self._reason(latest[key], now)}"
         if len(counts) > _SAID:
             rest = sum(count for _, count in counts.most_common()[_SAID:])
-            yield f"{rest} rows wait for {len(counts) - _SAID} more pauses"
+            yield f"{rest} of these rows wait for {len(counts) - _SAID} more pauses"
         if not counts and self._refusals:
             *_, last = self._refusals.values()
             yield f"the server's last refusal: {_refused(last)}"

@@ -168,7 +168,7 @@ class Publisher:
             acked,
             duplicates,
             retries,
-            stored=self._stored_before,
+            already_stored=self._stored_before,
             dead_letters=letters.acked,
             dropped=self.shedding.dropped,
             parked=self.lanes.stored_apart("parked").acked,
@@ -202,7 +202,9 @@ class Publisher:
         """Reason that nothing is stored: what waits, for what and how long, and what ends it."""
         rules, now = self._context.options.rules, self._now()
         by_priority = self.admission.counts().items()
-        counts = ", ".join(f"{count} {each.label}" for each, count in by_priority if count)
+        counts = ", ".join(
+            f"{count} of priority {each.label}" for each, count in by_priority if count
+        )
         said = [f"rows in the queue: {counts or 'none'}"]
         said += self.pauses.reasons(self.admission.subjects(), now)
         for (way, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):

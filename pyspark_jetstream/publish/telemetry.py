@@ -58,7 +58,7 @@ TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "duplicates": (metrics.DUPLICATES, ("", "", _STREAM)),
     "retries": (metrics.RETRIES, ("", "", _STREAM)),
     "late_retries": (metrics.LATE_RETRIES, (_STREAM,)),
-    "drops": (metrics.OUTCOMES, ("dropped", _STREAM)),
+    "drops": (metrics.OUTCOMES, ("pushed_back", _STREAM)),
     "ignored": (metrics.OUTCOMES, ("ignored", _STREAM)),
     "rejected": (metrics.OUTCOMES, ("rejected", "")),
     "invalid": (metrics.INVALID_COMMANDS, ()),

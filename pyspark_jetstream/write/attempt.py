@@ -406,4 +406,4 @@ def sequenced_rows(counts: Written, stored_in: Iterable[str], seen: Container[st
     """Rows that have a sequence of their own in these streams; 0 where some may be elsewhere."""
     if not all(name in seen for name in stored_in):
         return 0
-    return counts.acked - counts.duplicates + counts.stored
+    return counts.acked - counts.duplicates + counts.already_stored

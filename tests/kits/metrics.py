@@ -55,7 +55,7 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
         series("publish_processing_time_seconds", ("fast_publish", "normal", "S"), *trips),
         series("producer_throttled_times", ("TopicProduceQuotaExceeded", "orders.*", ""), 640),
         series("publish_outcomes_total", ("success", "S"), 100),
-        series("publish_outcomes_total", ("dropped", "S"), 1),
+        series("publish_outcomes_total", ("pushed_back", "S"), 1),
         series("publish_blocked_seconds_total", ("throttle",), MICRO // 4),
     ]
     return [

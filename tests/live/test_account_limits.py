@@ -251,7 +251,7 @@ def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, sa
         if lift.ident is not None:
             lift.join()
 
-    assert (found.acked + found.stored, last) == (600, 600)
+    assert (found.acked + found.already_stored, last) == (600, 600)
     assert said in bounded.log[before:]
 
 

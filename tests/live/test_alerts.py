@@ -148,10 +148,10 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
         {(5, "WriterFrozen"): [], (30, "WriterFrozen"): [{"query": "a"}]},
     ),
     "a server that stores nothing, one that now and then refuses, and a stream that is full": (
-        {outcomes("silent", "dropped"): "0x10 0+9x30",
+        {outcomes("silent", "pushed_back"): "0x10 0+9x30",
          outcomes("silent", "success"): "0+500x10 5000x30",
-         outcomes("busy", "dropped"): "0+9x40", outcomes("busy", "success"): "0+500x40",
-         outcomes("refused", "dropped"): "0x10 0+9x30",
+         outcomes("busy", "pushed_back"): "0+9x40", outcomes("busy", "success"): "0+500x40",
+         outcomes("refused", "pushed_back"): "0x10 0+9x30",
          f'{THROTTLED}{{query="refused", reason="R", stream="S", subject="a"}}': "0x10 0+60000x30"},
         {(9, "NothingStored"): [], (14, "NothingStored"): [{"query": "silent", "stream": "S"}],
          (14, "StreamRefuses"): [{"query": "refused", "reason": "R", "stream": "S"}]},

@@ -169,7 +169,7 @@ def test_the_readmes_users(guarded):
 
     assert query.sequences == [1, 2, 3, 4, 5]
     assert report["strangers"] == 0
-    assert (first.acked, again.stored) == (100, 100)
+    assert (first.acked, again.already_stored) == (100, 100)
     assert answered is not None and answered[0] == Receipt(1, Origin(7).producer_id)
     assert counts.acked == counts.rows
     for user, others in (("reader", "_INBOX.writer.>"), ("writer", "_INBOX.reader.>"),

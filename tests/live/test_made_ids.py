@@ -146,7 +146,7 @@ def test_each_attempt_makes_the_same(query, js, ledger):
     js.publish(f"{PREFIX}{query.name}.ids", b"", [("KV-Operation", "DEL")])
     counts = query.task(0, query.rows(6))
 
-    assert (counts.stored, counts.acked) == (3, 3)
+    assert (counts.already_stored, counts.acked) == (3, 3)
     assert len({id.rpartition("-")[0] for id in query.ids()}) == 1
 
 
@@ -186,7 +186,7 @@ def test_a_batch_that_the_version_before_has_begun(query, js):
     query.commit(4, tasks=2)
     query.task(5, query.rows(2, 7))
 
-    assert (counts.stored, counts.acked) == (3, 2)
+    assert (counts.already_stored, counts.acked) == (3, 2)
     assert query.record("4.0") is None
     assert [data for data, _ in query.stored()] == [b"%d" % n for n in range(9)]
     assert [id.rpartition("-")[0] == old for id in query.ids()] == [True] * 5 + [False] * 4
@@ -325,7 +325,7 @@ def test_what_an_attempt_before_stores_late_is_no_fault(query, js, ledger, monke
     monkeypatch.setattr(Recovery, "missing", late)
     counts = query.task(0, query.rows(10))
 
-    assert (counts.stored, counts.acked, counts.duplicates) == (5, 5, 3)
+    assert (counts.already_stored, counts.acked, counts.duplicates) == (5, 5, 3)
     assert sorted(int(data) for data, _ in query.stored()) == list(range(10))
 
 

@@ -61,7 +61,7 @@ VALUES = {
     ("producer_throttled_times_total", QUERY, QUOTA, "orders.*"): 5760,
     ("publish_rate_limit_count_total", "operator", QUERY, QUOTA, "orders.*"): 9,
     ("publish_outcomes_total", QUERY, "success", "S"): 900,
-    ("publish_outcomes_total", QUERY, "dropped", "S"): 9,
+    ("publish_outcomes_total", QUERY, "pushed_back", "S"): 9,
     ("publish_dead_letter_total", "noncritical", QUERY, "MaxConcurrentRequests", "S"): 9,
     ("publish_dropped_total", "noncritical", QUERY, "QueueTimeout", "S"): 9,
     ("publish_retries_total", QUERY, "S"): 9,
@@ -141,7 +141,7 @@ def test_everything_begins_at_zero(
     }  # fmt: skip
     assert set(samples.values()) == {0.0}
     assert {dict(labels)["status"] for _, labels in samples if "status" in dict(labels)} == {
-        "success", "dropped", "ignored", "rejected", "bypassed",
+        "success", "pushed_back", "ignored", "rejected", "bypassed",
     }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_written_again_each_row_is_there_once(place, rewind, streams):
     ]  # fmt: skip
     assert files(path / "rewound-1") == ["commits/2", "commits/3", "offsets/3", "offsets/4"]
     again = query.batch(2)
-    assert (again.stored, again.acked) == (SIZE // 2, SIZE // 2)
+    assert (again.already_stored, again.acked) == (SIZE // 2, SIZE // 2)
     query.run(5)
     assert place.data() == list(range(5 * SIZE))
 
@@ -201,7 +201,7 @@ def test_a_rewind_before_what_is_noted(place, query, rewind):
     """
     assert rewind(0)[0] == 0
     query.at = 0
-    assert query.batch(0).stored == SIZE
+    assert query.batch(0).already_stored == SIZE
     assert place.data() == list(range(4 * SIZE))
 
 

@@ -313,7 +313,7 @@ def test_b23_who_never_answers(nats_server):
         reasons = [command.reason for _, command in deaf.commands]
 
     assert status == 3
-    assert (rows[1]["producer"], rows[1]["state"]) == ("9", "silent")
+    assert (rows[1]["producer"], rows[1]["state"]) == ("9", "not acknowledged")
     assert "not acknowledged by " in said
     assert " 9: they may go on publishing" in said
     assert reasons[:2] == [QUOTA, PENDING]

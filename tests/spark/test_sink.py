@@ -235,7 +235,7 @@ def test_commit_checks_the_counts(caplog):
     batch.commit([good, good])
     stream.commit([], 3)
 
-    assert "tasks=2 rows=10 acked=10 duplicates=2 retries=4 lost=0 stored=0" in caplog.text
+    assert "tasks=2 rows=10 acked=10 duplicates=2 retries=4 lost=0 already_stored=0" in caplog.text
     assert "batch=3 tasks=0 rows=0" in caplog.text
     with pytest.raises(CommitError, match=r"Trigger\.Continuous"):
         stream.commit([None, None], 0)

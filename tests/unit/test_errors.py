@@ -148,6 +148,16 @@ CASES = [
         "tls://h refused the connection: TLS: unknown; name its CA with tlsCaFile",
     ),
     (
+        errors.PermissionsError('Permissions Violation for Publish to "$JS.ACK.S.c-0.1.9.1.0.0"'),
+        'Permissions Violation for Publish to "$JS.ACK.S.c-0.1.9.1.0.0"; grant it to this user for'
+        " all acks of this consumer: '$JS.ACK.S.c-0.>'",
+    ),
+    (
+        errors.PermissionsError('Permissions Violation for Publish to "$JS.ACK.d.h.S.c.1.9.1.0.0"'),
+        'Permissions Violation for Publish to "$JS.ACK.d.h.S.c.1.9.1.0.0"; grant it to this user'
+        " for all acks of this consumer: '$JS.ACK.d.h.S.c.>'",
+    ),
+    (
         errors.PermissionsError('Permissions Violation for Subscription to "_INBOX.a.*"'),
         'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user, or let'
         " inboxPrefix name where its replies may come",

@@ -82,6 +82,8 @@ def test_what_is_said_names_options_that_are_there():
         ("stream", "durable-name", "'consumer'"),
         ("range", "durable", "no consumer"),
         ("stream", "deliver_policy", "'startingOffsets'"),
+        ("stream", "startingSequence", "'startingOffsets'"),
+        ("range", "opt_start_seq", "'startingOffsets'"),
         ("stream", "ackPolicy", "retention"),
         ("stream", "nkeySeed", "'nkeySeedFile'"),
         ("stream", "nats.host", "'servers'"),

@@ -333,23 +333,33 @@ def _outcome(pauses: Pauses) -> dict[str, Any]:
 
 def _of_queries(pauses: Pauses) -> Callable[[], list[Row]]:
     """
-    A row for each query while something runs: how its writers answered. The writers of a query may
-    be short and many, so a new one that has not answered yet changes nothing.
+    A row for each query while something runs: how its writers answered, and the first one that did
+    not. The writers of a query may be short and many, so a new one that has not answered yet
+    changes nothing.
     """
     known: dict[str, Response] = {}
+    silent: dict[str, int] = {}
     order, early = list(Response), (Response.FOUND, Response.TOLD)
 
     def rows() -> list[Row]:
         now: dict[str, Response] = {}
-        for member in list(pauses.members.values()):
-            query = member.producer.query or "writers without a name"
+        for number, member in list(pauses.members.items()):
+            query = member.producer.query or "a write without a name"
             now[query] = max(now.get(query, member.response), member.response, key=order.index)
+            if member.response is Response.SILENT:
+                silent.setdefault(query, number)
         for query, response in now.items():
             if response not in early or known.get(query, response) in early:
                 known[query] = response
+                if response is not Response.SILENT:
+                    silent.pop(query, None)
         if not known and pauses.nobody:
-            return [{"writers of": "nobody so far", "state": "a writer that begins is told"}]
-        return [{"writers of": query, "state": known[query].value} for query in sorted(known)]
+            return [{"writers": "nobody so far", "state": "a writer that begins is told"}]
+        by = {query: f" by {number}" for query, number in silent.items()}
+        return [
+            {"writers": f"writers of {query}", "state": known[query].value + by.get(query, "")}
+            for query in sorted(known)
+        ]
 
     return rows
 
@@ -394,7 +404,9 @@ def _kept(quota_: Quota, usage: Usage, pauses: Pauses) -> dict[str, Any]:
     if set(limit.filters) <= set(usage.unknown):
         state = "no stream takes it"
     elif quota_.rest_until > time.monotonic():
-        state = f"paused, {len(pauses.silent)} silent" if pauses.silent else "paused"
+        state = "paused"
+        if pauses.silent:
+            state += f", not acknowledged by {len(pauses.silent)}"
     return {
         "name": limit.name,
         "filters": list(limit.filters),

@@ -142,7 +142,9 @@ def test_queries_are_shown_once_however_many_writers_they_have():
     pauses.members[9] = Member(Producer(9, True, query="orders"), Response.SILENT, 0.0)
 
     assert shown == [["told"]] + [["acknowledged"]] * 5
-    assert rows() == [{"writers of": "orders", "state": "silent"}]
+    assert rows() == [{"writers": "writers of orders", "state": "not acknowledged by 9"}]
+    pauses.members[9].response = Response.ACKNOWLEDGED
+    assert rows() == [{"writers": "writers of orders", "state": "acknowledged"}]
 
 
 def test_subjects_that_are_paused_alike_stand_together():

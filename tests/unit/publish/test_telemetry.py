@@ -43,7 +43,7 @@ def test_totals_count_once():
     statuses = {
         "success": first["stored"],
         "bypassed": first["dead_letters"],
-        "dropped": first["drops"],
+        "pushed_back": first["drops"],
         "ignored": first["ignored"],
         "rejected": first["rejected"],
     }
@@ -69,7 +69,7 @@ def test_totals_are_those_of_lanes():
     name = "publish_outcomes_total"
 
     assert [total(one, name, status="success", stream=each) for each in ("S", "T", "")] == [5, 7, 4]
-    assert total(one, name, status="dropped", stream="T") == 1
+    assert total(one, name, status="pushed_back", stream="T") == 1
     assert total(one, name, status="rejected") == 2
 
 

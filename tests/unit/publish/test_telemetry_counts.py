@@ -179,7 +179,7 @@ def test_everything_begins_at_zero():
         name for name, metric in EXPORTED.items() if metric.kind != "histogram"
     }
     assert {values for *_, values in ZEROS} == {(0,)}
-    for status in ("success", "dropped", "ignored", "rejected", "bypassed"):
+    for status in ("success", "pushed_back", "ignored", "rejected", "bypassed"):
         assert ("jetstream_publish_outcomes_total", status, "") in labels
     for reason in Reason:
         assert ("jetstream_producer_throttled_times", reason.name, "", "") in labels
@@ -385,7 +385,7 @@ def test_summary():
         [
             series("publish_outcomes_total", ("success", "S"), 980),
             series("publish_outcomes_total", ("success", "T"), 10),
-            series("publish_outcomes_total", ("dropped", ""), 10),
+            series("publish_outcomes_total", ("pushed_back", ""), 10),
             series("publish_retries_total", ("", "", ""), 10),
             series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>", ""), 640),
             series("publish_blocked_seconds_total", ("queue",), 500_000),
@@ -396,7 +396,7 @@ def test_summary():
     )
 
     assert found.summary() == (
-        "dropped=10 success=990 throttled_ms=640 retries=10 blocked_s=0.750"
+        "pushed_back=10 success=990 throttled_ms=640 retries=10 blocked_s=0.750"
         " queued_p50_s<=0.0005 queued_p99_s<=1.024 rtt_p50_s<=inf rtt_p99_s<=inf"
     )
     assert counted().summary() == "nothing counted"

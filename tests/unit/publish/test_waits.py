@@ -248,7 +248,9 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     assert len(said) == 4
     assert not re.search("[<>]", "".join(said)), "no repr"
     assert re.search(
-        r"rows in the queue: \d+ normal; (\d+) rows wait: an operator paused 'b'", said[0]
+        r"rows in the queue: \d+ of priority normal; (\d+) of these rows wait: an operator"
+        " paused 'b'",
+        said[0],
     )
     assert "(TopicProduceQuotaExceeded, request 1). That ends in 55.0s, unless" in said[0]
     assert "`pyspark-jetstream throttle lift --subject b --servers nats://model` ends it" in said[0]
@@ -263,13 +265,13 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     [
         (
             lambda world: world.net.commands.append((START_S, command(9, ">", 60.0, reason=4))),
-            r"80 rows wait: an operator paused the whole writer \(BrokerProduceQuotaExceeded,"
-            r" request 9\)\. .* lift --subject '>' --reason BrokerProduceQuotaExceeded"
-            " --servers nats://model` ends it",
+            r"80 of these rows wait: an operator paused the whole writer"
+            r" \(BrokerProduceQuotaExceeded, request 9\)\. .* lift --subject '>'"
+            " --reason BrokerProduceQuotaExceeded --servers nats://model` ends it",
         ),
         (
             lambda world: world.net.commands.append((START_S, command(9, "a", 60.0, msgs=0.01))),
-            r"\d+ rows wait: an operator holds 'a' to a rate \(TopicProduceQuotaExceeded,"
+            r"\d+ of these rows wait: an operator holds 'a' to a rate \(TopicProduceQuotaExceeded,"
             r" request 9\).* throttle lift --subject a --servers nats://model` ends it",
         ),
         (
@@ -311,7 +313,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     net.poll = lambda: world.clock.now > START_S + 6 and poll()  # type: ignore[method-assign]
     counts = world.run()
     drops = world.telemetry.snapshot()
-    (said,) = drops.total("jetstream_publish_outcomes_total", status="dropped")
+    (said,) = drops.total("jetstream_publish_outcomes_total", status="pushed_back")
 
     assert counts.acked + counts.dropped == 200
     assert (counts.dropped > 0, said > 0) == ((True, True) if ack_timeout_s < 6 else (False, False))
