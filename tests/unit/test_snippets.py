@@ -77,6 +77,6 @@ def test_comments_are_well_written():
             known = (
                 r" (not run|saved as|needs): \S"
                 r"| (first|then), (bash|python):\n"
-                r"| written by \S| end $"
+                r"| written by \S| end $| fmt: (off|on) $"
             )
             assert re.match(known, comment), page
