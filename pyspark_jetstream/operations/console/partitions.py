@@ -185,7 +185,7 @@ def _going_over(old: str, plan: PartitionPlan) -> str:
     feeds = list(dict.fromkeys(hop.feed for hop in plan.hops))
     numbered = old.replace("{partition}", "all")
     if plan.rule is not None and numbered not in (old, *feeds):
-        feeds.append(f"each stream between {plan.origin} and '{old}' (such as {numbered})")
+        feeds.append(f"and each stream between {plan.origin} and '{old}' (such as {numbered})")
     return (
         f"The user of a query that goes over needs the rights of a read of '{plan.layout}', and"
         f" STREAM.INFO and STREAM.MSG.GET of {', '.join(feeds)}."

@@ -122,7 +122,7 @@ def test_what_a_dry_run_says_of_settings_and_rights(
 
     assert "they do not inherit max_bytes=9: set what they should have by hand" in said
     assert "give them no duplicate_window: it would drop messages" in said
-    between = ", each stream between S and 'S-{partition}' (such as S-all)"
+    between = ", and each stream between S and 'S-{partition}' (such as S-all)"
     rights = (
         "The user of a query that goes over needs the rights of a read of 'T-{partition}', and"
         f" STREAM.INFO and STREAM.MSG.GET of S, T-all{between if replaces != 'S' else ''}."
