@@ -169,12 +169,18 @@ def boolean(value: str) -> bool:
     return words[value.strip().lower()]
 
 
-def duration(value: str) -> float:
-    """Seconds of a duration with its unit."""
-    match = _DURATION.fullmatch(value.strip())
+def duration(value: str, unit: str = "") -> float:
+    """
+    Seconds of a duration with its unit.
+
+    Args:
+        unit: that of a number without one; "" where there must be one.
+    """
+    match = _DURATION.fullmatch(value.strip()) or _DURATION.fullmatch(f"{value.strip()}{unit}")
     if match is None:
+        other = f", or a number (of {unit})" if unit else ""
         raise ValueError(
-            f"expected a duration with its unit such as 500ms, 30s, 15m, got '{value}'"
+            f"expected a duration with its unit such as 500ms, 30s, 15m{other}, got '{value}'"
         )
     seconds = float(match[1]) * _DURATION_S[match[2]]
     if seconds <= 0:

@@ -19,7 +19,7 @@ from typing import Final
 
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import JetStreamError, OffsetError, OptionError
+from ..errors import JetStreamError, OffsetError, OptionError, further
 from ..fetch.layout import Layout, replacing
 from ..sanitize import get_logger
 from .offsets import Change, Offset, check_filters, check_layout
@@ -27,13 +27,20 @@ from .options import SourceOptions
 
 logger = get_logger(__name__)
 
-CHANGING: Final = (
-    "to change N: keep both layouts, let pyspark-jetstream partition --hand-over name one"
+HANDING_OVER: Final = (
+    "keep both layouts, let pyspark-jetstream partition --hand-over name one"
     " point in both, drain the old one with the old options, its endingOffsets and"
     " trigger(availableNow=True), then start with the new options, its startingOffsets and"
     " a new checkpointLocation"
 )
 """Remedy where a query cannot go over under its checkpoint."""
+
+CHANGING: Final = (
+    "let pyspark-jetstream partition --replaces make the new layout from the stream of which the"
+    " old one is a copy: a query then goes over under its checkpoint, with partitions=auto while it"
+    f" runs{further('guides/partitions')}. If that cannot be, {HANDING_OVER}"
+)
+"""Remedy where two layouts have no stream in common."""
 
 _RETRY_S: Final = 60.0
 
@@ -198,7 +205,8 @@ def begin_change(js: JetStream, offset: Offset, new: Layout) -> Change:
             raise OffsetError(
                 f"a query goes over from stream {', '.join(old.streams)} to"
                 f" {', '.join(new.streams)} only where all keep their messages, and stream '{name}'"
-                f" has retention {info.retention}: {CHANGING}"
+                f" has retention {info.retention}. To hand over to a new checkpoint,"
+                f" {HANDING_OVER}"
             )
     created = {name: info.created for name, info in infos.items() if info is not None}
     created = {name: created[name] for name in new.streams}

@@ -279,7 +279,8 @@ def test_the_job_partitions_a_stream(
     names = [f"{origin}-{each}" for each in ("all", 0, 1, 2, 3)]
     said = dry.stdout.splitlines()
     assert [line.split(",")[0] for line in said[:5]] == [f"would make {name}" for name in names]
-    assert "duplicate_window=120s: set" in dry.stdout
+    assert "give them no duplicate_window: it would drop messages" in dry.stdout
+    assert "they do not inherit" not in dry.stdout
     assert said[-3:] == [
         "options that read the result:", f"  stream={origin}-{{partition}}", "  partitions=4",
     ]  # fmt: skip

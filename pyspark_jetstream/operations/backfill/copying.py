@@ -57,7 +57,8 @@ def copy(
         done = sum(planned[number] for number in journal.done)
         complain(
             f"planned {sum(planned):,} messages in {len(planned):,} chunks; {len(journal.done):,}"
-            " of them are done. A run that is killed loses the chunk it is at (--chunk-messages)"
+            " of them are done. If a run is killed, the next one begins its last chunk again"
+            " (--chunk-messages)"
         )
         show = shown(sum(planned), done)
         for number, chunk in enumerate(plan["chunks"]):

@@ -69,7 +69,7 @@ def arguments(parser: Parser) -> None:
     add("--partition-subject", dest="partitionSubject", metavar="SUBJECT",
         help="where the number stands: 'flights.{partition}.>'")  # fmt: skip
     add("--watch", nargs="?", const=2.0, type=seconds, metavar="SECONDS",
-        help="look again after this time (2)")  # fmt: skip
+        help="look again after so many seconds, or after a time such as 500ms (2)")  # fmt: skip
     add("--expect", choices=get_args(Expected)[1:], default="",
         help="running: a query that does not run is a problem; standby: also a query without a"
         " standby")  # fmt: skip

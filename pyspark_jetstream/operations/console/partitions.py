@@ -48,6 +48,9 @@ from .progress import copying
 
 MISMATCH: Final = 3
 
+_NOT_OF_COPIES: Final = "duplicate_window"
+"""A setting of most origins that copies must not have."""
+
 _VERIFY: Final = (
     "counts: messages by subject; order (default): also where each message comes from, in which"
     " order; content: also every payload"
@@ -100,7 +103,7 @@ def run(given: argparse.Namespace) -> int:
             elif given.hand_over:
                 hand(js, plan, given)
             elif given.dry_run:
-                show_planned(js, plan, given.json)
+                show_planned(js, plan, given)
             else:
                 make(js, plan, given)
         except CopyMismatchError as error:
@@ -146,23 +149,27 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
     )
 
 
-def show_planned(js: JetStream, plan: PartitionPlan, as_json: bool) -> None:
+def show_planned(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
     """Says which streams the layout has, what they cost and inherit, and how to read them."""
     found, options = forecast(js, plan), reading(plan)
-    if as_json:
+    if given.json:
         say_json(asdict(found) | {"options": options})
         return
     for each in found.streams:
         does = "is there" if each.is_there else "would make"
         say(f"{does} {each.stream}, about {size(each.bytes)}")
     whole = sum(each.bytes for each in found.streams)
+    by_hand = {name: value for name, value in found.left_out.items() if name != _NOT_OF_COPIES}
+    left_out = f"they do not inherit {_settings(by_hand)}: set what they should have by hand"
     say(
         f"disk of one replica: about {size(whole)} beside the {size(found.origin_bytes)} of"
         f" {plan.origin}",
         f"the copies inherit {_settings(found.inherited)}",
-        f"they do not inherit {_settings(found.left_out)}: set what they should have by hand",
+        *([left_out] if by_hand else []),
+        f"give them no {_NOT_OF_COPIES}: it would drop messages",
         "their timestamp is the time of copying",
         *_read_by(plan),
+        *([_going_over(given.replaces, plan)] if given.replaces is not None else []),
     )
 
 
@@ -171,6 +178,18 @@ def _read_by(plan: PartitionPlan) -> list[str]:
         "options that read the result:",
         *(f"  {name}={value}" for name, value in reading(plan).items()),
     ]
+
+
+def _going_over(old: str, plan: PartitionPlan) -> str:
+    """What the user of a query must be allowed, so that the query goes over from `old`."""
+    feeds = list(dict.fromkeys(hop.feed for hop in plan.hops))
+    numbered = old.replace("{partition}", "all")
+    if plan.rule is not None and numbered not in (old, *feeds):
+        feeds.append(f"and each stream between {plan.origin} and '{old}' (such as {numbered})")
+    return (
+        f"The user of a query that goes over needs the rights of a read of '{plan.layout}', and"
+        f" STREAM.INFO and STREAM.MSG.GET of {', '.join(feeds)}."
+    )
 
 
 def _settings(settings: dict[str, Any]) -> str:
@@ -210,6 +229,7 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
             " query goes over when you stop it, and start it with its checkpoint and these"
             " options:",
             *(f"  {name}={value}" for name, value in reading(plan).items()),
+            _going_over(old, plan),
             f"Keep '{old}': the server copies from it."
             if old in {hop.feed for hop in plan.hops}
             else "When no query reads the old layout any more, remove it: run the command that made"

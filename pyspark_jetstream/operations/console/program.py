@@ -443,7 +443,7 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 @argument
 def seconds(text: str) -> float:
     """A duration; a number without a unit is one of seconds."""
-    return value_of.duration(f"{text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else text)
+    return value_of.duration(text, "s")
 
 
 positive = argument(value_of.positive)

@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_jetstream.errors import CheckpointError, CheckpointTimeoutError
 from pyspark_jetstream.operations.console import commands, overview
+from pyspark_jetstream.operations.console.program import seconds
 from pyspark_jetstream.operations.inspection.findings import Inspection
 from pyspark_jetstream.operations.terminal import say
 
@@ -40,7 +41,7 @@ def ended(capsys, arguments):
         ("--stream F --tls-cert-file /etc/passwd", "--tls-cert-file: needs --tls-key-file"),
         ("--stream F --consumer a.b", "--consumer: expected a durable name"),
         ("--stream F --watch 0", "--watch: expected more than zero"),
-        ("--stream F --watch soon", "--watch: expected a duration"),
+        ("--stream F --watch soon", "30s, 15m, or a number (of s), got 'soon'"),
         ("--checkpoint nowhere", "inspect: --checkpoint: no such directory: 'nowhere'"),
         ("--checkpoint c --checkpoint-timeout 0s", "--checkpoint-timeout: expected more than zero"),
         ("--checkpoint c --partitions 2", "inspect: --partitions: needs --stream"),
@@ -63,6 +64,16 @@ def test_what_is_not_valid(capsys, arguments, says):
     assert says in said[-1]
     assert "pw" not in "".join(said)
     assert len(said) < 3
+
+
+@pytest.mark.parametrize(
+    ("text", "takes"), [("10", 10.0), ("0.5", 0.5), ("10m", 600.0), ("500ms", 0.5), (" 2 s", 2.0)]
+)
+def test_a_time_without_a_unit_is_one_of_seconds(text, takes):
+    """
+    As the help and the error of --watch say.
+    """
+    assert seconds(text) == takes
 
 
 def test_no_server(capsys, monkeypatch):

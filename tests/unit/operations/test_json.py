@@ -134,3 +134,19 @@ def test_what_a_replay_shows():
 
     assert mistakes(found, "replay") == []
     assert found["streams"] == [{"stream": "DEAD", "next_since": 8}]
+
+
+@pytest.mark.parametrize("to_delete", [False, True])
+def test_where_the_next_replay_begins(capsys, to_delete):
+    """
+    A replay prints the next one's --since only if its dead letters stay.
+    """
+    manifest = {
+        "subjects_replayed": {"a": [2, 1]}, "replayed": 2, "duplicates": 1, "elsewhere": 0,
+        "no_letters": 0, "missing": 0, "streams": {"DEAD": {"last_sequence": 7}},
+    }  # fmt: skip
+    replay.conclude(manifest, "file:/o", to_delete)
+    said = capsys.readouterr().out
+
+    assert "2 dead letters replayed: file:/o" in said
+    assert ("the next replay of DEAD: --since 8" in said) is not to_delete

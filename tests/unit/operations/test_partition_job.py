@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import cast
 
 import pytest
 
+from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.console import commands, partitions
 from pyspark_jetstream.operations.console.program import Parser
+from pyspark_jetstream.operations.partitioning import Forecast
 
 NOWHERE = ["--servers", "nats://127.0.0.1:1", "--request-timeout", "100ms"]
 
@@ -96,3 +99,32 @@ def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert [status for status, _ in done] == [1] * 4
     assert all("nats://127.0.0.1:1" in said for _, said in done)
+
+
+@pytest.mark.parametrize("replaces", [None, "S-{partition}", "S"])
+def test_what_a_dry_run_says_of_settings_and_rights(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, replaces: str | None
+) -> None:
+    """
+    Settings to set by hand are named, without the duplicate window, which copies must not have; and
+    with --replaces the streams that the user of a query must be allowed to ask for.
+    """
+    words = shlex.split("--stream S --partitions 2 --subject a.* --streams T-{partition} --dry-run")
+    parser = Parser(prog="partition")
+    partitions.arguments(parser)
+    given = parser.parse([*words, *(("--replaces", replaces) if replaces else ())])
+    left_out = {"max_bytes": 9, "duplicate_window": 120_000_000_000}
+    found = Forecast((), {"max_age": 1_000_000_000}, left_out, 7)
+    monkeypatch.setattr(partitions, "forecast", lambda js, plan: found)
+
+    partitions.show_planned(cast(JetStream, None), partitions.planned(vars(given)), given)
+    said = capsys.readouterr().out.splitlines()
+
+    assert "they do not inherit max_bytes=9: set what they should have by hand" in said
+    assert "give them no duplicate_window: it would drop messages" in said
+    between = ", and each stream between S and 'S-{partition}' (such as S-all)"
+    rights = (
+        "The user of a query that goes over needs the rights of a read of 'T-{partition}', and"
+        f" STREAM.INFO and STREAM.MSG.GET of S, T-all{between if replaces != 'S' else ''}."
+    )
+    assert (said[-1] == rights) is (replaces is not None)

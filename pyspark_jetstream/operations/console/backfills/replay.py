@@ -127,7 +127,7 @@ def run(given: argparse.Namespace) -> int:
             check_removable(connection, given.stream)
         manifest = copy(spark, source, target, journal, shown)
         if not given.json:
-            conclude(manifest, journal.storage.root)
+            conclude(manifest, journal.storage.root, to_delete=given.delete)
         removed = remove(spark, lenient, selection, manifest, connection) if given.delete else None
         if given.json:
             say_json(document(manifest, journal.storage.root, removed))
@@ -154,8 +154,8 @@ def document(manifest: Manifest, place: str, removed: int | None) -> dict[str, o
     }
 
 
-def conclude(manifest: Manifest, place: str) -> None:
-    """Says what was replayed, and what is left where it was."""
+def conclude(manifest: Manifest, place: str, to_delete: bool = False) -> None:
+    """Says what was replayed, what is left where it was, and where the next replay begins."""
     show(list(rows(manifest)))
     say(f"{manifest['replayed']:,} dead letters replayed: {place}")
     for name, what in (
@@ -165,6 +165,8 @@ def conclude(manifest: Manifest, place: str) -> None:
     ):
         if manifest[name]:
             complain(f"{manifest[name]:,} {what}")
+    if to_delete:
+        return  # the next one finds none of these
     for name, stream in manifest["streams"].items():
         say(f"the next replay of {name}: --since {stream['last_sequence'] + 1}")
 
