@@ -99,6 +99,19 @@ def merged(ranges: Iterable[tuple[int, int]], gap: int = 0) -> Ranges:
     return tuple(found)
 
 
+def common(some: Ranges, others: Ranges) -> Iterator[tuple[int, int]]:
+    """Ranges that are in both, ascending."""
+    here = there = 0
+    while here < len(some) and there < len(others):
+        (first, last), (begin, end) = some[here], others[there]
+        if max(first, begin) <= min(last, end):
+            yield max(first, begin), min(last, end)
+        if last < end:
+            here += 1
+        else:
+            there += 1
+
+
 def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     """
     Claims by number of deliveries; of a message claimed more than once the last count.

@@ -36,16 +36,24 @@ No I/O, no clock: callers pass what the server said.
 from __future__ import annotations
 
 import json
-import math
 import zlib
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from ...foreign import read_json, unpacked
 from ..offsets import reading
-from .claims import Claim, Ranges, length, merged, ranges_of, ranges_text, sequences_of, text_ranges
+from .claims import (
+    Claim,
+    Ranges,
+    common,
+    length,
+    merged,
+    ranges_of,
+    ranges_text,
+    sequences_of,
+    text_ranges,
+)
 
 _VERSION: Final = 1
 
@@ -99,17 +107,12 @@ class Settled:
     """Settled sequences above the floor, ascending."""
 
     def __contains__(self, sequence: int) -> bool:
-        if sequence <= self.floor:
-            return sequence > self.floors[0][1]
-        place = bisect_right(self.ranges, (sequence, math.inf)) - 1
-        return place >= 0 and sequence <= self.ranges[place][1]
+        return sequence in self.among(((sequence, sequence),))
 
-    def among(self, sequences: Collection[int]) -> set[int]:
-        """Those of these sequences that are settled."""
-        highest = max(self.floor, *(last for _, last in self.ranges[-1:]), 0)
-        if min(sequences, default=math.inf) > highest:
-            return set()
-        return {sequence for sequence in sequences if sequence in self}
+    def among(self, ranges: Ranges) -> set[int]:
+        """Those sequences of these ranges that are settled."""
+        settled = ((self.floors[0][1] + 1, self.floor), *self.ranges)
+        return set(sequences_of(common(ranges, settled)))
 
     def look(self, there: AckFloor, clock: float, keep_s: float) -> Settled:
         """The settled sequences after a look at the consumer."""
@@ -187,25 +190,25 @@ class Fence:
         """The owners of the messages that the server dealt to a query."""
         dealt = Dealt({}, {}, {})
         for partition, taken in claims.items():
-            theirs = {s for name in self.open for s in self._held(name, query, partition)}
-            sequences = [claim.sequence for claim in taken]
+            mine = ranges_of(claim.sequence for claim in taken)
+            held = [self._held(name, query, partition) for name in self.open]
+            theirs = {s for ranges in held for s in sequences_of(common(mine, ranges))}
             known = self.settled.get(partition)
-            settled = known.among(sequences) - theirs if known is not None else set()
-            if found := theirs.intersection(sequences):
-                dealt.theirs[partition] = [s for s in sequences if s in found]
-            if settled:
-                dealt.settled[partition] = [s for s in sequences if s in settled]
-            others = found | settled
+            settled = known.among(mine) - theirs if known is not None else set()
+            for owned, by in ((theirs, dealt.theirs), (settled, dealt.settled)):
+                if owned:
+                    by[partition] = [c.sequence for c in taken if c.sequence in owned]
+            others = theirs | settled
             dealt.mine[partition] = [c for c in taken if c.sequence not in others]
         return dealt
 
-    def owners(self, query: str, sequences: Mapping[str, Collection[int]]) -> set[str]:
+    def owners(self, query: str, wanted: Mapping[str, Ranges]) -> set[str]:
         """The other queries in whose open batches some of these messages are."""
         return {
             name
             for name in self.open
-            for partition, wanted in sequences.items()
-            if not set(wanted).isdisjoint(self._held(name, query, partition))
+            for partition, ranges in wanted.items()
+            if any(common(ranges, self._held(name, query, partition)))
         }
 
     def count(self, partition: str, stream: str, but: str = "") -> int:
@@ -220,15 +223,15 @@ class Fence:
         held = [each.claims[partition] for each in batches if partition in each.claims]
         return sum(length(each.ranges) for each in held if each.stream == stream)
 
-    def _held(self, name: str, query: str, partition: str) -> Iterable[int]:
-        """The sequences in the open batch of a query, if it is another one, that still hold."""
+    def _held(self, name: str, query: str, partition: str) -> Ranges:
+        """What the open batch of a query, if it is another one, still holds."""
         batch, settled = self.open[name], self.settled.get(partition)
         held = batch.claims.get(partition)
         if name == query or batch.void or held is None:
             return ()
         if settled is not None and settled.stream != held.stream:
             return ()
-        return sequences_of(held.ranges)
+        return held.ranges
 
     def voided(self, queries: Iterable[str]) -> Fence:
         """The record after these were given up."""

@@ -21,7 +21,7 @@ from ...client.keyvalue import ROOM, Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from .claims import Claim, ClaimedOffset
+from .claims import Claim, ClaimedOffset, ranges_of
 from .fence import AckFloor, Dealt, Fence, HeldClaims
 
 logger = get_logger(__name__)
@@ -192,7 +192,7 @@ class OpenBatches:
         streams = {p: look.streams[self._stream(p)].created for p in infos}
         ack_floors = {p: AckFloor(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
         now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
-        sequences = {p: {claim.sequence for claim in taken} for p, taken in claimed.items()}
+        wanted = {p: ranges_of(claim.sequence for claim in taken) for p, taken in claimed.items()}
         dealt = Dealt({}, {}, {})
 
         def planned(fence: Fence) -> Fence:
@@ -201,14 +201,14 @@ class OpenBatches:
             if before is not None:
                 held = {p: self._held(before, p) for p in before.claims}
                 fence = fence.committed(self.query, before.serial, held)
-            owners = fence.owners(self.query, sequences)
+            owners = fence.owners(self.query, wanted)
             fence = fence.voided(self._away(owners, now)) if owners else fence
             dealt = fence.dealt_to(self.query, claimed)
             if any(dealt.mine.values()):
                 fence = fence.opened(self.query, serial, dealt.mine)
             return fence
 
-        if any(sequences.values()) or (before is not None and self.settles(before)):
+        if any(wanted.values()) or (before is not None and self.settles(before)):
             self._change(planned)
         return dealt
 
