@@ -114,7 +114,8 @@ def test_a_limit_is_waited_for(nats_server, js, new_stream, config, room):
     batch = [rows(f"{name}.a", 20)]
 
     with pytest.raises(
-        ProducerThrottledError, match="maximum .* exceeded.*lift|refused .*TopicProduceQuotaExceeded"
+        ProducerThrottledError,
+        match="maximum .* exceeded.*lift|refused .*TopicProduceQuotaExceeded",
     ) as raised:
         publish(js.client, brief(nats_server), batch)
     assert raised.value.err_code == 10077
