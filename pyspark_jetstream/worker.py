@@ -64,6 +64,7 @@ class _Waited:
     """
 
     def __init__(self) -> None:
+        self.process = os.getpid()
         self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def __del__(self) -> None:
@@ -76,7 +77,6 @@ class _Waited:
 
 
 _thread = threading.local()
-os.register_at_fork(after_in_child=lambda: vars(_thread).clear())  # its thread is another one
 
 
 def core_time() -> float:
@@ -84,10 +84,10 @@ def core_time() -> float:
     The monotonic time in seconds, without that for which this thread has waited for a core so far
     where the system tells it (Linux).
     """
+    waited: _Waited | None = getattr(_thread, "waited", None)
     try:
-        if not hasattr(_thread, "waited"):
-            _thread.waited = _Waited()
-        waited: _Waited = _thread.waited
+        if waited is None or waited.process != os.getpid():  # a fork has the file of its parent
+            waited = _thread.waited = _Waited()
         return time.monotonic() - waited.ns() / 1e9
     except (OSError, ValueError, IndexError):
         return time.monotonic()

@@ -129,7 +129,8 @@ def check_rows(schema: StructType, options: SinkOptions) -> None:
             raise ColumnError(
                 each.name, f"the type {each.dataType.simpleString()} cannot be written"
             ) from error
-    check_schema(pa.schema(fields), subject_given, bucket)
+    named = {each.name: each.dataType.simpleString() for each in schema.fields}
+    check_schema(pa.schema(fields), subject_given, bucket, named)
 
 
 def _arrow_type(type: DataType) -> pa.DataType:

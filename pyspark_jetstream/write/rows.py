@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -117,9 +117,17 @@ def check_names(names: Sequence[str], subject_given: bool, bucket: bool = False)
         raise ColumnError("subject", "required, unless the option 'subject' names one for all rows")
 
 
-def check_schema(schema: pa.Schema, subject_given: bool, bucket: bool = False) -> None:
+def check_schema(
+    schema: pa.Schema,
+    subject_given: bool,
+    bucket: bool = False,
+    named: Mapping[str, str] | None = None,
+) -> None:
     """
     Accepts the columns of a write by their names and types; see `check_names`.
+
+    Args:
+        named: Spark's names of the types, by column; without them an error has Arrow's.
 
     Raises:
         ColumnError: As `check_names`, or a column has another type than its own.
@@ -133,31 +141,8 @@ def check_schema(schema: pa.Schema, subject_given: bool, bucket: bool = False) -
                 remedy = "make a map of it, such as map('name', value)"
             elif expected.endswith("STRING") and pa.types.is_nested(field.type):
                 remedy = "make text of it with to_json"
-            got = _spark_name(field.type)
+            got = (named or {}).get(field.name, field.type)
             raise ColumnError(field.name, f"expected {expected}, got {got}; {remedy}")
-
-
-def _spark_name(type: pa.DataType) -> str:
-    """A type as Spark writes it."""
-    if pa.types.is_map(type):
-        return f"MAP<{_spark_name(type.key_type)},{_spark_name(type.item_type)}>"
-    if pa.types.is_struct(type):
-        fields = (f"{field.name}: {_spark_name(field.type)}" for field in type)
-        return f"STRUCT<{', '.join(fields)}>"
-    if pa.types.is_list(type) or pa.types.is_large_list(type):
-        return f"ARRAY<{_spark_name(type.value_type)}>"
-    if pa.types.is_decimal(type):
-        return f"DECIMAL({type.precision},{type.scale})"
-    if pa.types.is_timestamp(type):
-        return "TIMESTAMP" if type.tz else "TIMESTAMP_NTZ"
-    return _SPARK_NAMES.get(str(type), str(type))
-
-
-_SPARK_NAMES: Final = {
-    "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT",
-    "float": "FLOAT", "double": "DOUBLE", "date32[day]": "DATE", "string": "STRING",
-    "large_string": "STRING", "binary": "BINARY", "large_binary": "BINARY", "null": "VOID",
-}  # fmt: skip
 
 
 def _is_claims(type: pa.DataType) -> bool:

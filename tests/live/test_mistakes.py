@@ -395,7 +395,7 @@ MISTAKES = {
     ),
     "numbers": Mistake(
         lambda at: write(rows(data=[1]), **at.on("plain", subject="S.a"), **AT_ONCE),
-        "ColumnError", "column 'data': expected BINARY or STRING, got BIGINT", "cast it",
+        "ColumnError", "column 'data': expected BINARY or STRING, got bigint", "cast it",
     ),
     "null data": Mistake(
         lambda at: write(rows(data=["x", None]), **at.on("plain", subject="S.a"), **AT_ONCE),

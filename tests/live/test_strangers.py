@@ -23,6 +23,7 @@ from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.operations.usage import Usage
+from pyspark_jetstream.readstream.shared import claimedread
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.write.rows import MessageBuilder
 
@@ -236,6 +237,21 @@ def test_claimed_and_shared_reads(js, strange, query):
     one.drain()
     found = [{name: row[name] for name in rows[0]} for row in one.rows]
     assert sorted(found, key=lambda row: row["sequence"]) == rows
+
+
+def test_runs_of_claims_come_in_batches_of_one_size(js, new_stream, monkeypatch):
+    """
+    Claims that are far apart are asked for run by run; a batch has as many rows as any other.
+    """
+    monkeypatch.setattr(claimedread, "MAX_BATCH_ROWS", 3)
+    stream = new_stream()
+    hpub(js, [(f"{stream}.a".encode(), b"NATS/1.0\r\n\r\n", b"x")] * 901)
+    read = ClaimedRead(0, stream, None, 0, 0, None, False, True, {})
+    read = read.of({1: tuple((sequence, sequence) for sequence in range(1, 902, 100))})
+    batches = list(read.batches(js.client))
+
+    assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]
+    assert [s for batch in batches for s in batch["sequence"].to_pylist()] == [*range(1, 902, 100)]
 
 
 def one_byte(stream: str) -> str:

@@ -106,9 +106,6 @@ class Settled:
     ranges: Ranges = ()
     """Settled sequences above the floor, ascending."""
 
-    def __contains__(self, sequence: int) -> bool:
-        return sequence in self.among(((sequence, sequence),))
-
     def among(self, ranges: Ranges) -> set[int]:
         """Those sequences of these ranges that are settled."""
         settled = ((self.floors[0][1] + 1, self.floor), *self.ranges)

@@ -78,6 +78,26 @@ def test_scanned_or_one_by_one(seed):
     assert scanned
 
 
+def test_pulls_that_have_ended_bring_nothing_more():
+    """
+    What is left counts the open ones alone.
+    """
+    rng = random.Random(1)
+    consumers = {p: SharedConsumer(p, "S", f"jobs-{p}", None) for p in (0, 1)}
+    claimed = ClaimPulls(consumers, {0: 10, 1: 40}, ManyClaims(), LastClaim({0: [], 1: []}))
+    claimed.open = {7: 0, 8: 1}
+    text = b"".join(delivery(rng, 7, "jobs-0")[0] for _ in range(3))
+    connection: Any = SimpleNamespace(buffer=text, pos=0)
+    claimed.scan(connection)
+    while connection.pos < len(text):
+        frame, connection.pos = wire.next_frame(text, connection.pos)
+        claimed.receive(frame)
+    assert repr(claimed) == "<ClaimPulls for 47 more, 2 open>"
+    claimed.receive(wire.Frame(b"", 7, b"", b"NATS/1.0 404 No Messages\r\n\r\n", b""))
+
+    assert repr(claimed) == "<ClaimPulls for 40 more, 1 open>"
+
+
 @pytest.mark.parametrize(
     ("led_s", "server", "lasted_s", "doubtful"),
     [

@@ -145,7 +145,7 @@ def outcome(parts, pulls, many) -> tuple[Any, ...]:
     except JetStreamError as raised:
         error = repr(raised)
     left = connection.buffer[connection.pos :]
-    return claim, claimed.open, left, error
+    return claim, (claimed.open, repr(claimed)), left, error
 
 
 class _Alone(ManyClaims):

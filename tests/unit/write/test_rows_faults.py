@@ -130,12 +130,11 @@ def test_max_payload_counts_the_headers():
                 "data": pa.struct([("a", pa.int64()), ("b", pa.list_(pa.float64()))]),
                 "subject": pa.string(),
             },
-            r"'data': expected BINARY or STRING, got STRUCT<a: BIGINT, b: ARRAY<DOUBLE>>; make text"
-            " of it with to_json",
+            r"'data': expected BINARY or STRING, got struct<.*>; make text of it with to_json",
         ),
         (
             {"data": pa.decimal128(9, 2), "subject": pa.string()},
-            r"'data': expected BINARY or STRING, got DECIMAL\(9,2\); cast it",
+            r"'data': expected BINARY or STRING, got decimal128\(9, 2\); cast it",
         ),
         (
             {
@@ -143,11 +142,11 @@ def test_max_payload_counts_the_headers():
                 "subject": pa.string(),
                 "headers": pa.map_(pa.string(), pa.int32()),
             },
-            "got MAP<STRING,INT>; cast it",
+            "got map<string, int32>; cast it",
         ),
         (
             {"data": pa.string(), "subject": pa.string(), "headers": pa.timestamp("us", "UTC")},
-            "got TIMESTAMP; make a map",
+            r"got timestamp\[us, tz=UTC\]; make a map",
         ),
         (
             {"data": pa.string(), "subject": pa.string(), "value": pa.string()},
