@@ -155,7 +155,8 @@ class Telemetry(Counting):
 
     def _waited(self, seconds: pa.Array, route: str, priority: Priority, way: Way) -> None:
         labels = way.label, route, priority.label, way.stream
-        _observe_each(self._series(metrics.QUEUE_TIME, labels), metrics.QUEUE_TIME.buckets, seconds)
+        for run in pc.value_counts(seconds).to_pylist():  # rows of a block came at one time
+            self._observe(metrics.QUEUE_TIME, labels, run["values"], run["counts"])
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, ways: Ways) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
@@ -323,17 +324,6 @@ class Reporter:
         return Report(
             producer_id, self._run, query_id, batch_id, self._sequence, final, counts, name
         ).encode()
-
-
-def _observe_each(series: list[int], buckets: Sequence[float], seconds: pa.Array) -> None:
-    """Counts seconds in buckets; as bounds double, the bucket is a logarithm."""
-    if not len(seconds):
-        return
-    place = pc.ceil(pc.log2(pc.divide(seconds, buckets[0])))
-    place = pc.min_element_wise(pc.max_element_wise(place, 0.0), float(len(buckets)))
-    for entry in pc.value_counts(place).to_pylist():
-        series[int(entry["values"])] += entry["counts"]
-    series[-1] += round(pc.sum(seconds).as_py() * MICRO)
 
 
 class Routes:
