@@ -243,10 +243,10 @@ class PermissionsError(JetStreamError):
                 f"{further('guides/permissions')}"
             )
         # A name that is misspelt is refused before anybody can say that there is no such stream.
-        other = "check the name in this subject"
+        first = "check the name in this subject"
         if 'Subscription to "_INBOX' in self.violation:
-            other = "let inboxPrefix name where its replies may come"
-        return f"{self.violation}; grant it to this user, or {other}{further('guides/permissions')}"
+            first = "let inboxPrefix name where its replies may come"
+        return f"{self.violation}; {first}, or grant it to this user{further('guides/permissions')}"
 
 
 class RequestTimeoutError(JetStreamError, TimeoutError):
@@ -514,7 +514,7 @@ class ProducerThrottledError(PublishError):
 
     def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""
-        remedy = "lift the pause or the limit, or allow more time"
+        remedy, by = "lift the pause or the limit, or allow more time", ""
         if self.request_id:  # who asked for the pause can lift it
             what = (
                 f"paused {self.throttled_for:.1f}s by {self.reason}"
@@ -522,13 +522,11 @@ class ProducerThrottledError(PublishError):
             )
         else:
             remedy = _REMEDIES.get(self.err_code, remedy)
-            what = (
-                f"refused for {self.throttled_for:.1f}s by the server"
-                f" ({self.reason}, filter '{self.subject_filter}')"
-            )
+            what = f"refused for {self.throttled_for:.1f}s by the server"
+            by = f"; in metrics {self.reason}, filter '{self.subject_filter}'"
         return (
             f"publish to '{self.subject}': {what}; {self.detail}{code}"
-            f"{'; ' if self.detail else ''}{remedy}"
+            f"{'; ' if self.detail else ''}{remedy}{by}"
         )
 
     def because(self, detail: str, err_code: int) -> ProducerThrottledError:

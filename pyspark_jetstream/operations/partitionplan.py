@@ -106,8 +106,8 @@ class PartitionPlan:
         if (self.partition_subject is None) == (self.subject is None):
             raise OptionError(
                 "partitionSubject",
-                "give either it, where the subjects carry the partition's number, or subject, where"
-                " they do not",
+                "give either it, where the subjects carry the partition's number, or --subject,"
+                " where they do not",
             )
         if self.partition_subject is not None:
             for name in ("tokens", "destination", "numbered"):

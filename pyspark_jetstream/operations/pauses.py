@@ -94,7 +94,7 @@ class Send(NamedTuple):
 class Response(Enum):
     """A producer's last answer to commands."""
 
-    FOUND = "not told anything"
+    FOUND = "found"
     UNABLE = "does not know the protocol"
     TOLD = "told"
     ACKNOWLEDGED = "acknowledged"

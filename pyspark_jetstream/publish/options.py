@@ -104,7 +104,8 @@ _OWN: Final = table(
     Option("ackTimeout", "ack_timeout_s", value_of.duration, "5s",
         "If no PubAck came within this time, the message is sent again."),
     Option("publishTimeout", "publish_timeout_s", value_of.duration, "2m",
-        "If a message is not stored within this time, the task fails. Retries are included."),
+        "If a message is not stored within this time, the task fails. Retries are included. With"
+        " `exactlyOnce` the time is at most the stream's `duplicate_window` less `ackTimeout`."),
 )  # fmt: skip
 
 _LONGEST_HISTORY: Final = 64

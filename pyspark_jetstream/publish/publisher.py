@@ -119,7 +119,7 @@ class Publisher:
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
-        self._stored_before = 0  # rows that an earlier attempt has stored, or parked
+        self._stored_before = 0  # by an earlier attempt; in a drain also those that stay parked
         self._unreleased: list[Leaving] = []
         """Shed rows that the caller has not released."""
         self._goes_on = False  # whether rows have left the queue for this turn
@@ -218,7 +218,9 @@ class Publisher:
             )
         else:
             when = f"when a row was tried for {self.lanes.publish_timeout_s:g}s"
-        said.append(f"the write fails {when} (publishTimeout)")
+        is_less = self.lanes.publish_timeout_s < self._context.options.window.publish_timeout_s
+        limit = "a stream's duplicate_window less ackTimeout" if is_less else "publishTimeout"
+        said.append(f"the write fails {when} ({limit})")
         if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
             said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
         return "; ".join(said)
@@ -243,7 +245,8 @@ class Publisher:
 
     def release(self, leaving: Leaving, fresh: pa.Array | None = None) -> None:
         """
-        Hands rows on: to their lanes, or to where shed rows go.
+        Hands rows on: to their lanes, to where shed or parked rows go, or back to the queue, where
+        a pause or a limit has come up meanwhile.
 
         Args:
             fresh: BOOL, which of them no earlier attempt has stored: the others go nowhere. None

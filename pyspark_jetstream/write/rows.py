@@ -309,7 +309,8 @@ class MessageBuilder:
         place = pc.index(pc.is_valid(faults), True).as_py()
         subject = self._own_subjects(batch.slice(place, 1))[0].as_py()
         row = f"row {numbers[place]} of partition {self._partition}"
-        return RowError(subject or "?", f"{row}: {faults[place]}")
+        apart = "correct the row, or let onReject=dead-letter store such rows elsewhere"
+        return RowError(subject or "?", f"{row}: {faults[place]}; {apart}")
 
     def _refused(self, batch: pa.RecordBatch, numbers: pa.Array, faults: pa.Array) -> Messages:
         """Rows that can be no messages, with what of them can be written elsewhere."""

@@ -425,7 +425,9 @@ def test_problems_of_a_checkpoint(
     ]
     assert problems[4].startswith("source 5: the checkpoint holds an offset of version 9")
     assert len(problems) == 5
-    assert positions(found, 3)[0].notes == ("consumer stands beyond the checkpoint",)
+    assert positions(found, 3)[0].notes == (
+        "consumer beyond the checkpoint, mostly until the next batch",
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Publish to "a"'),
-        'Permissions Violation for Publish to "a"; grant it to this user, or check the name in this'
-        " subject",
+        'Permissions Violation for Publish to "a"; check the name in this subject, or grant it to'
+        " this user",
     ),
     (
         errors.PermissionsError('Permissions Violation for Subscription to "pauses"'),
-        'Permissions Violation for Subscription to "pauses"; grant it to this user, or check the'
-        " name in this subject",
+        'Permissions Violation for Subscription to "pauses"; check the name in this subject, or'
+        " grant it to this user",
     ),
     (
         errors.RequestTimeoutError("$JS.API.INFO", 2.0, "is it up?"),
@@ -159,14 +159,14 @@ CASES = [
     ),
     (
         errors.PermissionsError('Permissions Violation for Subscription to "_INBOX.a.*"'),
-        'Permissions Violation for Subscription to "_INBOX.a.*"; grant it to this user, or let'
-        " inboxPrefix name where its replies may come",
+        'Permissions Violation for Subscription to "_INBOX.a.*"; let inboxPrefix name'
+        " where its replies may come, or grant it to this user",
     ),
     (
         errors.ProducerThrottledError("a", "no", 10077, "TopicProduceQuotaExceeded", "a", 2.0),
-        "publish to 'a': refused for 2.0s by the server (TopicProduceQuotaExceeded, filter 'a');"
-        " no (err_code 10077); the stream is full: raise its limit, make room in it, or allow more"
-        " time (publishTimeout)",
+        "publish to 'a': refused for 2.0s by the server; no (err_code 10077); the stream is full:"
+        " raise its limit, make room in it, or allow more time (publishTimeout); in metrics"
+        " TopicProduceQuotaExceeded, filter 'a'",
     ),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (

@@ -37,10 +37,10 @@ def test_no_text_names_a_file_of_the_documentation():
 
 def test_an_error_has_the_address_of_its_page_where_there_is_one(monkeypatch):
     """A release sets the address once; without it the sentence ends before it."""
-    assert str(DENIED).endswith("; grant it to this user, or check the name in this subject")
+    assert str(DENIED).endswith("; check the name in this subject, or grant it to this user")
     monkeypatch.setattr(errors, "DOCUMENTATION", "https://docs.example.org/v1")
     assert str(DENIED).endswith(
-        " in this subject (see https://docs.example.org/v1/guides/permissions.html)"
+        " grant it to this user (see https://docs.example.org/v1/guides/permissions.html)"
     )
 
 

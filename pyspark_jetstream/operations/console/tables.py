@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,16 +41,25 @@ def shown() -> Iterator[Callable[[Inspection], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=where, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda found: live.update(Text("\n".join(lines(found, where.width))), refresh=True)
+    with Live(console=where, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        yield lambda found: live.update(
+            Text("\n".join(lines(found, where.width, where.height))), refresh=True
+        )
 
 
-def lines(inspection: Inspection, width: int | None = None) -> list[str]:
-    """An inspection as text: where and when, the tables, the problems."""
-    found = _heading(inspection)
+def lines(inspection: Inspection, width: int | None = None, height: float = math.inf) -> list[str]:
+    """
+    An inspection as text: where and when, the tables, the problems.
+
+    Args:
+        height: where the text has more lines, the problems come before the tables.
+    """
+    heading, ending, found = _heading(inspection), _ending(inspection), list[str]()
     for table in tables(inspection):
         found += ["", *drawn(table.rows, table.title, width)]
-    return [*found, "", *_ending(inspection)]
+    if len(heading) + len(found) + 1 + len(ending) > height:
+        return [*heading, "", *ending, *found]
+    return [*heading, *found, "", *ending]
 
 
 # ── what the tables hold ─────────────────────────────────────────────────────────────────────

@@ -45,6 +45,8 @@ Command = Callable[[str], str]
 Expected = Literal["", "running", "standby"]
 """Queries whose absence is a problem: none, each, or each with its standby."""
 
+_BEYOND: Final = "consumer beyond the checkpoint, mostly until the next batch"
+
 _NAMED: Final = 4
 """Consumers that one line names."""
 
@@ -564,7 +566,7 @@ def position_state(
         consumer=consumer.stream_seq if consumer is not None else None,
         lag=None if info is None or problems[:1] == [Assumption.SAME_STREAM.value] else lag,
         problems=tuple(problems),
-        notes=("consumer stands beyond the checkpoint",) if beyond and not problems else (),
+        notes=(_BEYOND,) if beyond and not problems else (),
     )
 
 

@@ -416,7 +416,7 @@ class AtomicLane(BatchLane[AtomicBatch]):
         return PublishTimeoutError(
             batch.subject(None),
             f"{batch.where(None)}: not stored {now - batch.oldest:.1f}s after it was first sent"
-            f" ({batch.attempt} times in all); {cause.detail or _SILENCE}{hint}",
+            f" (sendings: {batch.attempt}); {cause.detail or _SILENCE}{hint}",
             cause.err_code,
         )
 

@@ -66,7 +66,7 @@ class Trouble:
         return PublishTimeoutError(
             block.subject(ordinal),
             f"row {block.row(ordinal)}: not stored {now - self.first_sent:.1f}s after it was"
-            f" first sent ({self.sendings} times in all); {self.cause}{next(tails, '')}",
+            f" first sent (sendings: {self.sendings}); {self.cause}{next(tails, '')}",
             self.err_code,
         )
 

@@ -177,14 +177,14 @@ def test_checksums_add_up(load: Load) -> None:
 def test_the_pace_is_that_of_the_last_chunks(load: Load) -> None:
     """Rate and time left go by the last chunks; what earlier runs did is no work of this one."""
     pace = load("backfill.progress").ChunkRate(total=2_000, done=1_000, now=0.0)
-    assert pace.text() == "0 rows"
+    assert pace.text() == "0 rows in this run"
 
     pace.add(100, 50, now=60.0)  # while Spark starts
-    assert pace.text() == "50 rows  1 rows/s  9:00 left"
+    assert pace.text() == "50 rows in this run  1 rows/s  9:00 left"
 
     for second in range(1, 7):
         pace.add(100, 100, now=60.0 + second)
-    assert pace.text() == "650 rows  100 rows/s  0:03 left"
+    assert pace.text() == "650 rows in this run  100 rows/s  0:03 left"
     assert pace.percent() == 85.0
 
 
@@ -538,4 +538,4 @@ def test_the_bar(tmp_path: Path) -> None:
 
     assert "FLIGHTS" in shown
     assert "50.0%" in shown
-    assert re.search(r"240 rows  [\d,]+ rows/s  0:00 left", shown)
+    assert re.search(r"240 rows in this run  [\d,]+ rows/s  0:00 left", shown)

@@ -125,7 +125,12 @@ def test_positions(changes: dict[str, Any], problems: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delivered", "notes"), [(0, ()), (50, ()), (51, ("consumer stands beyond the checkpoint",))]
+    ("delivered", "notes"),
+    [
+        (0, ()),
+        (50, ()),
+        (51, ("consumer beyond the checkpoint, mostly until the next batch",)),
+    ],
 )
 def test_a_consumer_beyond_the_checkpoint(delivered: int, notes: tuple[str, ...]) -> None:
     """
