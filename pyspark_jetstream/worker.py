@@ -44,7 +44,7 @@ def is_another_attempt() -> bool:
 
 
 @cache
-def settle() -> None:
+def spare_collections() -> None:
     """
     Takes what the process holds by now out of Python's cyclic garbage collection, once.
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_jetstream.worker import settle
+from pyspark_jetstream.worker import spare_collections
 
 _BATCH_ROWS: Final = 10_000
 """Of a record batch, as in a streaming read of this package."""
@@ -100,7 +100,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             batch = _batch(self._size)[:left]
             left -= batch.num_rows
             yield batch
-        settle()
+        spare_collections()
 
 
 @cache

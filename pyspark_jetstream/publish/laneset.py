@@ -1,7 +1,8 @@
 """
 The lanes of one task: the lane of each row follows from its stream and the publish mode.
 
-Rule 1: no I/O and no clock. Lanes are made when the first row needs one.
+Rule 1: no clock, and no I/O but that `check_windows` asks the server through `targets`. Lanes are
+made when the first row needs one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Upper bound of a task's streams with fast batches under `auto`; open batches sha
 flow.
 """
 
-_FAR_S: Final = 0.01
+_TOO_FAR_FOR_FAST_S: Final = 0.01
 """
 A round trip from which on `auto` takes none: a fast batch waits for it more often than PubAcks do,
 at its beginning and end, and until the server lets it have its share of the flow. From there on
@@ -140,7 +141,7 @@ class LaneSet:
         return [(place, max(now, at)) for place, at in zip(places, said.values(), strict=True)]
 
     def take(self, kind: str) -> list[Any]:
-        """Entries of this kind in the tallies of rows' lanes; of the others it says nothing."""
+        """Entries of this field in the tallies of rows' lanes; those of other lanes are dropped."""
         found = [one for lane in self.main for one in getattr(lane.tally, kind)]
         for lane in self.all:
             getattr(lane.tally, kind).clear()
@@ -152,7 +153,10 @@ class LaneSet:
         return sum(lane.tally.acked for lane in self.all)
 
     def load(self) -> Load:
-        """Publishes on the wire; a lane that may not send what it has is at its limit."""
+        """
+        Publishes that are not answered, as `Admission` compares them with the limit: at the limit
+        where a lane may not send what it has, else below it.
+        """
         limit = sum(lane.limit for lane in self.main)
         unanswered = sum(lane.unanswered for lane in self.main)
         is_full = not all(lane.wants_rows for lane in self.main)
@@ -339,7 +343,10 @@ class LaneSet:
         By the round trip as it is known. With `publishOrder=strict` none is: one publish of each
         subject in a round trip is less than any batch.
         """
-        return self.outlook.round_trip_s >= _FAR_S and not self._options.window.strict_order
+        return (
+            self.outlook.round_trip_s >= _TOO_FAR_FOR_FAST_S
+            and not self._options.window.strict_order
+        )
 
     def _new(self, way: Way, limit: GradientLimit, rejects: bool = False) -> Lane:
         window = self._options.window
@@ -354,7 +361,7 @@ class LaneSet:
 
     def _limit(self, mode: str, stream: str | None) -> GradientLimit:
         window = self._options.window
-        is_far = self.outlook.round_trip_s >= _FAR_S
+        is_far = self.outlook.round_trip_s >= _TOO_FAR_FOR_FAST_S
         maximum = window.max_in_flight_far if is_far else window.max_in_flight
         # The server has a slow start of its own for fast batches.
         initial = window.initial_in_flight if mode == "async" else maximum

@@ -160,9 +160,12 @@ def absorb(
     in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
     are not alike, which is told by counting before any is taken apart. Where other lanes publish
     batches, their answers may stand between; each is for its lane.
+
+    Returns:
+        Whether all of it was taken; if not, nothing was.
     """
     async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
-    lines = buffer.count(b"\n", start, end) if async_lanes else -1
+    lines = buffer.count(b"\n", start, end) if async_lanes else -1  # never
     alike = [_alike(lane, sid, buffer, start, end) for lane in async_lanes]
     heads = {each.head for each in alike if each is not None}
     if 2 * sum(buffer.count(head, start, end) for head in heads) == lines:
@@ -202,6 +205,7 @@ def _plain(
     The ordinals of this lane's plain PubAcks among the frames of `buffer[start:end]`.
 
     Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
+    Notes the stream of the first (`stored_in`).
     """
     found = puback_pattern(lane.prefix, sid, duplicate).findall(buffer, start, end)
     ordinals, sizes, payloads, names = zip(*found, strict=True) if found else ((),) * 4
@@ -221,7 +225,10 @@ def _note_stored(lane: AsyncLane, name: bytes, payload: bytes) -> None:
 
 
 def _alike(lane: AsyncLane, sid: int, buffer: bytes, start: int, end: int) -> _Alike | None:
-    """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""
+    """
+    The pattern of PubAcks that differ from this lane's first plain one in numbers alone. Notes that
+    one's stream (`stored_in`).
+    """
     for duplicate in (False, True):
         first = puback_pattern(lane.prefix, sid, duplicate).search(buffer, start, end)
         if first is not None and int(first[2]) == len(first[3]):

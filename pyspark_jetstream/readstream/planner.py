@@ -116,12 +116,12 @@ class BatchPlanner:
         idle = frozenset(index for index, count in enumerate(counts) if count == 0)
         return Plan(start, replace(end, idle=idle), tuple(counts), modes)
 
-    def is_deep(self, plan: Plan, available: Sequence[int | None]) -> bool:
+    def is_deep(self, plan: Plan, there: Sequence[int | None]) -> bool:
         """
         Whether as much as the plan holds is left behind it, and no retention but `limits` has to be
         known at each moment: then the next batch can be planned by what was seen for this one.
         """
-        planned, there = [0 if c is None else c for c in plan.counts], list(available)
+        planned = [0 if c is None else c for c in plan.counts]
         if None in there or any(info.retention != "limits" for info in self._infos.values()):
             return False
         return sum(c or 0 for c in there) >= 2 * sum(planned) > 0
@@ -157,11 +157,11 @@ class BatchPlanner:
         groups: list[list[SubjectPartition]] = (
             [list(layout)] if together else [[partition] for partition in layout]
         )
-        available = [sum(counts[p.index] for p in group) for group in groups]
+        of_groups = [sum(counts[p.index] for p in group) for group in groups]
         ends = list(upto)
         wanted: list[tuple[list[SubjectPartition], tuple[Span, int, int]]] = []
         for group, there, granted in zip(
-            groups, available, planning.share_records(available, maximum), strict=True
+            groups, of_groups, planning.share_records(of_groups, maximum), strict=True
         ):
             if granted >= there:
                 continue

@@ -35,7 +35,7 @@ from .changeover import Changeover
 from .driver import Driver
 from .offsets import Offset, begins, is_initial
 from .options import SourceOptions
-from .pinned.durables import Durables, Turns
+from .pinned.durables import Durables, Rotation
 from .planner import BatchPlanner, Plan, available
 from .turn import Alone, BatchStart
 from .watched import WatchedStreams
@@ -113,11 +113,11 @@ class _PausedPartitions:
 
     def __init__(self) -> None:
         self.partitions: frozenset[int] = frozenset()
-        self._turns = Turns()
+        self._rotation = Rotation()
 
     def look(self, js: JetStream, reads: Sequence[ConsumerRead]) -> None:
         """Looks at some of these consumers, in turns."""
-        due = self._turns.take(len(reads), 0.0) if reads else ()
+        due = self._rotation.take(len(reads), 0.0) if reads else ()
         reads = [reads[index] for index in due]
         found = js.consumer_infos([(read.stream, read.consumer) for read in reads])
         self.partitions = self.partitions.difference(read.partition for read in reads).union(
@@ -188,8 +188,9 @@ class RangeDriver(Driver):
         For each partition the end of its stream, and its lag, when the last batch was planned.
 
         `lag` counts the messages behind that batch, 0 when the query has caught up; null where
-        the server cannot count. `read` is the mode the batch is read in. Who is pinned at the
-        partition's consumer, and how often that changed, is as `Pins.report` says.
+        the server cannot count. `read` is the mode that was planned; where the batch is cut by
+        sequence (`split`), each task chooses between direct get and a consumer of its own. Who is
+        pinned at the partition's consumer, and how often that changed, is as `Pins.report` says.
         """
         shown = super().reported() | {
             index: report | self._durables.report(int(index))
@@ -284,7 +285,7 @@ class RangeDriver(Driver):
             upto = self._watched.drop_deleted(upto)
         offset = logged[0] if upto == logged[1] else self._begins(start, end, upto)
         is_empty = offset.sequences == upto.sequences
-        # Of a batch without rows; all runs of it have the same ones.
+        # Of a batch without rows: by its offset alone, so that each run has as many.
         tasks = self._planner.usual_tasks(logged[1]) if start != end else 0
         without_rows = self._turn.warm_ups(tasks)
         if not self._turn.may_run(upto, is_empty):

@@ -61,7 +61,7 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _driver_at(self, offset: Mapping[str, Any]) -> Driver:
         """
-        The same.
+        The driver, for a plan at an offset.
 
         Args:
             offset: of the checkpoint. If a stream of the options is missing, as the query went over

@@ -48,7 +48,7 @@ class Alone:
 
         Args:
             asked: the offset in Spark's words.
-            own: the offset that stands for.
+            own: the offset that `asked` stands for.
             checked: where `take_turn` said, moved to where messages are still to be had.
         """
         if checked == own:

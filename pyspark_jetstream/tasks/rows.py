@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from ..errors import JetStreamError
 from ..logs import log_for
 from ..sanitize import get_logger
-from ..worker import settle
+from ..worker import spare_collections
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ def read_task(task: InputPartition | None) -> Iterator[pa.RecordBatch]:
         log_for(task.connection.log_level)
         with borrow(task.connection) as client:
             yield from kept(task.work.batches(client))
-        settle()
+        spare_collections()
 
 
 class Numbers(NamedTuple):

@@ -194,7 +194,10 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         return _write(self.options, iterator, query, batch, ids, is_query=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Checks the counts and the streams, and marks the batch as written."""
+        """
+        Checks the counts and the streams, marks the batch as written, and sends parked rows that
+        may go.
+        """
         self._log_for(_reported(messages), batchId)
         tasks = _checked(messages, self.options)
         total = _sum(tasks)
@@ -341,7 +344,7 @@ def _write(
             _get_ready(options.connection)
         return Published(partition, write_id, Written(0, 0, 0, 0, 0, 0))
     from ..publish.telemetry import Telemetry
-    from ..worker import settle
+    from ..worker import spare_collections
     from .attempt import TaskReport
     from .exactlyonce.records import TaskName
     from .task import write_task
@@ -357,7 +360,7 @@ def _write(
             context.taskAttemptId() if context is not None else 0,
             report,
         )
-    settle()
+    spare_collections()
     return Published(
         partition,
         write_id,

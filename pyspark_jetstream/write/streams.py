@@ -95,7 +95,7 @@ class Streams(TargetLookup):
         self.targets.is_blind = not (asks or options.rules.sheddable)
 
     def close(self) -> None:
-        """Closes the second connection."""
+        """Closes the connections beside the task's."""
         self._control.close()
         self.hasty.close()
 
@@ -161,7 +161,10 @@ class Streams(TargetLookup):
         return None if id is None else id.encode()
 
     def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
-        """The streams as they were found, where they are known to have rows now."""
+        """
+        The streams as they were found, each with the first of its sequences that is known to hold a
+        row; those of dead letters alone only if one is known.
+        """
         return [
             seen.holding(stored_in.get(name, 0))
             for name, seen in self.seen.items()

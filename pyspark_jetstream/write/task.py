@@ -116,6 +116,7 @@ def write_task(
         if not options.ledger:
             telemetry = report.telemetry
             messages = (built(builder, signals, batch) for batch in batches)
+            # Its lookups may use the task's own connection: no PubAck comes there yet.
             first = list(islice(messages, 1))
             streams.publishing = True
             context = WriteContext(options, streams.targets, task.origin, telemetry, signals)

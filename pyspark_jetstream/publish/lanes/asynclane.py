@@ -4,8 +4,9 @@ The lane of plain publishes: a PubAck for each message, on `<prefix>.<ordinal>`.
 Rule 1: every decision about sending a message, sending it again and giving it up is taken here.
 Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
 
-A *publish* is known by its *ordinal*, the row's position in the task's input, which is also the
-last token of its reply subject. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
+A *publish* is known by its *ordinal*, its number among the publishes that this lane has framed. It
+is also the last token of its reply subject; the row's position in the task's input is
+`Publishes.row(ordinal)`. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
 and go out in that order. An ordinal is
 
     offered → sent → acked

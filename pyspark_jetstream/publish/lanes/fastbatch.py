@@ -96,8 +96,8 @@ class _BatchRows:
     def __init__(self, prefix: str, name: str, messages: Messages, flow: int, max_bytes: int):
         self.size = 0
         self._max_bytes = max_bytes
-        self._flow = _flow(messages, flow, max_bytes)
-        self._reply = f"{prefix}.{name}.{self._flow}.fail"
+        self._asked = largest_flow(messages, flow, max_bytes)
+        self._reply = f"{prefix}.{name}.{self._asked}.fail"
         self._runs: deque[Publishes] = deque()  # all that were sent are in those before the last
 
     @property
@@ -126,7 +126,7 @@ class _BatchRows:
 
     def has_flow_for(self, messages: Messages) -> bool:
         """Whether the flow asked for is small enough for these rows, too."""
-        return self._flow == _flow(messages, self._flow, self._max_bytes)
+        return self._asked == largest_flow(messages, self._asked, self._max_bytes)
 
     def add(self, messages: Messages, stored: int, commits: bool) -> None:
         """
@@ -192,7 +192,7 @@ class FastBatch:
         self._outstanding = outstanding
         self.rows = _BatchRows(prefix, self.name, messages, flow, terms.max_bytes)
         self._contact = _Contact()
-        self._flow = 0  # 0: the first reply has not come
+        self._granted = 0  # 0: the first reply has not come
         self._doubted = False
         self.extend(messages, stays)
 
@@ -222,7 +222,7 @@ class FastBatch:
     @property
     def is_midway(self) -> bool:
         """Whether the row that brings the next ack is not sent."""
-        return not self._doubted and 0 < self.sent < min(self.acked + self._flow, self.size)
+        return not self._doubted and 0 < self.sent < min(self.acked + self._granted, self.size)
 
     @property
     def is_idle(self) -> bool:
@@ -274,8 +274,10 @@ class FastBatch:
             return 1
         # ADR-50: "The client MUST wait for the first reply".
         # Less than one ack's worth would never bring the ack.
-        allowed = max(self._flow, min(self._outstanding * self._flow, self._terms.limit.value))
-        allowed = allowed if self._flow else 0
+        allowed = max(
+            self._granted, min(self._outstanding * self._granted, self._terms.limit.value)
+        )
+        allowed = allowed if self._granted else 0
         allowed = min(self.acked + allowed, self.size)
         if start >= allowed:
             return start
@@ -321,9 +323,9 @@ class FastBatch:
             self._sample(answer.sequence, since, now)
         match answer.says:
             case Says.ACK:
-                is_news = answer.sequence > self.acked or not self._flow
+                is_news = answer.sequence > self.acked or not self._granted
                 self._stored(answer.sequence)
-                self._flow = max(1, answer.flow)
+                self._granted = max(1, answer.flow)
                 contact.ping_at = now + ping_interval_s
                 if sequence == self.sent:
                     if self._commit is _CommitState.COMMIT_SENT and (pinged or self._doubted):
@@ -452,7 +454,7 @@ def _replies(prefix: str, first: int, count: int, commits: bool) -> pa.Array:
     return pa.concat_arrays([numbered(f"{prefix}.", at, rows, end) for at, rows, end in runs])
 
 
-def _flow(messages: Messages, flow: int, max_bytes: int) -> int:
+def largest_flow(messages: Messages, flow: int, max_bytes: int) -> int:
     """
     The largest flow, `flow` at most, of which no run of rows in a batch is more than `max_bytes`.
 

@@ -76,7 +76,7 @@ from .lane import BROKEN
 
 logger = get_logger(__name__)
 
-_FAR_S: Final = 0.004
+_MORE_ACKS_S: Final = 0.004
 """A round trip from which on more than two acks are outstanding."""
 
 _ACK_S: Final = 0.001
@@ -114,7 +114,7 @@ class FastLane(BatchLane[FastBatch]):
             return rows, None
         self._batches += 1
         stays = self._stays(rows, 0)
-        far_s = max(0.0, self.terms.outlook.round_trip_s - _FAR_S)
+        far_s = max(0.0, self.terms.outlook.round_trip_s - _MORE_ACKS_S)
         outstanding = OUTSTANDING + math.ceil(far_s / _ACK_S)
         batch = FastBatch(self._prefix, self._batches, rows, self.terms, outstanding, stays)
         return rows, batch

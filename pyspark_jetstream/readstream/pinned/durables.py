@@ -58,7 +58,7 @@ _A_TURN: Final = 8
 
 
 @dataclass(slots=True)
-class Turns:
+class Rotation:
     """Looks in turns at partitions, or others that are many, whatever is heard of them."""
 
     first: int = 0
@@ -109,7 +109,7 @@ class Durables:
         self.made: dict[int, Made] = {}
         """By partition: consumers for which alone a stream keeps messages (not `limits`)."""
         self._paused = PausedConsumers[int](options.connection.command)
-        self._turns = Turns()
+        self._rotation = Rotation()
 
     def close(self) -> None:
         """Ends what listens for pins."""
@@ -288,7 +288,7 @@ class Durables:
         Args:
             around: those that are read without their consumers, which may be paused: all of them.
         """
-        due = self._turns.take(len(self._layout), self._every_s) if self._prepared else set()
+        due = self._rotation.take(len(self._layout), self._every_s) if self._prepared else set()
         return due.union(around) if due else due
 
     @property
@@ -354,7 +354,7 @@ class Durables:
         """
         gap_s = self._neighbours.measure_gap_s()
         infos, seen, due = view.streams, dict(view.consumers), self.due(around)
-        if around and self._turns.is_time_before_tasks(self._every_s):
+        if around and self._rotation.is_time_before_tasks(self._every_s):
             due.update(around)
             seen = {index: info for index, info in seen.items() if index not in around}
         reads = [

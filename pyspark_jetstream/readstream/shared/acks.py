@@ -1,10 +1,12 @@
 """
-Keeps claims alive: says "in progress" for each, before its ack wait runs out.
+Acks of claims (done, in progress, given back), and the thread that keeps claims alive.
 
-A thread with a connection of its own in the source process. It ends with the process, and then the
+The thread says "in progress" for each, before its ack wait runs out.
+
+It has a connection of its own in the source process. It ends with the process, and then the
 claims return to the consumer's other readers: that is what tells a dead query from a slow one.
 
-The driver's calls and the thread meet in `hold`, `release` and `overdue_s`, under one lock.
+The thread and the driver's calls share what is held, under one lock.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ does not record. Until then it is kept alive like any other claim.
 
 Who claims ahead keeps messages from readers that may be idle. So it is one batch at the most, and
 half of what nobody has claimed; and what is not used in time is given back (NAK), so that nobody
-waits for it while a batch takes long. Whether one is likely to, the driver judges (`claimdriver`).
+waits for it while a batch takes long. Whether one is likely to, `member` judges.
 """
 
 from __future__ import annotations

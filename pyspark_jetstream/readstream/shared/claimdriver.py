@@ -15,8 +15,8 @@ One micro-batch:
 From 1 to 4 a thread keeps the claims alive (`acks`). A query that dies loses them to the
 others once the ack wait is over.
 
-Guarantee: each message is in one batch of one query, however long one is away, and whatever a
-server without replicas forgets. Limits: of a query that is away for longer than `abandonAfter`
+Guarantee: each message is in one batch of one query, though it is away for up to `abandonAfter`,
+and whatever a server without replicas forgets. Limits: of a query that is away for longer than that
 others have the batch that it had recorded; what its sink had of it by then is there twice. Where
 the record of open batches cannot be had (`claimsLedger`), `ackWait` takes the place of
 `abandonAfter`, and what is recorded is run once more by a query that comes back.
@@ -119,7 +119,10 @@ class ClaimDriver(Driver):
         super().close()
 
     def freeze(self) -> None:
-        """This run claims as many messages as wait now, at most: for the first time, or again."""
+        """
+        Ends this run at the messages that wait, for a first or for another delivery; the next
+        `latest` counts them.
+        """
         self._streams.is_closed = True
 
     # ── what Spark asks for each batch ───────────────────────────────────────────────────────

@@ -75,8 +75,8 @@ class ClaimPulls:
     One pull each of some consumers, from the request to the end.
 
     Args:
-        consumers: by place.
-        wanted: how many messages each is asked for, by place.
+        consumers: by partition.
+        wanted: how many messages each is asked for, by partition.
         many: of the connection that they go over.
         claim: the pulls add to it what they bring, also where they break off.
     """
@@ -89,14 +89,16 @@ class ClaimPulls:
         claim: LastClaim,
     ) -> None:
         self.open: dict[int, str] = {}
-        """Pulls that may bring more: their places, by subscription."""
+        """Pulls that may bring more: their partitions, by subscription."""
         self._consumers = consumers
-        self._acks = {place: consumers[place].acks.encode() for place in wanted}
+        self._acks = {partition: consumers[partition].acks.encode() for partition in wanted}
         self._wanted = wanted
         self._left = sum(wanted.values())
         """Number of messages that open pulls may still bring."""
-        self._full = {place: len(claim.claims[place]) + count for place, count in wanted.items()}
-        """With how many claims each has brought what it was asked for, by place."""
+        self._full = {
+            partition: len(claim.claims[partition]) + count for partition, count in wanted.items()
+        }
+        """With how many claims each has brought what it was asked for, by partition."""
         self._many = many
         self._claim = claim
 
@@ -125,9 +127,9 @@ class ClaimPulls:
             RequestTimeoutError: Pulls that are withdrawn do not end.
         """
         requests = []
-        for place, count in self._wanted.items():
-            consumer, inbox = self._consumers[place], connection.new_inbox()
-            self.open[connection.subscribe(inbox)] = place
+        for partition, count in self._wanted.items():
+            consumer, inbox = self._consumers[partition], connection.new_inbox()
+            self.open[connection.subscribe(inbox)] = partition
             body = {"batch": count, "no_wait": True} | dict(fields)
             if wait_s > 0:
                 body["expires"] = round(wait_s * 1e9)
@@ -158,27 +160,31 @@ class ClaimPulls:
         claim = self._claim
         while found := _CLAIM.match(buffer, pos):
             sid, acks, deliveries, sequence, delivery, stored, size = found.groups()
-            place = self.open.get(int(sid))
+            partition = self.open.get(int(sid))
             end = found.end() + int(size)
-            if place is None or acks != self._acks[place] or not buffer.startswith(wire.CRLF, end):
+            if (
+                partition is None
+                or acks != self._acks[partition]
+                or not buffer.startswith(wire.CRLF, end)
+            ):
                 break
             end += len(wire.CRLF)
-            claims, room = claim.claims[place], self.room(place)
+            claims, room = claim.claims[partition], self.room(partition)
             many = many_of.cut(buffer, pos, end - pos, int(sid), acks, room)
             if many:
                 claims += many.claims
                 self._left -= len(many.claims)
-                claim.delivered[place] = many.delivery
+                claim.delivered[partition] = many.delivery
                 claim.oldest_ns = min(claim.oldest_ns, many.oldest_ns)
                 end = pos + many.size
             else:
                 claims.append(Claim(int(sequence), int(deliveries)))
                 self._left -= 1
-                claim.delivered[place] = int(delivery)
+                claim.delivered[partition] = int(delivery)
                 claim.oldest_ns = min(claim.oldest_ns, int(stored))
             many_of.add_credit(end - pos)
             pos = end
-            if len(claims) >= self._full[place]:
+            if len(claims) >= self._full[partition]:
                 del self.open[int(sid)]
         connection.pos = pos
 
@@ -189,13 +195,13 @@ class ClaimPulls:
         Raises:
             ReadError: The server refuses the pull, or acknowledges on other subjects.
         """
-        place = self.open.get(frame.sid)
-        if place is None:
+        partition = self.open.get(frame.sid)
+        if partition is None:
             return
-        consumer, claim = self._consumers[place], self._claim
+        consumer, claim = self._consumers[partition], self._claim
         if frame.reply:
             ack = ack_of(frame.reply)
-            if ack.consumer != self._acks[place]:
+            if ack.consumer != self._acks[partition]:
                 raise ReadError(
                     consumer.stream,
                     consumer.number,
@@ -203,11 +209,11 @@ class ClaimPulls:
                     f" not on {consumer.acks}.…; shared consumers need the plain form of ack"
                     " subjects",
                 )
-            claim.claims[place].append(Claim(ack.facts.sequence, ack.delivered))
+            claim.claims[partition].append(Claim(ack.facts.sequence, ack.delivered))
             self._left -= 1
-            claim.delivered[place] = ack.facts.delivery
+            claim.delivered[partition] = ack.facts.delivery
             claim.oldest_ns = min(claim.oldest_ns, ack.facts.time)
-            if not self.room(place):
+            if not self.room(partition):
                 del self.open[frame.sid]
             return
         code, text = wire.status_of(frame.headers)
@@ -215,7 +221,7 @@ class ClaimPulls:
         if status is Status.HEARTBEAT:
             return
         del self.open[frame.sid]
-        self._left -= self.room(place)
+        self._left -= self.room(partition)
         if status in (Status.ENDED, Status.MOVED, Status.AWAY):
             return  # the look behind the claim says whether its consumer is gone
         raise ReadError(
@@ -224,9 +230,9 @@ class ClaimPulls:
             f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
         )
 
-    def room(self, place: str) -> int:
+    def room(self, partition: str) -> int:
         """Number of messages that the pull may still bring."""
-        return self._full[place] - len(self._claim.claims[place])
+        return self._full[partition] - len(self._claim.claims[partition])
 
     def _gather(self, connection: Connection) -> None:
         """Waits a moment for more than has come, where no frame is there as a whole."""

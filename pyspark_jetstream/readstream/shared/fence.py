@@ -7,7 +7,7 @@ in a batch that another query has recorded, or has committed. So all queries of 
 record, changed by compare-and-set once a batch:
 
 * `open` has, by query, the batch that it has planned last. Whoever is dealt a message of it leaves
-  it: the message is that query's, however long it is away.
+  it: the message is that query's until it has been away for longer than `abandonAfter` (below).
 * `settled` has, by partition, what is in committed batches. Whoever is dealt such a message
   acknowledges it again.
 
@@ -256,8 +256,8 @@ class Fence:
 
     def forgotten(self, partitions: Collection[str]) -> Fence:
         """
-        The record after the streams of these were taken back to older copies: what is settled says
-        nothing of the messages that have its sequences now.
+        The record after the streams of these were deleted, or taken back to older copies: what is
+        settled says nothing of the messages that have its sequences now.
         """
         settled = {p: each for p, each in self.settled.items() if p not in partitions}
         return replace(self, settled=settled)

@@ -35,8 +35,11 @@ _BEATS: Final = 3
 """Heartbeats in one ack wait."""
 
 _KEEP_S: Final = 10.0
-_IN_TIME: Final = 3
-"""Claims made ahead are given back after so long, and after this part, a third, of the ack wait."""
+_KEEP_PART: Final = 3
+"""
+Claims made ahead are given back after so many seconds, or after this part, a third, of the ack wait
+if that is sooner.
+"""
 
 _SHORT: Final = 2
 """A batch that took this part, a half, of that time is likely to be over before it."""
@@ -67,7 +70,7 @@ class GroupMember:
             claimant.ack_wait_s / _BEATS,
             batches.alive if batches is not None else None,
         )
-        keep_s = min(_KEEP_S, claimant.ack_wait_s / _IN_TIME)
+        keep_s = min(_KEEP_S, claimant.ack_wait_s / _KEEP_PART)
         self.ahead = Ahead(options.connection, claimant, self.heartbeats, keep_s)
         self.left: int | None = None
         """
@@ -96,10 +99,10 @@ class GroupMember:
 
     def claim(self, before: ClaimedOffset | None) -> dict[str, list[Claim]]:
         """
-        Claims for a batch, while the one before is acknowledged.
+        Acknowledges the batch before, and claims for the next.
 
-        Those made ahead come first. Where they fill the batch, the next are made while this one is
-        acknowledged and runs; otherwise what is missing is claimed now.
+        Claims made ahead come first. Where they fill the batch, those of the batch after it are
+        claimed meanwhile; otherwise what is missing is claimed now.
         """
         claimed, of = dict(self.ahead.take()), self.ahead.consumers
         if claimed:
@@ -221,20 +224,19 @@ class GroupMember:
         dealt = dealt._replace(mine=mine | dealt.mine)
         for partition, sequences in dealt.settled.items():
             ack(self._client, self._claimant.by_partition[partition], sequences)
-        self._leave_to_others("open", dealt.theirs)
-        self._leave_to_others("committed", dealt.settled)
+        self._let_go("are in another query's open batch; they are left to it", dealt.theirs)
+        self._let_go("are in a committed batch; they were acknowledged again", dealt.settled)
         if self._poison is not None:
             self._poison.discount(claimed, dealt.mine)
         return dealt
 
-    def _leave_to_others(self, reason: str, left: Mapping[str, Sequence[int]]) -> None:
-        for partition, sequences in left.items():
+    def _let_go(self, why: str, dealt: Mapping[str, Sequence[int]]) -> None:
+        for partition, sequences in dealt.items():
             consumer = self._claimant.by_partition[partition]
             self.heartbeats.release(consumer, sequences)
             logger.info(
-                "stream=%s consumer=%s: %d messages were dealt to this query and are in a batch of"
-                " another one, which is %s; they are left to it",
-                consumer.stream, consumer.name, len(sequences), reason,
+                "stream=%s consumer=%s: %d messages were dealt to this query and %s",
+                consumer.stream, consumer.name, len(sequences), why,
             )  # fmt: skip
 
     def divert_poison(self, claimed: dict[str, list[Claim]]) -> dict[str, list[Claim]]:
