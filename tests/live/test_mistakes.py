@@ -235,7 +235,7 @@ MISTAKES = {
     ),
     "no inbox": Mistake(
         lambda at: stream(**at.as_("deaf", stream="S"), **SOON),
-        "PermissionsError", 'Violation for Subscription to "_INBOX.', "or let inboxPrefix name",
+        "PermissionsError", 'Violation for Subscription to "_INBOX.', "let inboxPrefix name",
     ),
     "no consumer": Mistake(
         lambda at: stream(**at.as_("clerk", stream="S"), **SOON),
