@@ -196,7 +196,7 @@ def test_a_checkpoint_is_one_of_its_streams(streams, count, own):
         else f"the checkpoint was written for 2 partitions of stream S; this query has {count} of"
     )
     assert said.startswith(first)
-    assert said.endswith("takes that one's place: as follows" if own else ". As follows")
+    assert said.endswith("takes that one's place, as follows" if own else ". As follows")
 
 
 def test_the_symbolic_start_is_no_offset():
