@@ -57,12 +57,12 @@ class Held:
         return f"<Held {len(self._paused)} paused; {limited or 'none limited'}>"
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues()))
+        return len(self._paused) + sum(map(len, self._limited.values()))
 
     @property
     def nbytes(self) -> int:
         """The bytes of the rows."""
-        return sum(queue.nbytes for queue in self._queues())
+        return self._paused.nbytes + sum(queue.nbytes for queue in self._limited.values())
 
     def blocks(self) -> list[Block]:
         """All rows, block by block."""

@@ -132,9 +132,9 @@ class LaneSet:
         """
         said: dict[str, float] = {}
         for lane in self.all:
-            if lane in self.main:
-                said |= lane.tally.push_backs
-            lane.tally.push_backs.clear()
+            if lane.tally.push_backs:
+                said |= lane.tally.push_backs if lane in self.main else {}
+                lane.tally.push_backs.clear()
         if not said:
             return []
         places = self._targets.known(pa.array([*said], pa.string())).to_pylist()
@@ -142,9 +142,11 @@ class LaneSet:
 
     def take(self, kind: str) -> list[Any]:
         """Entries of this field in the tallies of rows' lanes; those of other lanes are dropped."""
-        found = [one for lane in self.main for one in getattr(lane.tally, kind)]
+        found: list[Any] = []
         for lane in self.all:
-            getattr(lane.tally, kind).clear()
+            if entries := getattr(lane.tally, kind):
+                found += entries if lane in self.main else ()
+                entries.clear()
         return found
 
     @property

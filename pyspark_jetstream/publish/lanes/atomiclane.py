@@ -117,8 +117,8 @@ class AtomicBatch:
 
     @property
     def size(self) -> int:
-        """Its rows."""
-        return len(self.messages)
+        """Number of its rows."""
+        return len(self.messages.data)
 
     @property
     def waiting(self) -> bool:

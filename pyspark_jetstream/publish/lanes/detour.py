@@ -45,14 +45,16 @@ class Backlog:
     def __init__(self) -> None:
         self._blocks: deque[Messages] = deque()
         self._start = 0  # so many rows of the first block are gone
+        self._rows = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._blocks)) - self._start
+        return self._rows
 
     def append(self, messages: Messages) -> None:
         """Takes the rows that follow."""
-        if len(messages):
+        if count := len(messages):
             self._blocks.append(messages)
+            self._rows += count
 
     def head(self, maximum: int, max_bytes: int, behind: int = 0) -> Messages:
         """
@@ -78,6 +80,7 @@ class Backlog:
     def drop(self, count: int) -> None:
         """The first `count` rows are settled or somewhere else."""
         self._start += count
+        self._rows -= count
         while self._blocks and self._start >= len(self._blocks[0]):
             self._start -= len(self._blocks.popleft())
 
@@ -85,6 +88,7 @@ class Backlog:
         """The rows behind the first `keep` are somewhere else."""
         kept, cut = self._parted(keep)
         self._blocks, self._start = deque(kept), 0
+        self._rows = min(keep, self._rows)
         return cut
 
     def _parted(self, count: int) -> tuple[list[Messages], list[Messages]]:
