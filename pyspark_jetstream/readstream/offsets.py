@@ -331,7 +331,7 @@ def check_layout(
         raise OffsetError(
             f"the checkpoint is of stream {', '.join(then)}, not of {', '.join(sorted(now))}: give"
             " this query a checkpointLocation of its own, or name that stream in the option stream."
-            f" If this stream takes that one's place, {remedy.partition('. ')[0]}"
+            f" If this stream takes that one's place, {remedy}"
         )
     raise OffsetError(
         f"the checkpoint was written for {partitions} partitions of stream {', '.join(then)}; this"

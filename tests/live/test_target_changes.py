@@ -301,7 +301,8 @@ def test_a_stream_that_takes_no_batches_any_more(
     """
     By `auto` the rows go on one by one, each once, and a warning says so once.
     """
-    monkeypatch.setattr(laneset, "_FAR_S", 60.0)  # it begins by batches, however busy the machine
+    # It begins by batches, however busy the machine.
+    monkeypatch.setattr(laneset, "_TOO_FAR_FOR_FAST_S", 60.0)
     name = new_stream(allow_batched=True)
     run(js, nats_server, name, unbatched, ledger, publish_mode="auto")
 
