@@ -210,7 +210,7 @@ def test_a_stream_with_a_transform_of_its_own(
     """
     By the guide's own command a query that runs goes over from 4 numbers of the stream to 8 of its
     copies, while a writer goes on: each message once, in the order of its subject. The program says
-    that the stream has to stay.
+    that the stream has to stay. Started again, with the old options or the new names, it goes on.
     """
     origin = transformed(new_stream)
     page = snippets(ROOT / "docs" / "guides" / "layout.md")
@@ -226,6 +226,13 @@ def test_a_stream_with_a_transform_of_its_own(
         eventually(of.step)
     assert main([*words, "--servers", nats_server.url]) == 0
     of.drain()
+    new = {"stream": "NUMBERED8-{partition}", "partitions": "8"}
+    for options in ({"stream": origin, "partitions": "auto"}, new):
+        turn(of, options)
+        with writing(js, "in"):
+            eventually(of.step)
+        of.drain()
+        assert where(of) == ("NUMBERED8-0", 8)
     rows: dict[str, list[bytes]] = {}
     for row in of.rows:
         rows.setdefault(".".join(row["subject"].split(".")[-2:]), []).append(row["data"])

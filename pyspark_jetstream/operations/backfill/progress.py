@@ -19,7 +19,7 @@ class ChunkRate:
         self.total = total
         self.done = done
         self.rows = 0
-        self._of = " in this run" if done else ""
+        self._whose = " in this run" if done else ""
         self._marks = deque([(now, done, 0)], maxlen=_MARKS)
         """Times, with the done part and the rows by then."""
 
@@ -35,7 +35,7 @@ class ChunkRate:
     def text(self) -> str:
         """Rows of this run, rows a second, time left."""
         (then, done, rows), (now, _, _) = self._marks[0], self._marks[-1]
-        words = [f"{self.rows:,} rows{self._of}"]
+        words = [f"{self.rows:,} rows{self._whose}"]
         if now > then and self.done > done:
             words.append(f"{(self.rows - rows) / (now - then):,.0f} rows/s")
             left = (now - then) * (self.total - self.done) / (self.done - done)

@@ -195,6 +195,23 @@ def test_an_inspection_is_plain(either, capsys):
     assert out.count("pwned") > 20
 
 
+def test_on_a_low_terminal_the_problems_come_first():
+    """
+    Where not all lines fit, tables may be cut off, and the problems are not. Else they are the last
+    lines.
+    """
+    names = [f"q-{number}" for number in range(30)]
+    paused = findings.ConsumerState("S", "paused", problems=("is paused",))
+    consumers = (paused, *(findings.ConsumerState("S", name) for name in names))
+    found = findings.Inspection("t", "nats://h", (), (), consumers, None)
+    high, low = tables.lines(found, 80), tables.lines(found, 80, 24)
+
+    assert sorted(low) == sorted(high)
+    assert tables.lines(found, 80, len(high)) == high
+    assert high.index("1 problem:") == len(high) - 2
+    assert low.index("1 problem:") < 4
+
+
 def test_nobody_else_prints():
     """
     `print`, the standard streams and rich's console are for `operations.terminal`.

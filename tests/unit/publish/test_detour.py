@@ -35,6 +35,23 @@ def test_rows_leave_in_the_order_of_their_offers():
     assert heads == [[0, 1], [2], [3, 4], [5]]
 
 
+@pytest.mark.parametrize("keep", range(8))
+def test_what_is_cut_off_is_counted_no_more(keep):
+    """
+    A backlog has as many rows as its blocks, after some were dropped and others cut off.
+    """
+    backlog = Backlog()
+    for first in (0, 3):
+        backlog.append(messages(["a"] * 3, first=first))
+    backlog.drop(1)
+    cut = [row for part in backlog.cut(keep) for row in rows(part)]
+
+    assert len(backlog) == 5 - len(cut) == min(keep, 5)
+    assert cut == [1, 2, 3, 4, 5][keep:]
+    backlog.append(messages(["a"], first=6))
+    assert rows(backlog.first(len(backlog))) == [*[1, 2, 3, 4, 5][:keep], 6]
+
+
 def test_the_head_is_cut_by_its_bytes():
     """
     A head's frames are no larger than asked for, unless a single row is.

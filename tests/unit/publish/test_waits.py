@@ -260,6 +260,21 @@ def test_a28_a_write_that_stands_still_says_so(monkeypatch, caplog):
     assert all("is stored by then (publishTimeout), or paused for" in each for each in said)
 
 
+def test_a_stream_that_forgets_ids_sooner_is_named(monkeypatch, caplog):
+    """
+    With a ledger a row has less than `publishTimeout` where its stream's window is shorter: the
+    warning says that it is the window.
+    """
+    caplog.set_level(logging.WARNING, "pyspark_jetstream")
+    world = world_of(monkeypatch, **FIXED, publish_timeout_s=300.0, ledger=True)
+    silent(world)
+
+    with pytest.raises(PublishTimeoutError):
+        world.run()
+    said = [each.message for each in caplog.records if "nothing stored" in each.message]
+    assert "is stored by then (a stream's duplicate_window less ackTimeout)" in said[0]
+
+
 @pytest.mark.parametrize(
     ("happens", "says"),
     [
