@@ -49,7 +49,6 @@ from .claims import (
     common,
     length,
     merged,
-    ranges_of,
     ranges_text,
     sequences_of,
     text_ranges,
@@ -183,20 +182,28 @@ class Fence:
             settled[partition] = replace(each, floors=floors)
         return replace(self, settled=settled, clock=clock, time=now)
 
-    def dealt_to(self, query: str, claims: Mapping[str, Sequence[Claim]]) -> Dealt:
-        """The owners of the messages that the server dealt to a query."""
+    def dealt_to(
+        self, query: str, claims: Mapping[str, Sequence[Claim]], wanted: Mapping[str, Ranges]
+    ) -> Dealt:
+        """
+        The owners of the messages that the server dealt to a query.
+
+        Args:
+            wanted: the sequences of `claims`.
+        """
         dealt = Dealt({}, {}, {})
         for partition, taken in claims.items():
-            mine = ranges_of(claim.sequence for claim in taken)
+            asked = wanted[partition]
             held = [self._held(name, query, partition) for name in self.open]
-            theirs = {s for ranges in held for s in sequences_of(common(mine, ranges))}
+            theirs = {s for ranges in held for s in sequences_of(common(asked, ranges))}
             known = self.settled.get(partition)
-            settled = known.among(mine) - theirs if known is not None else set()
+            settled = known.among(asked) - theirs if known is not None else set()
             for owned, by in ((theirs, dealt.theirs), (settled, dealt.settled)):
                 if owned:
                     by[partition] = [c.sequence for c in taken if c.sequence in owned]
             others = theirs | settled
-            dealt.mine[partition] = [c for c in taken if c.sequence not in others]
+            mine = [c for c in taken if c.sequence not in others] if others else list(taken)
+            dealt.mine[partition] = mine
         return dealt
 
     def owners(self, query: str, wanted: Mapping[str, Ranges]) -> set[str]:
@@ -241,13 +248,9 @@ class Fence:
             },
         )
 
-    def opened(self, query: str, serial: int, claims: Mapping[str, Iterable[Claim]]) -> Fence:
-        """The record after a query has planned a batch of these claims."""
-        held = {
-            p: HeldClaims(self.settled[p].stream, ranges_of(claim.sequence for claim in taken))
-            for p, taken in claims.items()
-            if taken
-        }
+    def opened(self, query: str, serial: int, claims: Mapping[str, Ranges]) -> Fence:
+        """The record after a query has planned a batch of these sequences."""
+        held = {p: HeldClaims(self.settled[p].stream, each) for p, each in claims.items() if each}
         return self.restored(query, serial, held)
 
     def restored(self, query: str, serial: int, claims: Mapping[str, HeldClaims]) -> Fence:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ...client.connection import Client
@@ -21,7 +21,7 @@ from ...client.keyvalue import ROOM, Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from .claims import Claim, ClaimedOffset, ranges_of
+from .claims import Claim, ClaimedOffset, Ranges, ranges_of
 from .fence import AckFloor, Dealt, Fence, HeldClaims
 
 logger = get_logger(__name__)
@@ -110,6 +110,8 @@ class OpenBatches:
         self._looked_at = -math.inf
         self._sequence = 0
         """Sequence of the record in the bucket, as far as known."""
+        self._is_contended = False
+        """Whether others had changed it when it was read last."""
 
     def __repr__(self) -> str:
         return f"<OpenBatches of {self.query}, {len(self._fence.open)} queries>"
@@ -192,7 +194,7 @@ class OpenBatches:
         streams = {p: look.streams[self._stream(p)].created for p in infos}
         ack_floors = {p: AckFloor(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
         now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
-        wanted = {p: ranges_of(claim.sequence for claim in taken) for p, taken in claimed.items()}
+        wanted = {p: _sequences(taken) for p, taken in claimed.items()}
         dealt = Dealt({}, {}, {})
 
         def planned(fence: Fence) -> Fence:
@@ -203,9 +205,13 @@ class OpenBatches:
                 fence = fence.committed(self.query, before.serial, held)
             owners = fence.owners(self.query, wanted)
             fence = fence.voided(self._away(owners, now)) if owners else fence
-            dealt = fence.dealt_to(self.query, claimed)
+            dealt = fence.dealt_to(self.query, claimed, wanted)
             if any(dealt.mine.values()):
-                fence = fence.opened(self.query, serial, dealt.mine)
+                mine = {
+                    p: wanted[p] if len(taken) == len(claimed[p]) else _sequences(taken)
+                    for p, taken in dealt.mine.items()
+                }
+                fence = fence.opened(self.query, serial, mine)
             return fence
 
         if any(wanted.values()) or (before is not None and self.settles(before)):
@@ -262,6 +268,7 @@ class OpenBatches:
         (message,) = self._bucket.last(self._key)
         self._looked_at = time.monotonic()
         before, self._sequence = self._sequence, message.sequence
+        self._is_contended = message.sequence != before
         if message.data and message.sequence >= before:
             self._fence = Fence.from_bytes(message.data)
         elif self._fence.open:
@@ -274,12 +281,15 @@ class OpenBatches:
 
     def _change(self, change: Callable[[Fence], Fence]) -> None:
         """
-        Changes the record by compare-and-set, as often as others are faster.
+        Changes the record by compare-and-set, as often as others are faster. Where others had
+        changed it before, it is read first.
 
         Raises:
             JetStreamError: They always are, or the record would be too large.
         """
         largest = self._bucket.js.client.connection.max_payload - ROOM
+        if self._is_contended:
+            self._read()
         for _ in range(_TRIES):
             fence = change(self._fence)
             data = fence.to_bytes()
@@ -298,3 +308,7 @@ class OpenBatches:
             f"bucket {BUCKET}, key '{self._key}': others changed it {_TRIES} times in a row; give"
             " these queries larger batches, or set claimsLedger=false"
         )
+
+
+def _sequences(claims: Iterable[Claim]) -> Ranges:
+    return ranges_of(claim.sequence for claim in claims)

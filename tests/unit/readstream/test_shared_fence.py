@@ -9,18 +9,26 @@ have in Spark's logs, in their sinks and in the record stays.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
+from typing import NamedTuple
 
 import pytest
 
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.readstream.shared.claims import Claim, ranges_of
-from pyspark_jetstream.readstream.shared.fence import AckFloor, Fence, HeldClaims, Settled
+from pyspark_jetstream.readstream.shared.fence import AckFloor, Dealt, Fence, HeldClaims, Settled
 
 QUERIES = ("a", "b")
 KEEP_S = 60.0
+
+
+def dealt_to(fence: Fence, query: str, claims: Mapping[str, Sequence[Claim]]) -> Dealt:
+    """The owners of these claims."""
+    wanted = {p: ranges_of(claim.sequence for claim in taken) for p, taken in claims.items()}
+    return fence.dealt_to(query, claims, wanted)
 
 
 def knows(settled: Settled, sequence: int) -> bool:
@@ -103,7 +111,7 @@ class Model:
                 yield replace(world, unacked=world.unacked | {sequence}, forgets=world.forgets - 1)
 
     def _moves(self, world: World, name: str, query: Query) -> Iterator[tuple[Query, dict]]:
-        fence = Fence.from_bytes(world.record)
+        fence = _fence(world.record)
         serial = len(query.logged)
         if query.phase == "dead":
             # A batch in the log that is not committed is run again; else the next is planned.
@@ -148,28 +156,19 @@ class Model:
         self, world: World, name: str, query: Query, fence: Fence
     ) -> Iterator[tuple[Query, dict]]:
         """The record is changed; what others have in open batches is left, or they are given up."""
-        serial = len(query.logged)
-        fence = fence.after(1.0, {"0": self.ack_floor(world)}, KEEP_S)
-        if serial:
-            fence = fence.committed(
-                name, serial - 1, {"0": HeldClaims("s", ranges_of(query.logged[-1]))}
-            )
         owners = fence.owners(name, {"0": ranges_of(query.dealt)})
-        for given_up in (set(), owners) if owners and world.voids else (set(),):
-            voided = fence.voided(given_up)
-            claims = {"0": [Claim(s, 1) for s in sorted(query.dealt)]}
-            dealt = voided.dealt_to(name, claims)
-            mine = frozenset(claim.sequence for claim in dealt.mine["0"])
-            after = voided.opened(name, serial, dealt.mine) if mine else voided
-            lost = {(each, voided.open[each].serial) for each in given_up}
+        serial, floor = len(query.logged), self.ack_floor(world)
+        for gives_up in (False, True) if owners and world.voids else (False,):
+            last = query.logged[-1] if query.logged else None
+            swap = _swapped(world.record, name, serial, last, query.dealt, floor, gives_up)
             yield (
-                replace(query, phase="swapped", dealt=frozenset(), seen=-1, batch=mine),
+                replace(query, phase="swapped", dealt=frozenset(), seen=-1, batch=swap.mine),
                 {
-                    "record": _bytes(after),
+                    "record": swap.record,
                     "version": world.version + 1,
-                    "unacked": world.unacked - set(dealt.settled.get("0", ())),
-                    "voids": world.voids - bool(given_up),
-                    "voided": world.voided | lost,
+                    "unacked": world.unacked - swap.settled,
+                    "voids": world.voids - gives_up,
+                    "voided": world.voided | swap.voided,
                 },
             )
 
@@ -222,6 +221,46 @@ def _sunk(query: Query, rows: frozenset[int]) -> Query:
 def _with(world: World, index: int, query: Query, **changes) -> World:
     queries = (query, world.queries[1]) if index == 0 else (world.queries[0], query)
     return replace(world, queries=queries, **changes)
+
+
+class Swap(NamedTuple):
+    """One change of the record."""
+
+    record: bytes
+    mine: frozenset[int]
+    settled: frozenset[int]
+    voided: frozenset[tuple[str, int]]
+
+
+@cache
+def _swapped(
+    record: bytes,
+    name: str,
+    serial: int,
+    last: frozenset[int] | None,
+    dealt: frozenset[int],
+    floor: AckFloor,
+    gives_up: bool,
+) -> Swap:
+    """What a query makes of the record: most worlds differ in other things."""
+    fence = _fence(record).after(1.0, {"0": floor}, KEEP_S)
+    if last is not None:
+        fence = fence.committed(name, serial - 1, {"0": HeldClaims("s", ranges_of(last))})
+    given_up = fence.owners(name, {"0": ranges_of(dealt)}) if gives_up else set()
+    fence = fence.voided(given_up)
+    owned = dealt_to(fence, name, {"0": [Claim(s, 1) for s in sorted(dealt)]})
+    mine = frozenset(claim.sequence for claim in owned.mine["0"])
+    return Swap(
+        _bytes(fence.opened(name, serial, {"0": ranges_of(mine)}) if mine else fence),
+        mine,
+        frozenset(owned.settled.get("0", ())),
+        frozenset((each, fence.open[each].serial) for each in given_up),
+    )
+
+
+@cache
+def _fence(record: bytes) -> Fence:
+    return Fence.from_bytes(record)
 
 
 def _bytes(fence: Fence) -> bytes:
@@ -350,13 +389,13 @@ def test_sequences_of_a_stream_that_is_no_more_say_nothing():
     What was open or settled of a stream is neither of the one that was made anew.
     """
     fence = Fence().after(1.0, {"0": AckFloor("s", "c", 0)}, KEEP_S)
-    fence = fence.opened("a", 0, {"0": [Claim(5, 1)]})
+    fence = fence.opened("a", 0, {"0": ((5, 5),)})
     anew = fence.after(2.0, {"0": AckFloor("t", "c2", 0)}, KEEP_S)
     claims = {"0": [Claim(5, 1), Claim(6, 1)]}
 
-    assert fence.dealt_to("b", claims).theirs == {"0": [5]}
+    assert dealt_to(fence, "b", claims).theirs == {"0": [5]}
     assert fence.owners("b", {"0": ((5, 5),)}) == {"a"}
-    assert anew.dealt_to("b", claims).mine == claims and not anew.owners("b", {"0": ((5, 5),)})
+    assert dealt_to(anew, "b", claims).mine == claims and not anew.owners("b", {"0": ((5, 5),)})
     assert not knows(anew.committed("a", 0, {"0": HeldClaims("s", ((5, 5),))}).settled["0"], 5)
 
 
@@ -382,11 +421,11 @@ def test_of_a_message_that_is_settled_and_in_an_open_batch_the_batch_counts():
     It is left to the other query; what is only settled is acknowledged once more.
     """
     fence = Fence().after(1.0, {"0": AckFloor("s", "c", 0)}, KEEP_S)
-    fence = fence.opened("a", 0, {"0": [Claim(5, 1), Claim(6, 1)]})
+    fence = fence.opened("a", 0, {"0": ((5, 6),)})
     fence = fence.committed("a", 0, {"0": HeldClaims("s", ((5, 6),))})
-    fence = fence.opened("a", 1, {"0": [Claim(5, 2)]})
+    fence = fence.opened("a", 1, {"0": ((5, 5),)})
     claims = {"0": [Claim(7, 1), Claim(5, 3), Claim(6, 2), Claim(8, 1)]}
-    dealt = fence.dealt_to("b", claims)
+    dealt = dealt_to(fence, "b", claims)
 
     assert dealt.theirs == {"0": [5]} and dealt.settled == {"0": [6]}
     assert dealt.mine == {"0": [Claim(7, 1), Claim(8, 1)]}
@@ -412,8 +451,8 @@ def test_a_record_reads_as_it_was_written():
     Large or small, the record survives the bucket.
     """
     fence = Fence().after(5.0, {"0": AckFloor("s", "c", 3), "1": AckFloor("s", "d", 0)}, KEEP_S)
-    fence = fence.opened("a", 0, {"0": [Claim(5, 1), Claim(6, 2)], "1": []}).opened(
-        "b", 4, {"1": [Claim(s, 1) for s in range(1, 40_001, 2)]}
+    fence = fence.opened("a", 0, {"0": ((5, 6),), "1": ()}).opened(
+        "b", 4, {"1": ranges_of(range(1, 40_001, 2))}
     )
     fence = fence.committed("a", 0, {"0": HeldClaims("s", ((5, 6),))}).voided(["b"])
     data = fence.to_bytes()
@@ -431,15 +470,15 @@ def test_a_record_keeps_what_one_of_its_queries_does_not_read():
     and leaves what it does not read as it was.
     """
     fence = Fence().after(5.0, {"A": AckFloor("a", "c", 3), "B": AckFloor("b", "c", 4)}, KEEP_S)
-    fence = fence.opened("one", 0, {"A": [Claim(5, 1)], "B": [Claim(6, 1)]})
+    fence = fence.opened("one", 0, {"A": ((5, 5),), "B": ((6, 6),)})
     read = Fence.from_bytes(fence.to_bytes())
 
     assert read.owners("two", {"B": ((6, 6),), "C": ((5, 6),)}) == {"one"}
     assert not read.owners("two", {"C": ((5, 6),)})
-    read = read.opened("two", 0, {"B": [Claim(7, 1)]})
+    read = read.opened("two", 0, {"B": ((7, 7),)})
     back = Fence.from_bytes(read.to_bytes())
     assert back.open["one"] == fence.open["one"] and back.settled == fence.settled
-    assert back.dealt_to("one", {"B": [Claim(7, 1)]}).theirs == {"B": [7]}
+    assert dealt_to(back, "one", {"B": [Claim(7, 1)]}).theirs == {"B": [7]}
 
 
 def test_time_in_which_others_plan_does_not_count():
