@@ -87,9 +87,9 @@ class Sender:
         """
         sent = False
         lanes = self.lanes.all
-        in_flight = sum(lane.bytes_in_flight for lane in lanes)
-        for lane in lanes:
-            before = lane.bytes_in_flight
+        by_lane = [lane.bytes_in_flight for lane in lanes]
+        in_flight = sum(by_lane)
+        for lane, before in zip(lanes, by_lane, strict=True):
             maximum = _CHUNK_BYTES
             is_full = in_flight >= self._max_bytes
             if is_full and len(lanes) > 1 and not self.lanes.is_stuck(lane):

@@ -146,17 +146,21 @@ class Telemetry(Counting):
             since: DOUBLE, when each was there.
         """
         waits = pc.subtract(now, since)
-        places = pc.unique(messages.targets).to_pylist()
+        runs, places = _runs(waits), pc.unique(messages.targets).to_pylist()
         if not self._routes.patterns and messages.priorities is None and len(places) == 1:
-            self._waited(waits, UNKNOWN, Priority.NORMAL, ways(places[0]))
+            self._waited(runs, UNKNOWN, Priority.NORMAL, ways(places[0]))
             return
         for place, route, priority, rows in self._groups(messages):
-            self._waited(waits.take(rows), route, priority, ways(place))
+            # Rows of a block came at one time.
+            own = [(runs[0][0], len(rows))] if len(runs) == 1 else _runs(waits.take(rows))
+            self._waited(own, route, priority, ways(place))
 
-    def _waited(self, seconds: pa.Array, route: str, priority: Priority, way: Way) -> None:
+    def _waited(
+        self, runs: Iterable[tuple[float, int]], route: str, priority: Priority, way: Way
+    ) -> None:
         labels = way.label, route, priority.label, way.stream
-        for run in pc.value_counts(seconds).to_pylist():  # rows of a block came at one time
-            self._observe(metrics.QUEUE_TIME, labels, run["values"], run["counts"])
+        for seconds, rows in runs:
+            self._observe(metrics.QUEUE_TIME, labels, seconds, rows)
 
     def shed(self, messages: Messages, reason: str, are_kept: bool, ways: Ways) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
@@ -409,3 +413,8 @@ class Watchdog:
             self._warn_at = now + _STALLED_S
             return now - at
         return 0.0
+
+
+def _runs(values: pa.Array) -> list[tuple[float, int]]:
+    """Each value, and how often it is there."""
+    return [(run["values"], run["counts"]) for run in pc.value_counts(values).to_pylist()]

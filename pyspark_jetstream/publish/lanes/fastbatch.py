@@ -118,6 +118,8 @@ class _BatchRows:
 
     def nbytes(self, start: int, end: int) -> int:
         """The size of these rows' frames."""
+        if start == end:
+            return 0
         return sum(
             run.nbytes(max(run.first, start), min(run.end, end))
             for run in self._runs
