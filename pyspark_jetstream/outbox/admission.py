@@ -80,7 +80,7 @@ _OFFERS: Final = 4096
 class Load(NamedTuple):
     """Publishes on the wire."""
 
-    in_flight: int
+    unanswered: int
     limit: int
 
 
@@ -244,9 +244,9 @@ class Admission:
         if len(self._queue):
             self._queue.merged()
         if self._held.is_limited:  # rows behind these may be in the queue already
-            self.look_again()
+            self.sort_again()
 
-    def look_again(self) -> None:
+    def sort_again(self) -> None:
         """Has all rows queued anew, as paused ones may step aside now."""
         self._sorted = -1, -math.inf
 
@@ -341,7 +341,7 @@ class Admission:
 
     def _is_overloaded(self, now: float, load: Load) -> bool:
         """Whether queue and window are full and something pushed back of late (A12)."""
-        is_full = load.in_flight >= load.limit and self._is_full(load)
+        is_full = load.unanswered >= load.limit and self._is_full(load)
         return is_full and self.overload.is_felt(now)
 
     def _make_room(self, now: float, load: Load) -> list[Leaving]:
@@ -444,7 +444,7 @@ class Admission:
         """All rows that wait, held or not, in the queue until they are sorted."""
         for held in self._held.clear():
             self._queue.append(held)
-        self.look_again()
+        self.sort_again()
         return self._queue.merged()
 
     def _check_pauses(self, now: float) -> None:

@@ -84,7 +84,7 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
             for leaving in publisher.leaving():
                 publisher.release(leaving)
             publisher.turn()
-    return publisher.counts()
+    return publisher.finish()
 
 
 class _Unsent(Enum):
@@ -149,9 +149,9 @@ class Publisher:
         self._report(final=True)
         self.pauses.tell(self.sender.connection, ends=True)
 
-    def counts(self) -> Written:
+    def finish(self) -> Written:
         """
-        Outcomes of all rows, when none is left; ends the subscriptions.
+        Ends the subscriptions when no row is left; the outcomes of all rows.
 
         Raises:
             PublishError: They do not add up.
@@ -330,7 +330,7 @@ class Publisher:
         aside = self._context.aside
         is_empty = not any(lane.busy for lane in self.lanes.main)
         if aside is not None and aside.note_wire(is_empty):
-            self.admission.look_again()
+            self.admission.sort_again()
         if not self.admission.waiting or not all(lane.wants_rows for lane in self.lanes.main):
             return None
         maximum = max(1, self.lanes.load().limit)

@@ -42,7 +42,7 @@ class Plan:
     counts: tuple[int | None, ...]
     modes: tuple[planning.ReadMode, ...]
 
-    def is_around(self, index: int) -> bool:
+    def bypasses_consumer(self, index: int) -> bool:
         """Whether a partition is read without its consumer."""
         is_moved = self.start.sequences[index] < self.end.sequences[index]
         return is_moved and self.modes[index] != "consumer"
@@ -192,7 +192,7 @@ class BatchPlanner:
                 filtered=partition.filter is not None,
                 wide=wide,
                 messages=end - start,
-                matching=count if count is not None else (end - start) // self._sharing,
+                matching=count if count is not None else (end - start) // self._per_stream,
                 site=self._survey.site(info),
                 amid=behind >= 2 * (end - start),
             )
@@ -215,7 +215,7 @@ class BatchPlanner:
         return "consumer"
 
     @property
-    def _sharing(self) -> int:
+    def _per_stream(self) -> int:
         """Number of partitions that one template makes of a stream."""
         return len(self._layout) if self._layout.partition_subject is not None else 1
 
@@ -223,7 +223,7 @@ class BatchPlanner:
         """Whether the server reads a partition from `start` on at much greater cost than all."""
         info = self._infos[partition.stream]
         behind, is_filtered = info.last_seq - start, partition.filter is not None
-        return planning.wide_filter(is_filtered, self._sharing, behind, info.num_subjects)
+        return planning.wide_filter(is_filtered, self._per_stream, behind, info.num_subjects)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────
 

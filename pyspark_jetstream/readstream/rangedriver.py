@@ -368,7 +368,7 @@ class RangeDriver(Driver):
     def _around(self) -> set[int]:
         """The partitions that the newest plan reads without their consumers."""
         plans = self._plans[-1:]
-        return {p.index for plan in plans for p in self._layout if plan.is_around(p.index)}
+        return {p.index for plan in plans for p in self._layout if plan.bypasses_consumer(p.index)}
 
     def _plan_next(self, start: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
         """
@@ -590,7 +590,7 @@ class RangeDriver(Driver):
         Returns when no partition is paused of which the batch has messages that no consumer would
         bring: what was planned before the pause, and what a restart runs again.
         """
-        around = {p.index for p in self._layout if plan.is_around(p.index)}
+        around = {p.index for p in self._layout if plan.bypasses_consumer(p.index)}
         while around & self._durables.paused:
             self._wait_paused(plan.start)
 

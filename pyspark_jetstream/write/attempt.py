@@ -211,7 +211,7 @@ class TaskAttempt:
                 if repeated is not None:
                     with asking(f"who has stored {len(repeated)} rows"):
                         self._check_repeated(repeated)
-        return publisher.counts()
+        return publisher.finish()
 
     def _account(self, record: TaskRecord, counts: Written) -> Written:
         """

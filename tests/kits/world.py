@@ -367,7 +367,7 @@ class World:
                     publisher.release(leaving, fresh)
                 repeated = publisher.turn()
                 assert repeated is None, "rows were sent once, and stored by nobody else"
-        return publisher.counts()
+        return publisher.finish()
 
     def rows(self, subject: str | None = None) -> list[int]:
         """The numbers of what is stored, in order."""

@@ -112,7 +112,7 @@ class Model:
 
     def is_overloaded(self, now: float, load: Load) -> bool:
         """A12: all three."""
-        is_full = max(self.over(now, load)) >= 0 and load.in_flight >= load.limit
+        is_full = max(self.over(now, load)) >= 0 and load.unanswered >= load.limit
         return is_full and self.is_felt(now)
 
     def may_go(self, row: Row) -> bool:
