@@ -80,7 +80,8 @@ def test_a_query_that_is_away_keeps_its_batch(js, new_stream, publish, query, re
 
 def test_a_message_that_is_left_is_no_reason_to_stop(js, new_stream, publish, query):
     """
-    A batch holds what is the query's own of what it was dealt; where nothing is, it asks again.
+    A batch holds what is the query's own of what it was dealt, in the record as well; where nothing
+    is, it asks again.
     """
     name = new_stream()
     publish(numbered(name, 10))
@@ -89,10 +90,14 @@ def test_a_message_that_is_left_is_no_reason_to_stop(js, new_stream, publish, qu
     one.die()
     dealt_out(js, name, 10)
     publish(numbered(name, 5, start=10))
-    two = query(stream=name, **WAITS)
+    two = query(stream=name, **WAITS | {"maxRecordsPerTrigger": 20})
     # A server that is slow is asked for no more once part of the ack wait is over.
+    eventually(lambda: two.plan() is not None)
+    held = sorted(each.claims["0"].ranges for each in fence_of(js, name).open.values())
+    two.commit()
     eventually(lambda: two.drain() or len(two.rows) >= 5)
 
+    assert held[0] == ((1, 10),) and min(held[1])[0] > 10
     assert sorted(two.sequences) == list(range(11, 16))
     report = two.reader.reportLatestOffset()["0"]
     assert report["ackPending"] == 10

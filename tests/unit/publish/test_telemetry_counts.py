@@ -228,9 +228,9 @@ def test_rows_of_one_time_are_counted_as_rows_of_many_are():
     By route, priority and stream, whether their waits are the same or not.
     """
     rows = replace(
-        messages(["a.b", "c", "a.b", "d", "c"]),
+        messages(["a.b", "c", "a.b", "d", "c", "c"]),
         targets=pa.array([1, 0, None], pa.int32()),
-        priorities=pa.array([CRITICAL, NORMAL, NORMAL, NORMAL, CRITICAL], pa.int8()),
+        priorities=pa.array([CRITICAL, NORMAL, NORMAL, NORMAL, CRITICAL, CRITICAL], pa.int8()),
     )
     name = "jetstream_publish_queue_time_seconds"
 
@@ -239,7 +239,7 @@ def test_rows_of_one_time_are_counted_as_rows_of_many_are():
 
     same, other = (
         counted(lambda t, since=since: t.sent(rows, pa.array(since), ways, 1.0)).values[name]
-        for since in ([0.5] * 5, [0.5, 0.5, 0.5, 0.5000001, 0.5])
+        for since in ([0.5] * 6, [0.5, 0.5, 0.5, 0.5000001, 0.5, 0.5])
     )
 
     assert {labels: sum(found[:-1]) for labels, found in same.items()} == {
@@ -247,7 +247,7 @@ def test_rows_of_one_time_are_counted_as_rows_of_many_are():
         ("publish", "UNKNOWN", "normal", "S0"): 1,
         ("publish", "a.*", "normal", "S1"): 1,
         ("publish", "UNKNOWN", "normal", ""): 1,
-        ("publish", "UNKNOWN", "critical", "S0"): 1,
+        ("publish", "UNKNOWN", "critical", "S0"): 2,
     }
     assert same == other
 
