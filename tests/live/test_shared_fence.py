@@ -395,6 +395,28 @@ def test_each_batch_changes_the_record_once(js, new_stream, publish, query, monk
     assert list(record["open"].values()) == [{"serial": 2, "claims": {}}]
 
 
+def test_queries_in_turns_try_in_vain_once(js, new_stream, publish, query, monkeypatch):
+    """
+    A query that finds the record changed reads it before each change, until nobody has changed it.
+    """
+    name = new_stream()
+    one, two = query(stream=name, **WAITS), query(stream=name, **WAITS)
+    assert one.claim() is None and two.claim() is None
+    put, stored = openbatches.Bucket.replace, []
+    monkeypatch.setattr(
+        openbatches.Bucket,
+        "replace",
+        lambda bucket, key, *rest: stored.append(put(bucket, key, *rest)) or stored[-1],
+    )
+    publish(numbered(name, 60))
+    for _ in range(3):
+        one.step()
+        two.step()
+
+    assert len([each for each in stored if each is not None]) >= 6
+    assert stored.count(None) == 2
+
+
 # ── editing, pausing, going back ─────────────────────────────────────────────────────────────
 
 
