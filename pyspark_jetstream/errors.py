@@ -74,13 +74,17 @@ _EXPECTED: Final = (
     " is the column revision"
 )
 
+_MORE_TIME: Final = (
+    "allow more time (publishTimeout; with exactlyOnce also the stream's duplicate_window)"
+)
+
 _REMEDIES: Final = {
-    10002: "the account has used up its storage: raise its limits, remove messages, or allow more"
-    " time (publishTimeout); dead letters need a stream that has room, say one in memory, else set"
+    10002: "the account has used up its storage: raise its limits, remove messages, or"
+    f" {_MORE_TIME}; dead letters need a stream that has room, say one in memory, else set"
     " overloadPolicy=drop",
     10023: "the server has used up its storage: raise its limits (jetstream { max_file_store }),"
-    " remove messages, or allow more time (publishTimeout); dead letters need a stream that has"
-    " room, say one in memory, else set overloadPolicy=drop",
+    f" remove messages, or {_MORE_TIME}; dead letters need a stream that has room, say one in"
+    " memory, else set overloadPolicy=drop",
     10039: "enable JetStream for this account, or log in as a user of one that has it",
     10054: "raise the stream's max_msg_size, make rows smaller, or set onReject=dead-letter",
     10060: "another stream takes this subject: give a subjectMapping (a backfill: --target-option"
@@ -88,8 +92,7 @@ _REMEDIES: Final = {
     10070: _EXPECTED,
     10071: _EXPECTED,
     10076: "start the server with JetStream (`jetstream { }` in its configuration, or -js)",
-    10077: "the stream is full: raise its limit, make room in it, or allow more time"
-    " (publishTimeout)",
+    10077: f"the stream is full: raise its limit, make room in it, or {_MORE_TIME}",
     10097: "make the row's headers smaller",
     10109: "it takes nothing any more: write to another stream",
     10111: "set allow_rollup_hdrs on the stream, or drop the header Nats-Rollup",

@@ -219,7 +219,9 @@ class Publisher:
         else:
             when = f"when a row was tried for {self.lanes.publish_timeout_s:g}s"
         is_less = self.lanes.publish_timeout_s < self._context.options.window.publish_timeout_s
-        limit = "a stream's duplicate_window less ackTimeout" if is_less else "publishTimeout"
+        limit = "publishTimeout"
+        if is_less:
+            limit += ", which exactlyOnce cuts to a stream's duplicate_window less ackTimeout"
         said.append(f"the write fails {when} ({limit})")
         if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
             said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"

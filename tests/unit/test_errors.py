@@ -165,7 +165,8 @@ CASES = [
     (
         errors.ProducerThrottledError("a", "no", 10077, "TopicProduceQuotaExceeded", "a", 2.0),
         "publish to 'a': refused for 2.0s by the server; no (err_code 10077); the stream is full:"
-        " raise its limit, make room in it, or allow more time (publishTimeout); in metrics"
+        " raise its limit, make room in it, or allow more time (publishTimeout; with exactlyOnce"
+        " also the stream's duplicate_window); in metrics"
         " TopicProduceQuotaExceeded, filter 'a'",
     ),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),

@@ -485,6 +485,7 @@ def unread(
 ) -> list[str]:
     """A line for each query that does not run while `least` messages wait for it, or more."""
     holds = {lease.consumer for lease in leases if lease.is_read}
+    followed = {lease.consumer for lease in leases if lease.waiting}
     waiting: dict[OwnerState, list[ConsumerState]] = {}
     for each in consumers:
         if each.owner.runs is False and each.name.rpartition("-")[0] not in holds:
@@ -494,11 +495,17 @@ def unread(
         lag = sum(each.progress.lag for each in its)
         names = ", ".join(f"{each.stream}/{each.name}" for each in its[:_NAMED])
         if lag >= least:
+            what = f"query {owner.called} does not run, and {lag:,} messages wait for it."
+            if its[0].name.rpartition("-")[0] in followed:
+                lines.append(
+                    f"{what} Its standby takes its place when the lease has run out: look again in"
+                    " a minute"
+                )
+                continue
             lines.append(
-                f"query {owner.called} does not run, and {lag:,} messages wait for it."
-                f" If nobody stopped it, look at the end of its log on host {owner.host}, and start"
-                " it again over its checkpoint. If the checkpoint is gone, delete its consumers:"
-                f" {names}{', …' if len(its) > _NAMED else ''}"
+                f"{what} If nobody stopped it, look at the end of its log on host {owner.host}, and"
+                " start it again over its checkpoint. If the checkpoint is gone, delete its"
+                f" consumers: {names}{', …' if len(its) > _NAMED else ''}"
             )
     return lines
 

@@ -538,4 +538,4 @@ def test_the_bar(tmp_path: Path) -> None:
 
     assert "FLIGHTS" in shown
     assert "50.0%" in shown
-    assert re.search(r"240 rows in this run  [\d,]+ rows/s  0:00 left", shown)
+    assert re.search(r"240 rows in this run  [\d,]+ rows/s  \d+:\d\d left", shown)

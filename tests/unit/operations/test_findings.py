@@ -421,6 +421,7 @@ DEAD = replace(READS, owner=replace(QUERY, runs=False))
 LEASE = LeaseState("S", "q", "id", left_s=20.0, notes=("nobody waits to take its place; a did",))
 PAIR = replace(LEASE, waiting=(WaitingState("b", "", "h", 1, ""),), notes=())
 OVER = LeaseState("S", "q", notes=("given back",))
+LATE = replace(PAIR, left_s=-1.0)
 ALONE = LeaseState("S", "q", "id", notes=("query orders reads without standby; …",))
 
 
@@ -433,6 +434,7 @@ ALONE = LeaseState("S", "q", "id", notes=("query orders reads without standby; �
         ([READS], [LEASE], "standby", ["standby S/q: nobody waits to take its place; a did"]),
         ([READS], [PAIR], "standby", []),
         ([DEAD], [OVER], "running", ["query orders does not run", "standby S/q: nobody reads"]),
+        ([DEAD], [LATE], "running", ["query orders does not run, and 0 messages wait for it. Its"]),
         ([READS], [ALONE], "running", []),
         ([READS], [ALONE], "standby", ["standby S/q: query orders reads without standby; …"]),
         ([READS], [], "standby", ["no query with a standby is here"]),

@@ -272,7 +272,7 @@ def test_a_stream_that_forgets_ids_sooner_is_named(monkeypatch, caplog):
     with pytest.raises(PublishTimeoutError):
         world.run()
     said = [each.message for each in caplog.records if "nothing stored" in each.message]
-    assert "is stored by then (a stream's duplicate_window less ackTimeout)" in said[0]
+    assert ", which exactlyOnce cuts to a stream's duplicate_window less ackTimeout)" in said[0]
 
 
 @pytest.mark.parametrize(
