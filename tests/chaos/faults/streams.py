@@ -18,6 +18,18 @@ def _clustered(case: Case) -> bool:
     return case.servers == 3
 
 
+def _may_gain_replicas(case: Case) -> bool:
+    """On a replica that an interest stream gains the server may drop what waits."""
+    return _clustered(case) and (case.retention != "interest" or case.target_replicas > 1)
+
+
+def _growing(world: World) -> list[str]:
+    """The streams that may lose replicas and gain others."""
+    if world.case.retention != "interest":
+        return world.replicated
+    return [stream for stream in world.replicated if stream not in world.source_streams]
+
+
 def _pinned(case: Case) -> bool:
     return case.sharing != "overflow"
 
@@ -92,22 +104,22 @@ async def delete_consumer(world: World, rng: random.Random) -> str:
     return consumer
 
 
-@fault("replicas 3, 1, 3", 1.0, _clustered)
+@fault("replicas 3, 1, 3", 1.0, _may_gain_replicas)
 async def replicas(world: World, rng: random.Random) -> str:
-    stream, seconds = rng.choice(world.replicated), rng.uniform(0.5, 4.0)
+    stream, seconds = rng.choice(_growing(world)), rng.uniform(0.5, 4.0)
     async with changed(world, stream, num_replicas=1):
         await asyncio.sleep(seconds)
     return f"{stream} for {seconds:.1f}s"
 
 
-@fault("peer removed", 1.0, _clustered)
+@fault("peer removed", 1.0, _may_gain_replicas)
 async def remove_peer(world: World, rng: random.Random) -> str:
     """
     Of two replicas one is taken off, so that the third server takes its place; then three again.
 
     Of three on three servers the server refuses it, for nobody could take the place.
     """
-    stream, seconds = rng.choice(world.replicated), rng.uniform(0.5, 3.0)
+    stream, seconds = rng.choice(_growing(world)), rng.uniform(0.5, 3.0)
     async with changed(world, stream, num_replicas=2):
         cluster = (await call(world, f"STREAM.INFO.{stream}")).get("cluster", {})
         names = [cluster.get("leader"), *(each["name"] for each in cluster.get("replicas") or [])]
