@@ -526,7 +526,7 @@ class ProducerThrottledError(PublishError):
         else:
             remedy = _REMEDIES.get(self.err_code, remedy)
             what = f"refused for {self.throttled_for:.1f}s by the server"
-            by = f"; in metrics {self.reason}, filter '{self.subject_filter}'"
+            by = f"; in metrics {self.reason}"
         return (
             f"publish to '{self.subject}': {what}; {self.detail}{code}"
             f"{'; ' if self.detail else ''}{remedy}{by}"

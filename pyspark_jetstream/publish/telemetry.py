@@ -392,7 +392,7 @@ class Watchdog:
 
     def look(self, now: float, acked: int, dropped: int, is_busy: bool) -> float:
         """
-        Says how many rows were dropped in all (A23).
+        Says how many rows were dropped in all (A23), and that rows are stored again.
 
         Returns:
             For how many seconds nothing is stored although there is something to store, each ten
@@ -407,6 +407,8 @@ class Watchdog:
                 dropped,
             )
         before, at = self._moved
+        if acked != before and self._warn_at > at + _STALLED_S:
+            logger.warning("rows are stored again, after %.0fs in which none was", now - at)
         if acked != before or not is_busy:
             self._moved, self._warn_at = (acked, now), now + _STALLED_S
         elif now >= self._warn_at:

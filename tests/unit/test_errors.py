@@ -166,8 +166,7 @@ CASES = [
         errors.ProducerThrottledError("a", "no", 10077, "TopicProduceQuotaExceeded", "a", 2.0),
         "publish to 'a': refused for 2.0s by the server; no (err_code 10077); the stream is full:"
         " raise its limit, make room in it, or allow more time (publishTimeout; with exactlyOnce"
-        " also the stream's duplicate_window); in metrics"
-        " TopicProduceQuotaExceeded, filter 'a'",
+        " also the stream's duplicate_window); in metrics TopicProduceQuotaExceeded",
     ),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (

@@ -63,10 +63,11 @@ class Trouble:
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
         """Error of a publish whose time is up."""
         tails = (tail for kind, tail in HINTS.items() if self.cause.startswith(kind.value))
+        times = f", and {self.sendings} times in all" if self.sendings > 1 else ""
         return PublishTimeoutError(
             block.subject(ordinal),
             f"row {block.row(ordinal)}: not stored {now - self.first_sent:.1f}s after it was"
-            f" first sent (sendings: {self.sendings}); {self.cause}{next(tails, '')}",
+            f" first sent{times}; {self.cause}{next(tails, '')}",
             self.err_code,
         )
 

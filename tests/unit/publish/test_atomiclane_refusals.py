@@ -164,9 +164,7 @@ def test_a_timeout_before_a_smaller_batch_went_out_says_why():
     one.offer(messages(["a"] * 4))
     hear(one, server.refused(sent(one)[-1], 429, 10167), 4.995)
 
-    with pytest.raises(
-        PublishTimeoutError, match=r"rows 0 to 1, .*\(sendings: 1\).*err_code 10167\)"
-    ):
+    with pytest.raises(PublishTimeoutError, match=r"rows 0 to 1, .*err_code 10167\)"):
         one.expire(5.0)
 
 

@@ -310,6 +310,22 @@ def test_what_holds_rows_back_is_said_with_what_ends_it(monkeypatch, caplog, hap
     assert re.search(says, said[0]), said
 
 
+@pytest.mark.parametrize("pause_s", [25.0, 5.0])
+def test_rows_that_are_stored_again_are_said_once(monkeypatch, caplog, pause_s):
+    """
+    A28: after a stand-still that was said, and after no other.
+    """
+    caplog.set_level(logging.WARNING, "pyspark_jetstream")
+    world = world_of(monkeypatch, **FIXED, max_in_flight=7)
+    world.net.commands.append((START_S, command(1, ">", pause_s, reason=4)))
+    world.run()
+
+    said = [each.message for each in caplog.records]
+    assert len([each for each in said if "nothing stored" in each]) == (2 if pause_s > 10 else 0)
+    again = [each for each in said if each.startswith("rows are stored again")]
+    assert len(again) == (1 if pause_s > 10 else 0)
+
+
 @pytest.mark.parametrize("minimum", [4096, 1])
 @pytest.mark.parametrize("ack_timeout_s", [2.0, 15.0])
 def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
