@@ -44,6 +44,7 @@ from .others.references import References
 from .results import Figures, Results
 from .spark import SETTINGS, Run, Spark
 from .streams import Streams
+from .waiting import started
 
 RESULTS: Final = Path("bench-results.json")
 _PEER: Final = "kafka"
@@ -207,14 +208,14 @@ def _measure(console: Console, case: Case, repeat: int, warm_s: float) -> Figure
     console.print(f"\n{case.name}", style="bold")
     warm_from = time.monotonic()
     while time.monotonic() < warm_from + warm_s:
-        case.ours()
+        started(case.ours)
     runs: list[Run] = []
     outcomes: dict[str, list[Outcome]] = {name: [] for name in case.references}
     for _ in range(repeat):
-        runs.append(run := case.ours())
+        runs.append(run := started(case.ours))
         console.print(_run_line(run), soft_wrap=True)
         for name, reference in case.references.items():
-            outcomes[name].append(outcome := reference())
+            outcomes[name].append(outcome := started(reference))
             line = _outcome_line(name, outcome, case.notes.get(name, ""))
             console.print(line, soft_wrap=True)
     return Figures(case, runs, outcomes)

@@ -20,6 +20,7 @@ from bench.comparisons import Ratio, Times
 from bench.others.delay import Delay
 from bench.report import page
 from bench.results import Results
+from bench.waiting import started
 from bench.windows.comparison import Surrounding, entries, summary
 from bench.windows.scripted import Script, run
 from pyspark_jetstream.outbox.limits import GradientLimit
@@ -224,6 +225,27 @@ def test_a_delaying_proxy_holds_no_bytes_back_for_an_acknowledgement():
         accepted, _ = delay.listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_run_whose_python_processes_did_not_start_is_made_again():
+    """
+    Spark waits ten seconds for them, also on a busy machine; any other error is one at once.
+    """
+    left = [RuntimeError("Python worker failed to connect back.")] * 4
+
+    def run():
+        if left:
+            raise left.pop()
+        return "found"
+
+    assert started(run) == "found"
+    left += [RuntimeError("Python worker failed to connect back.")] * 5
+    with pytest.raises(RuntimeError, match="connect back"):
+        started(run)
+    left += [ValueError("no"), RuntimeError("not reached")][::-1]
+    with pytest.raises(ValueError, match="no"):
+        started(run)
+    assert len(left) == 1
 
 
 def stored(script, limit):
