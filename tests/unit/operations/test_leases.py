@@ -97,16 +97,16 @@ def test_which_one_of_a_pair_is_missing():
     both = {"S.a": messages["S.a"], "S.a.waits.b": waiting(B, 99.0)}
 
     assert lease.notes == (
-        "nobody waits to take its place; query c3 'flights' (host h3, process 3) did, up to"
-        " 2026-05-01T11:59:29Z; query b (host h2, process 2) read before",
+        "nobody waits to take its place; query c3 'flights' (host h3, process 3) waited, the"
+        " last time at 2026-05-01T11:59:29Z; query b (host h2, process 2) read before",
     )
     assert waited.notes == lease.notes
     assert known.notes == (
         "nobody waits to take its place; query b (host h2, process 2) read before",
     )
     assert lease_states(both, NOW, PLAIN)[0].notes == (
-        "nobody waits to take its place; query b (host h2, process 2) did, up to"
-        " 2026-05-01T11:58:21Z, and it read before the query that reads now",
+        "nobody waits to take its place; query b (host h2, process 2) waited, the"
+        " last time at 2026-05-01T11:58:21Z. It also read, before the query that reads now",
     )
     assert record.taken(A, 30.0).before == record.before, "a run over the same checkpoint"
 
