@@ -17,6 +17,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, JetStreamError, OptionError, RecordError
 from pyspark_jetstream.readstream.shared import openbatches
+from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 from pyspark_jetstream.readstream.shared.fence import Fence
 from pyspark_jetstream.tasks.rows import WarmUp
 
@@ -268,6 +269,30 @@ def test_a_record_that_somebody_deletes_while_a_query_runs(js, new_stream, publi
 
     assert "the record of open batches was deleted" in caplog.text
     assert sorted(one.sequences + two.sequences) == list(range(1, 41))
+
+
+def test_a_record_that_was_taken_back_is_not_believed(js, new_stream, monkeypatch, caplog):
+    """
+    However often a query looks at an older copy of the record, it goes by what it knows of its own
+    batches, and says once that it does.
+    """
+    monkeypatch.setattr(openbatches, "_LOOK_S", 0.0)
+    key = f"{new_stream()}.jobs"
+    batches = openbatches.OpenBatches(js.client, key, "me", {}, ack_wait_s=3.0, abandon_s=60.0)
+    first, second = (
+        ClaimedOffset("overflow", "jobs", 1, {}, serial, {"0": {1: ((serial + 1, serial + 1),)}})
+        for serial in range(2)
+    )
+    assert batches.enter(must=True)
+    batches.resume(first)
+    older = js.last_messages("KV_SPARK_CLAIMS", [f"$KV.SPARK_CLAIMS.{key}"])
+    batches.resume(second)
+    monkeypatch.setattr(openbatches.Bucket, "last", lambda *_: older)
+    for _ in range(3):
+        batches.look()
+
+    assert batches.settles(second) and not batches.settles(first)
+    assert caplog.text.count("taken back to an older one") == 1
 
 
 def test_a_record_that_somebody_deletes_while_a_query_is_away(

@@ -269,9 +269,9 @@ class OpenBatches:
         self._looked_at = time.monotonic()
         before, self._sequence = self._sequence, message.sequence
         self._is_contended = message.sequence != before
-        if message.data and message.sequence >= before:
+        if message.data and message.sequence > before:
             self._fence = Fence.from_bytes(message.data)
-        elif self._fence.open:
+        elif self._is_contended and self._fence.open:
             logger.warning(
                 "consumer=%s: the record of open batches was %s (bucket=%s). This query writes it"
                 " again with its own batches. If messages that another query has planned are dealt"
