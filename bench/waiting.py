@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -38,4 +39,5 @@ def started(run: Callable[[], T]) -> T:
         except Exception as error:
             if _NOT_STARTED not in str(error):
                 raise
+            print(f"made again: {_NOT_STARTED}", file=sys.stderr)
     return run()

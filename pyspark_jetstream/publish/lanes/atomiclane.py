@@ -61,7 +61,7 @@ from .answers import SUBJECT_IN_PROCESS, Outcome, Refusal, classify, is_ordinal,
 from .detour import BatchLane, batch_name
 from .frames import Frames, Publishes, frame, numbered
 from .lane import BROKEN, Doubted, LaneTerms
-from .retries import HINTS
+from .retries import HINTS, not_stored
 
 MAX_ROWS: Final = 1000
 """The server's default limit."""
@@ -415,8 +415,8 @@ class AtomicLane(BatchLane[AtomicBatch]):
         cause, hint = batch.cause, HINTS.get(batch.cause.kind, "")
         return PublishTimeoutError(
             batch.subject(None),
-            f"{batch.where(None)}: not stored {now - batch.oldest:.1f}s after it was first sent"
-            f" (sendings: {batch.attempt}); {cause.detail or _SILENCE}{hint}",
+            f"{batch.where(None)}: {not_stored(now - batch.oldest, batch.attempt)};"
+            f" {cause.detail or _SILENCE}{hint}",
             cause.err_code,
         )
 

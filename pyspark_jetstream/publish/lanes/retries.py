@@ -24,6 +24,12 @@ HINTS: Final = {
 """Advice about a publish that failed in the end."""
 
 
+def not_stored(for_s: float, sendings: int) -> str:
+    """What an error says of rows whose time is up."""
+    sent = "it was sent" if sendings == 1 else f"the first of {sendings} sendings"
+    return f"not stored {for_s:.1f}s after {sent}"
+
+
 @dataclass(slots=True)
 class Deadlines:
     """Time-outs of a lane's publishes; they get only shorter."""
@@ -63,11 +69,10 @@ class Trouble:
     def error(self, block: Publishes, ordinal: int, now: float) -> PublishError:
         """Error of a publish whose time is up."""
         tails = (tail for kind, tail in HINTS.items() if self.cause.startswith(kind.value))
-        times = f", and {self.sendings} times in all" if self.sendings > 1 else ""
         return PublishTimeoutError(
             block.subject(ordinal),
-            f"row {block.row(ordinal)}: not stored {now - self.first_sent:.1f}s after it was"
-            f" first sent{times}; {self.cause}{next(tails, '')}",
+            f"row {block.row(ordinal)}: {not_stored(now - self.first_sent, self.sendings)};"
+            f" {self.cause}{next(tails, '')}",
             self.err_code,
         )
 
