@@ -2,7 +2,7 @@
 The last message of each subject, of any number of subjects: what memory does not hold lies in
 temporary files.
 
-Tables are held (`Runs`) until they have 8 MiB. Then they are made one, with each key once, and if
+Tables are held (`Runs`) until they have 16 MiB. Then they are made one, with each key once, and if
 that is still more than half of it, it is written: a run, sorted by the key. At the end all runs are
 read side by side, some thousand rows of each at a time. So memory is bounded by the number of runs,
 and that by `_MOST_RUNS`, beyond which they are made one.
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ..subjects import raw
 
-_HELD_BYTES: Final = 8 << 20
+_HELD_BYTES: Final = 16 << 20
 """Bytes of tables that are held before they are made one."""
 
 _READ_ROWS: Final = 8_192
@@ -47,7 +47,8 @@ class Runs:
     Rows of one schema by the key, each key once.
 
     Args:
-        whole: makes of a table one that is sorted by the key and has each key once.
+        whole: makes of a table one that has each key once. If rows are to come by ascending key
+            also while memory holds them all, it sorts them.
     """
 
     def __init__(self, key: str, whole: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> None:
@@ -73,7 +74,7 @@ class Runs:
             whole = self._settled()
             if whole.nbytes > _HELD_BYTES // 2:
                 self._held, self._bytes = [], 0
-                self._write(iter([whole]))
+                self._write(iter([whole.sort_by(self._key)]))
                 if len(self._files) > _MOST_RUNS:
                     files, self._files = self._files, []
                     self._write(self._merged([*map(_batches, files)]))
@@ -81,10 +82,11 @@ class Runs:
                         file.close()
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """All rows by ascending key, some at a time; as often as you like, and not while adding."""
+        """All rows, some at a time; as often as you like, and not while adding."""
         whole = self._settled()
         if not self._files:
             return iter([whole])
+        whole = whole.sort_by(self._key)
         held = (whole.slice(low, _READ_ROWS) for low in range(0, whole.num_rows, _READ_ROWS))
         return self._merged([*map(_batches, self._files), held])
 
@@ -128,7 +130,7 @@ class Runs:
                 if rest is not None:
                     left.append((rest, run))
             heads = left
-            yield self._whole(pa.concat_tables(parts))
+            yield self._whole(pa.concat_tables(parts)).sort_by(self._key)
 
 
 def _batches(file: IO[bytes]) -> Iterator[pa.Table]:
@@ -169,9 +171,9 @@ class LastOfEach:
 
     def __iter__(self) -> Iterator[pa.Table]:
         """
-        All subjects in the order of their bytes, some at a time: `subject` BINARY, `sequence` (null
-        where nothing is at or below the pin), `later` messages beyond, and whether one of those is
-        a purge or a marker, `purged`.
+        All subjects, each once, some at a time: `subject` BINARY, `sequence` (null where nothing is
+        at or below the pin), `later` messages beyond, and whether one of those is a purge or a
+        marker, `purged`.
         """
         return iter(self._runs)
 
@@ -206,4 +208,4 @@ class LastOfEach:
             [("sequence", "max"), ("later", self._later), ("purged", "any")]
         )
         columns = ["subject", "sequence_max", f"later_{self._later}", "purged_any"]
-        return pa.table([found[column] for column in columns], schema=_FOUND).sort_by("subject")
+        return pa.table([found[column] for column in columns], schema=_FOUND)
