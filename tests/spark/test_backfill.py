@@ -218,7 +218,7 @@ def test_a_killed_range_backfill_is_taken_up(
     assert "1,500 messages in" in said
     assert "replaced a" not in said  # as Spark says of a format that is registered once more
     assert "verified" in said
-    assert re.search(r"100\.0%  [\d,]+ rows  [\d,]+ rows/s  0:00 left", said)
+    assert re.search(r"100\.0%  [\d,]+ rows in this run  [\d,]+ rows/s  0:00 left", said)
     assert sorted(row["sequence"] for row in rows) == sorted(expected)
     for row in rows:
         subject, data, headers = expected[row["sequence"]]
