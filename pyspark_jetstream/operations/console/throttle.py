@@ -472,7 +472,7 @@ _FOUND: Final = Columns(
 )
 _FIGURES: Final = {"limit /s": "limit", "rate /s": "rate", "published": "published"}
 """Columns of a limit, and of its writers, by their titles."""
-_TOLD: Final = Columns("producer query subjects_sent=subjects receipts missed state")
+_TOLD: Final = Columns("producer query streams subjects_sent=subjects receipts missed state")
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────
