@@ -161,7 +161,8 @@ class Survey:
     @property
     def layout(self) -> Layout:
         """
-        The query's partitions, once options and the streams' configuration agree.
+        The query's partitions, once options and the streams' configuration agree. The first time it
+        asks the server for the streams.
 
         Raises:
             OptionError: They do not, or no subject of the stream is one to read.

@@ -204,7 +204,7 @@ class Targets:
         self.lookup = lookup or TargetLookup()
         self.streams: list[Target] = []
         self.silent = ""
-        """Name of a stream that did not answer the last `look_again`; "" where all did."""
+        """Name of a stream that did not answer the last `renew_windows`; "" where all did."""
         self.is_blind = lookup is None
         """Whether streams may not be looked up: that none is known says nothing then."""
         self._latest: tuple[pa.Array, pa.Array] | None = None
@@ -220,7 +220,7 @@ class Targets:
     def __getitem__(self, place: int) -> Target:
         return self.streams[place]
 
-    def look_again(self) -> dict[int, Target]:
+    def renew_windows(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
         streams = list(self.streams)  # rows that are made meanwhile may add one
         renewed = self.lookup.as_they_are(streams)

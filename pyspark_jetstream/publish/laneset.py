@@ -273,7 +273,7 @@ class LaneSet:
             return False
         if not checks.is_due and not any(lane.is_frozen for lane in self.main):
             return False
-        shorter = self._targets.look_again()
+        shorter = self._targets.renew_windows()
         checks.is_due = bool(self._targets.silent)
         if not checks.is_due:
             checks.next_at, checks.unanswered_since = now + window.ack_timeout_s, math.inf

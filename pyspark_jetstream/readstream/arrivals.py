@@ -194,7 +194,7 @@ def expires_s(partitions: int) -> float:
     return max(_EXPIRES_S, float(partitions))
 
 
-def pull(group: str, pin: str, open_s: float = _EXPIRES_S) -> bytes:
+def pull_body(group: str, pin: str, open_s: float = _EXPIRES_S) -> bytes:
     """The body of such a pull; `pin` is the last id known, "" for none."""
     body = {
         "batch": 1,

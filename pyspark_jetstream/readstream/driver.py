@@ -201,7 +201,7 @@ class Driver(ABC):
             self._reporting = None
 
     @abstractmethod
-    def _look_again(self, client: Client) -> None:
+    def _measure(self, client: Client) -> None:
         """Asks the server, on another thread and connection, where the query stands by now."""
 
     @abstractmethod
@@ -221,9 +221,7 @@ class Driver(ABC):
         elif options.metrics_subject is not None:
             from .reporting import Reporting  # few queries have metrics
 
-            self._reporting = Reporting(
-                options, label, self._layout, self._look_again, self._observe
-            )
+            self._reporting = Reporting(options, label, self._layout, self._measure, self._observe)
 
     def _count(self, count: Callable[[ReadCounts], None], soon: bool = False) -> None:
         """

@@ -651,7 +651,7 @@ class RangeDriver(Driver):
 
         self._count(count, soon=True)
 
-    def _look_again(self, client: Client) -> None:
+    def _measure(self, client: Client) -> None:
         planned = self._lagging
         if planned is None:
             return

@@ -440,9 +440,9 @@ def test_a_publisher_without_an_attempt_sees_that_a_window_is_shorter(js, nats_s
     with closing(Streams(client, sink_of(client.options, ledger=True))) as streams:
         targets = streams.targets
         targets.of(pa.array([f"{name}.a"]))
-        unchanged = targets.look_again()
+        unchanged = targets.renew_windows()
         js.update_stream(js.stream_info(name).config | {"duplicate_window": 5 * 10**9})
-        shorter = targets.look_again()
+        shorter = targets.renew_windows()
     client.close()
 
     assert (unchanged, targets.silent) == ({}, "")

@@ -42,7 +42,7 @@ from ...fetch.owner import Owner
 from ...fetch.pace import seldom_s
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
-from ..arrivals import Arrivals, expires_s, pull
+from ..arrivals import Arrivals, expires_s, pull_body
 from ..driver import PausedConsumers
 from ..offsets import Offset
 from ..options import SourceOptions
@@ -413,7 +413,7 @@ class Durables:
             self.arrivals.set_listening(False)
         for index, inbox in self.arrivals.due(where, time.monotonic(), partitions).items():
             pin = self._neighbours.pin(index)
-            body = pull(reads[index].group, pin, expires_s(len(reads)))
+            body = pull_body(reads[index].group, pin, expires_s(len(reads)))
             connection.ask(subjects[index], inbox, body)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────

@@ -371,7 +371,7 @@ class ClaimDriver(Driver):
         infos = {name: info for name, info in look.consumers.items() if info is not None}
         self._count(lambda counts: _count_consumers(counts, infos, awaiting))
 
-    def _look_again(self, client: Client) -> None:
+    def _measure(self, client: Client) -> None:
         if time.monotonic() - self._noted_at < self._options.metrics_interval_s:
             return  # the driver itself has just looked
         consumers = self.claimant.consumers

@@ -78,7 +78,7 @@ def test_the_answer_does_not_depend_on_how_many_streams_there_are():
     found = [targets.of(pa.array(subjects)).to_pylist() for _ in range(2)]
     other = targets.known(pa.array(["t8", "no", "s0.y", "s8.x"])).to_pylist()
     configs[8] |= {"subjects": ["u"], "duplicate_window": 10**9}
-    targets.look_again()
+    targets.renew_windows()
 
     assert (before, *found) == (expected[:9], expected, expected)
     assert other == [8, None, 0, 8]
@@ -99,8 +99,8 @@ def test_a_stream_that_is_found_while_the_others_are_looked_at_waits_for_the_nex
     targets = all_of(STREAMS, again)
     names(targets, ["orders.us.1"])
 
-    assert [each.name for each in targets.look_again().values()] == ["ORDERS"]
-    assert [each.name for each in targets.look_again().values()] == ["ALL"]
+    assert [each.name for each in targets.renew_windows().values()] == ["ORDERS"]
+    assert [each.name for each in targets.renew_windows().values()] == ["ALL"]
     assert looked == [["ORDERS"], ["ORDERS", "ALL"]]
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pyspark_jetstream.readstream.arrivals import Arrivals, expires_s, pull
+from pyspark_jetstream.readstream.arrivals import Arrivals, expires_s, pull_body
 
 ARRIVED = b"NATS/1.0 409 Message Size Exceeds MaxBytes\r\n\r\n"
 WRONG_PIN = b"NATS/1.0 423 Nats-Wrong-Pin-Id\r\n\r\n"
@@ -37,7 +37,7 @@ def test_a_pull_can_bring_nothing():
     """
     It allows one byte, for one message, under a pin that is somebody's or nobody's, never none.
     """
-    bodies = [json.loads(pull("spark", pin)) for pin in ("abc", "")]
+    bodies = [json.loads(pull_body("spark", pin)) for pin in ("abc", "")]
 
     assert [(b["max_bytes"], b["batch"], b["group"]) for b in bodies] == [(1, 1, "spark")] * 2
     assert bodies[0]["id"] == "abc"
