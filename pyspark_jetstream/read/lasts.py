@@ -2,7 +2,7 @@
 The last message of each subject, of any number of subjects: what memory does not hold lies in
 temporary files.
 
-Tables are held (`Runs`) until they have 16 MiB. Then they are made one, with each key once, and if
+Tables are held (`Runs`) until they have 8 MiB. Then they are made one, with each key once, and if
 that is still more than half of it, it is written: a run, sorted by the key. At the end all runs are
 read side by side, some thousand rows of each at a time. So memory is bounded by the number of runs,
 and that by `_MOST_RUNS`, beyond which they are made one.
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ..subjects import raw
 
-_HELD_BYTES: Final = 16 << 20
+_HELD_BYTES: Final = 8 << 20
 """Bytes of tables that are held before they are made one."""
 
 _READ_ROWS: Final = 8_192
