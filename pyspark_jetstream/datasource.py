@@ -181,8 +181,8 @@ def pinned(options: Mapping[str, str]) -> dict[str, int]:
     """
     The sequence of each stream that a snapshot with these options would be as of, now.
 
-    Spark plans a read anew for every action. With `upToSequence` set to what this returns, all
-    actions on one DataFrame, and a later run, read the same snapshot.
+    Spark plans each `load()` once. With `upToSequence` set to what this returns, several loads, and
+    a later run, read the same snapshot.
 
     Raises:
         OptionError: A mistake in the options, or a bound in the future.

@@ -517,19 +517,19 @@ class ProducerThrottledError(PublishError):
 
     def _line(self) -> str:
         code = f" (err_code {self.err_code})" if self.err_code else ""
-        remedy, by = "lift the pause or the limit, or allow more time", ""
-        if self.request_id:  # who asked for the pause can lift it
+        remedy = "raise the limit, or allow more time"
+        if self.request_id:
+            remedy = "end the pause, or raise throttleMaxWait"
             what = (
                 f"paused {self.throttled_for:.1f}s by {self.reason}"
                 f" (filter '{self.subject_filter}', request {self.request_id})"
             )
         else:
             remedy = _REMEDIES.get(self.err_code, remedy)
-            what = f"refused for {self.throttled_for:.1f}s by the server"
-            by = f"; in metrics {self.reason}"
+            what = f"refused for {self.throttled_for:.1f}s by the server (in metrics {self.reason})"
         return (
             f"publish to '{self.subject}': {what}; {self.detail}{code}"
-            f"{'; ' if self.detail else ''}{remedy}{by}"
+            f"{'; ' if self.detail else ''}{remedy}"
         )
 
     def because(self, detail: str, err_code: int) -> ProducerThrottledError:

@@ -113,9 +113,9 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
     ),
     "one subject is paused for long, one for a moment": (
         {f'{THROTTLED}{{{NO_STREAM}, subject="long.>"}}': "0+60000x60",
-         f'{THROTTLED}{{{NO_STREAM}, subject="short.>"}}': "0+60000x5 300000x55"},
-        {(12, "PausedLong"): [],
-         (30, "PausedLong"): [{"query": WRITES, "reason": "R", "subject": "long.>"}],
+         f'{THROTTLED}{{{NO_STREAM}, subject="short.>"}}': "0+60000x2 120000x58"},
+        {(4, "PausedLong"): [],
+         (12, "PausedLong"): [{"query": WRITES, "reason": "R", "subject": "long.>"}],
          (30, "StreamRefuses"): []},
     ),
     "one stream refuses rows, another one did": (

@@ -337,8 +337,8 @@ def test_lift(nats_server):
     assert "paused again" not in said
     assert (status, rows) == (
         0,
-        [{"producer": "7", "subjects sent": "orders.eu", "receipts": "2", "missed": "0",
-          "state": "acknowledged"}],
+        [{"producer": "7", "subjects sent": "orders.eu", "commands acknowledged": "2",
+          "commands missed": "0", "state": "acknowledged"}],
     )  # fmt: skip
 
 

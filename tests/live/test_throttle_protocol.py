@@ -145,7 +145,7 @@ def test_b2_b12_their_producers_under_our_program(
     assert {row["producer"]: row["state"] for row in rows} == {
         "1": "acknowledged", "2": "acknowledged", "3": "does not know the protocol",
     }  # fmt: skip
-    assert {row["missed"] for row in rows} == {"0"}
+    assert {row["commands missed"] for row in rows} == {"0"}
     assert {each["throttling_reason"] for each in first.commands + second.commands} == {
         "TopicProduceQuotaExceeded"
     }

@@ -164,9 +164,9 @@ CASES = [
     ),
     (
         errors.ProducerThrottledError("a", "no", 10077, "TopicProduceQuotaExceeded", "a", 2.0),
-        "publish to 'a': refused for 2.0s by the server; no (err_code 10077); the stream is full:"
-        " raise its limit, make room in it, or allow more time (publishTimeout; with exactlyOnce"
-        " also the stream's duplicate_window); in metrics TopicProduceQuotaExceeded",
+        "publish to 'a': refused for 2.0s by the server (in metrics TopicProduceQuotaExceeded); no"
+        " (err_code 10077); the stream is full: raise its limit, make room in it, or allow more"
+        " time (publishTimeout; with exactlyOnce also the stream's duplicate_window)",
     ),
     (errors.PublishTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (
@@ -174,7 +174,7 @@ CASES = [
             "a.b", "full", 10077, "TopicProduceQuotaExceeded", "a.*", 12.34, 42
         ),
         "publish to 'a.b': paused 12.3s by TopicProduceQuotaExceeded (filter 'a.*', request 42);"
-        " full (err_code 10077); lift the pause or the limit, or allow more time",
+        " full (err_code 10077); end the pause, or raise throttleMaxWait",
     ),
     (errors.QueueTimeoutError("a.b", "why"), "publish to 'a.b': why"),
     (

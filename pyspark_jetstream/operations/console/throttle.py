@@ -368,7 +368,8 @@ def _told(pauses: Pauses) -> list[Row]:
     """Producers that were told, those that ended meanwhile by their outcome."""
     rows: list[Row] = list(map(_TOLD.row, _members(pauses)))
     for response, (count, receipts, missed) in pauses.ended.items():
-        of = {"receipts": receipts, "missed": missed, "state": f"{response.value}, ended meanwhile"}
+        of = {"commands acknowledged": receipts, "commands missed": missed}
+        of["state"] = f"{response.value}, ended meanwhile"
         what = "more" if rows else "producer" if count == 1 else "producers"
         rows.append({"producer": f"{count:,} {what}"} | of)
     return rows
@@ -472,7 +473,10 @@ _FOUND: Final = Columns(
 )
 _FIGURES: Final = {"limit /s": "limit", "rate /s": "rate", "published": "published"}
 """Columns of a limit, and of its writers, by their titles."""
-_TOLD: Final = Columns("producer query streams subjects_sent=subjects receipts missed state")
+_TOLD: Final = Columns(
+    "producer query streams subjects_sent=subjects commands_acknowledged=receipts"
+    " commands_missed=missed state"
+)
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────

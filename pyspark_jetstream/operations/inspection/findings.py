@@ -345,7 +345,7 @@ def _room(info: StreamInfo, command: Command) -> str:
     how = f"raise it ({command(f'nats stream edit {info.name}{flags}')})"
     if info.config.get("allow_batched"):
         how = (
-            "raise it from Python, as `nats stream edit` would take allow_batched away (page"
+            "raise it from Python: `nats stream edit` would take allow_batched away (page"
             " Prepare a stream, section Change a stream from Python)"
         )
     return f"its limit is {' and '.join(given)}: make room, or {how}"

@@ -277,7 +277,7 @@ def test_a_stream_that_is_full(config: dict[str, Any], full: bool) -> None:
         (False, "(`nats stream edit S --max-msgs=…`)"),
         (
             True,
-            "from Python, as `nats stream edit` would take allow_batched away (page Prepare a"
+            "from Python: `nats stream edit` would take allow_batched away (page Prepare a"
             " stream, section Change a stream from Python)",
         ),
     ],
