@@ -136,7 +136,10 @@ def _own_setup(site: Site) -> float:
 
 
 def own_is_cheaper(sequences: int, site: Site) -> bool:
-    """Whether a range read without a filter costs less by an own consumer than by direct get."""
+    """
+    Whether a range read without a filter costs less by an own consumer than by direct get. Reads
+    that have no pinned consumer ask this; a streaming batch asks `choose_mode`.
+    """
     return _own_setup(site) + sequences * OWN_COST < sequences * DIRECT_COST
 
 
