@@ -161,7 +161,7 @@ def _alone(record: LeaseRecord, gone: Sequence[WaitingState]) -> str:
         who = Owner(last.query, last.host, last.pid, "", name=last.name)
         known = [f"{who} waited, the last time at {last.seen[:19]}Z"]
     if last is not None and last.query in record.before:
-        known[0] += ". It also read, before the query that reads now"
+        known[0] += ". It also read, maybe as another process, before the query that reads now"
     elif record.before:
         known.append(f"{record.before} read before")
     return "; ".join(["nobody waits to take its place", *known])

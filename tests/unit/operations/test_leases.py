@@ -106,7 +106,8 @@ def test_which_one_of_a_pair_is_missing():
     )
     assert lease_states(both, NOW, PLAIN)[0].notes == (
         "nobody waits to take its place; query b (host h2, process 2) waited, the"
-        " last time at 2026-05-01T11:58:21Z. It also read, before the query that reads now",
+        " last time at 2026-05-01T11:58:21Z. It also read, maybe as another process, before the"
+        " query that reads now",
     )
     assert record.taken(A, 30.0).before == record.before, "a run over the same checkpoint"
 
