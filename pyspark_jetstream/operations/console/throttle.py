@@ -368,10 +368,15 @@ def _told(pauses: Pauses) -> list[Row]:
     """Producers that were told, those that ended meanwhile by their outcome."""
     rows: list[Row] = list(map(_TOLD.row, _members(pauses)))
     for response, (count, receipts, missed) in pauses.ended.items():
-        of = {"commands acknowledged": receipts, "commands missed": missed}
-        of["state"] = f"{response.value}, ended meanwhile"
         what = "more" if rows else "producer" if count == 1 else "producers"
-        rows.append({"producer": f"{count:,} {what}"} | of)
+        rows.append(
+            {
+                "producer": f"{count:,} {what}",
+                "commands acknowledged": receipts,
+                "commands missed": missed,
+                "state": f"{response.value}, ended meanwhile",
+            }
+        )
     return rows
 
 
