@@ -23,7 +23,6 @@ from ..client.connection import Client
 from ..client.info import StreamInfo
 from ..client.jetstream import JetStream
 from ..errors import ApiError, JetStreamError, OptionError
-from ..fetch.assumptions import Assumption
 from ..fetch.consumer import ConsumerRead
 from ..fetch.layout import Layout
 from ..fetch.pace import FAR_S, seldom_s
@@ -299,7 +298,9 @@ class RangeDriver(Driver):
                 self._watched.look_again(again)
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
-            self._check_batch(offset, upto)  # no task misses what left before it was counted
+            self._watched.check_batch(
+                offset, upto
+            )  # no task misses what left before it was counted
         self._delete_left(start)
         resumed = not is_initial(start) or bool(upto.resumed and start != end)
         self._prepare(offset, resumed)
@@ -441,22 +442,10 @@ class RangeDriver(Driver):
     def _replanned(self, offset: Offset, upto: Offset, is_past: bool) -> Plan:
         """A batch of the run before, from the write-ahead log."""
         if not is_past:
-            self._check_batch(offset, upto)
+            self._watched.check_batch(offset, upto)
         plan = replace(self._planner.plan(offset, upto), end=upto)
         self._plans = [*self._plans[-1:], plan]
         return plan
-
-    def _check_batch(self, offset: Offset, upto: Offset) -> None:
-        """
-        Whether the messages that a batch was planned with are still to be had.
-
-        Raises:
-            DataLossError: They are not, or others have their sequences (`failOnDataLoss`).
-        """
-        self._watched.checked(offset)
-        for index, change in self._watched.changes(upto).items():
-            if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
-                self._lost(self._layout.partitions[index].stream, index, change.text)
 
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
         """Makes the consumers; only ever once their names are in the write-ahead log."""

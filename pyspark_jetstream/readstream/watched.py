@@ -248,6 +248,19 @@ class WatchedStreams:
             marks=self._survey.marks(self.infos),
         )
 
+    def check_batch(self, offset: Offset, upto: Offset) -> None:
+        """
+        Whether the messages that a batch was planned with are still to be had.
+
+        Raises:
+            DataLossError: They are not, or others have their sequences (`failOnDataLoss`).
+            ConsumerEditedError: As `checked` does.
+        """
+        self.checked(offset)
+        for index, change in lasting(lambda: self.changes(upto), self.look).items():
+            if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
+                self._lost(self._layout.partitions[index].stream, index, change.text)
+
     def changes(self, offset: Offset) -> dict[int, Change]:
         """By partition what shows that its stream cannot be read on from the offset."""
         outgrown = {

@@ -220,6 +220,33 @@ def test_a_planned_batch_of_a_stream_that_was_taken_back(store, own, query, layo
     assert len(reader.rows) == 60
 
 
+def test_a_leader_that_does_not_yet_say_all_that_was_planned(store, own, query, monkeypatch):
+    """
+    A new leader that says for a moment that its stream is shorter than when the batch was planned
+    is no loss: it is asked again.
+    """
+    place = Place(own, "filtered", "A")
+    place.publish(60)
+    reader = query(store.server, **place.options)
+    reader.plan()
+    look, told = survey.Survey.look, []
+
+    def lagging(self, *given):
+        seen = look(self, *given)
+        told.append(seen)
+        if len(told) > 1:
+            return seen
+        streams = {
+            name: replace(info, last_seq=info.last_seq - 1) for name, info in seen.streams.items()
+        }
+        return replace(seen, streams=streams)
+
+    monkeypatch.setattr(survey.Survey, "look", lagging)
+
+    assert len(reader.read()) == 60
+    assert len(told) > 1
+
+
 LEAVE = {
     "nothing": ({}, lambda js: None),
     "max_msgs": ({"max_msgs": 5}, lambda js: None),
