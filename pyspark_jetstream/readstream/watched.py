@@ -257,12 +257,25 @@ class WatchedStreams:
             ConsumerEditedError: As `checked` does.
         """
         self.checked(offset)
-        for index, change in lasting(lambda: self.changes(upto), self.look).items():
+        for index, change in lasting(lambda: self._changed(upto), self.look).items():
             if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
                 self._lost(self._layout.partitions[index].stream, index, change.text)
 
     def changes(self, offset: Offset) -> dict[int, Change]:
         """By partition what shows that its stream cannot be read on from the offset."""
+        changes = self._changed(offset)
+        for p in self._layout:
+            info, position = self.infos[p.stream], offset.sequences[p.index]
+            change = changes.get(p.index) or removed_unread(info, position)
+            if change is None and info.retention != "limits":
+                kept_from = self._kept_from(offset, info)
+                change = removed_unread(info, kept_from, alone=True)
+            if change is not None:
+                changes[p.index] = change
+        return changes
+
+    def _changed(self, offset: Offset) -> dict[int, Change]:
+        """By partition what shows that its stream is not what it was at the offset's marks."""
         outgrown = {
             name
             for name, change in self._survey.changed(offset.marks, self.infos).items()
@@ -270,13 +283,8 @@ class WatchedStreams:
         }
         changes = {}
         for p in self._layout:
-            info, position = self.infos[p.stream], offset.sequences[p.index]
-            mark = offset.mark(p.stream, position)
-            change = stream_changes(info, mark, p.stream in outgrown)
-            change = change or removed_unread(info, position)
-            if change is None and info.retention != "limits":
-                kept_from = self._kept_from(offset, info)
-                change = removed_unread(info, kept_from, alone=True)
+            mark = offset.mark(p.stream, offset.sequences[p.index])
+            change = stream_changes(self.infos[p.stream], mark, p.stream in outgrown)
             if change is not None:
                 changes[p.index] = change
         return changes
