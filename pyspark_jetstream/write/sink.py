@@ -284,8 +284,9 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         tasks = _reported(messages)
         self._log_for(tasks, batchId)
         logger.warning(
-            "batch=%d was aborted by Spark, whose error says why; at least %d rows of it are in"
-            " their streams. It runs again, with the same ids, when the query is started again",
+            "batch=%d was aborted by Spark, whose error says why. Tasks that had ended have stored"
+            " %d rows, and the others may have stored some. The batch runs again, with the same"
+            " ids, when the query is started again",
             batchId, _stored_rows(tasks),
         )  # fmt: skip
 
