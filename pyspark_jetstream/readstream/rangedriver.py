@@ -298,9 +298,8 @@ class RangeDriver(Driver):
                 self._watched.look_again(again)
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
-            self._watched.check_batch(
-                offset, upto
-            )  # no task misses what left before it was counted
+            # Nor does a task miss what left before it was counted.
+            self._watched.check_batch(offset, upto)
         self._delete_left(start)
         resumed = not is_initial(start) or bool(upto.resumed and start != end)
         self._prepare(offset, resumed)
