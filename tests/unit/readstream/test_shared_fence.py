@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from typing import NamedTuple
@@ -36,8 +36,7 @@ def knows(settled: Settled, sequence: int) -> bool:
     return bool(settled.among(((sequence, sequence),)))
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """One query: what is in its logs and its sink, and where its run is."""
 
     logged: tuple[frozenset[int], ...] = ()
@@ -57,9 +56,8 @@ class Query:
     """What it kept of what it was dealt."""
 
 
-@dataclass(frozen=True)
-class World:
-    """All there is."""
+class World(NamedTuple):
+    """All there is; a tuple, as half a million of them are made and compared."""
 
     queries: tuple[Query, Query]
     unacked: frozenset[int]
@@ -98,8 +96,7 @@ class Model:
                 yield _with(world, index, query, **changes)
             alive = world.queries[index].phase != "dead"
             if alive and world.kills:
-                dead = replace(
-                    world.queries[index],
+                dead = world.queries[index]._replace(
                     phase="dead",
                     dealt=frozenset(),
                     seen=-1,
@@ -108,7 +105,7 @@ class Model:
                 yield _with(world, index, dead, kills=world.kills - 1)
         if world.forgets:
             for sequence in self.messages - world.unacked:
-                yield replace(world, unacked=world.unacked | {sequence}, forgets=world.forgets - 1)
+                yield world._replace(unacked=world.unacked | {sequence}, forgets=world.forgets - 1)
 
     def _moves(self, world: World, name: str, query: Query) -> Iterator[tuple[Query, dict]]:
         fence = _fence(world.record)
@@ -116,32 +113,32 @@ class Model:
         if query.phase == "dead":
             # A batch in the log that is not committed is run again; else the next is planned.
             again = query.done < serial
-            yield replace(query, phase="logged" if again else "begins"), {}
+            yield query._replace(phase="logged" if again else "begins"), {}
         elif query.phase == "begins":  # the batch before is acknowledged
             yield (
-                replace(query, phase="acked"),
+                query._replace(phase="acked"),
                 {"unacked": world.unacked - _acked(fence, name, query)},
             )
         elif query.phase == "acked" and serial < self.batches:
             for size in range(1, len(world.unacked) + 1):
                 for dealt in combinations(sorted(world.unacked), size):
-                    yield replace(query, phase="dealt", dealt=frozenset(dealt)), {}
+                    yield query._replace(phase="dealt", dealt=frozenset(dealt)), {}
         elif query.phase == "dealt":
-            yield replace(query, phase="read", seen=world.version), {}
+            yield query._replace(phase="read", seen=world.version), {}
         elif query.phase == "read":
             if query.seen != world.version:  # somebody else was faster
-                yield replace(query, phase="dealt", seen=-1), {}
+                yield query._replace(phase="dealt", seen=-1), {}
                 return
             yield from self._swaps(world, name, query, fence)
         elif query.phase == "swapped":
             if query.batch:
                 logged = (*query.logged, query.batch)
-                yield replace(query, phase="logged", logged=logged, batch=frozenset()), {}
+                yield query._replace(phase="logged", logged=logged, batch=frozenset()), {}
             else:
-                yield replace(query, phase="acked"), {}
+                yield query._replace(phase="acked"), {}
         elif query.phase == "logged":  # its tasks are made
             if not fence.is_lost(name, serial - 1):
-                yield replace(query, phase="runs"), {}
+                yield query._replace(phase="runs"), {}
             elif fence.settles(name, serial - 1):
                 record = _bytes(fence.emptied(name))
                 yield query, {"record": record, "version": world.version + 1}
@@ -150,7 +147,7 @@ class Model:
         elif query.phase == "runs":
             yield _sunk(query, query.logged[-1]), {}
         elif query.phase == "ran":
-            yield replace(query, phase="begins", done=serial), {}
+            yield query._replace(phase="begins", done=serial), {}
 
     def _swaps(
         self, world: World, name: str, query: Query, fence: Fence
@@ -162,7 +159,7 @@ class Model:
             last = query.logged[-1] if query.logged else None
             swap = _swapped(world.record, name, serial, last, query.dealt, floor, gives_up)
             yield (
-                replace(query, phase="swapped", dealt=frozenset(), seen=-1, batch=swap.mine),
+                query._replace(phase="swapped", dealt=frozenset(), seen=-1, batch=swap.mine),
                 {
                     "record": swap.record,
                     "version": world.version + 1,
@@ -193,7 +190,7 @@ class Model:
             for index, name in enumerate(QUERIES):
                 query = world.queries[index]
                 if query.phase == "acked" and world.unacked:
-                    query = replace(query, phase="dealt", dealt=world.unacked)
+                    query = query._replace(phase="dealt", dealt=world.unacked)
                     world = _with(world, index, query)
                     continue
                 moves = list(self._moves(world, name, query))
@@ -215,12 +212,12 @@ def _acked(fence: Fence, name: str, query: Query) -> frozenset[int]:
 def _sunk(query: Query, rows: frozenset[int]) -> Query:
     """After a batch ran, for the first time or again."""
     sunk = query.sunk if len(query.sunk) == len(query.logged) else (*query.sunk, rows)
-    return replace(query, phase="ran", sunk=sunk)
+    return query._replace(phase="ran", sunk=sunk)
 
 
 def _with(world: World, index: int, query: Query, **changes) -> World:
     queries = (query, world.queries[1]) if index == 0 else (world.queries[0], query)
-    return replace(world, queries=queries, **changes)
+    return world._replace(queries=queries, **changes)
 
 
 class Swap(NamedTuple):
@@ -287,10 +284,10 @@ def _numbered(world: World) -> World:
     """The same with the record's version counted from the oldest that a query goes by."""
     stale = [q.seen != world.version for q in world.queries]
     queries = tuple(
-        replace(q, seen=(0 if old else 1) if q.phase == "read" else -1)
+        q._replace(seen=(0 if old else 1) if q.phase == "read" else -1)
         for q, old in zip(world.queries, stale, strict=True)
     )
-    return replace(world, queries=queries, version=1)
+    return world._replace(queries=queries, version=1)
 
 
 SIZES = {
