@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from pyspark_jetstream.errors import ColumnError, CommitError, NotConnectedError, OptionError
@@ -120,6 +121,45 @@ def test_a_streaming_write_stores_every_row_once(spark, nats_server, js, new_str
 
     assert first == info.messages == 2000
     assert stored == Counter(str(i).encode() for i in range(2000))
+
+
+@pytest.mark.parametrize(("ids", "times"), [("none", 2), ("msg_id", 1)])
+def test_a_foreach_batch_that_runs_again(spark, nats_server, js, new_stream, tmp_path, ids, times):
+    """
+    Its df.write makes new ids, so its rows are there twice; rows with a `msg_id` are there once.
+    """
+    name, source = new_stream(), tmp_path / "in"
+    spark.range(0, 20, numPartitions=2).selectExpr("cast(id as string) as value").write.text(
+        str(source)
+    )
+    of_rows = [] if ids == "none" else [f"concat('{name}-', value) as msg_id"]
+
+    def run(then):
+        def write(rows, batch):
+            mapped = rows.selectExpr(f"'{name}.a' as subject", "value as data", *of_rows)
+            (
+                mapped.write.format("jetstream")
+                .mode("append")
+                .options(servers=nats_server.url, exactlyOnce="true")
+                .save()
+            )
+            then()
+
+        frame = spark.readStream.format("text").load(str(source))
+        started = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+        started.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(
+            120
+        )
+
+    def died():
+        raise RuntimeError("behind the write, before the commit")
+
+    with pytest.raises(StreamingQueryException, match="behind the write"):
+        run(died)
+    run(lambda: None)
+    stored = Counter(data for _, data, _ in messages(js, name))
+
+    assert stored == Counter({str(i).encode(): times for i in range(20)})
 
 
 def test_a_mapping_file_that_changes_holds_from_the_next_batch_on(
