@@ -31,15 +31,13 @@ _READ_ROWS: Final = 8_192
 
 _MOST_RUNS: Final = 64
 
-_FOUND: Final = pa.schema(
-    [
-        ("subject", pa.binary()),
-        ("sequence", pa.int64()),
-        ("later", pa.int64()),
-        ("purged", pa.bool_()),
-    ]
-)
-"""Columns of a subject: last sequence at the pin or null, messages beyond, if one is a purge."""
+_LAST: Final = pa.schema([("subject", pa.binary()), ("sequence", pa.int64())])
+"""Columns of a subject: last sequence at the pin."""
+
+_FOUND: Final = pa.schema([*_LAST, ("later", pa.int64()), ("purged", pa.bool_())])
+"""
+Columns of one that may have messages beyond: the sequence or null, how many, if one is a purge.
+"""
 
 
 class Runs:
@@ -54,7 +52,7 @@ class Runs:
     def __init__(self, key: str, whole: Callable[[pa.Table], pa.Table], schema: pa.Schema) -> None:
         self._key = key
         self._whole = whole
-        self._schema = schema
+        self.schema = schema
         self._held: list[pa.Table] = []
         self._bytes = 0
         self._files: list[IO[bytes]] = []
@@ -93,7 +91,7 @@ class Runs:
     def _settled(self) -> pa.Table:
         """Rows that are held, as one table."""
         if len(self._held) != 1 or self._bytes:
-            whole = self._whole(pa.concat_tables([self._schema.empty_table(), *self._held]))
+            whole = self._whole(pa.concat_tables([self.schema.empty_table(), *self._held]))
             self._held, self._bytes = [whole.combine_chunks()], 0
         return self._held[0]
 
@@ -104,7 +102,7 @@ class Runs:
         try:
             file = tempfile.TemporaryFile(prefix="jetstream-", dir=place)
             self._files.append(file)
-            with pa.ipc.new_stream(file, self._schema, options=options) as writer:
+            with pa.ipc.new_stream(file, self.schema, options=options) as writer:
                 for table in tables:
                     writer.write_table(table, max_chunksize=_READ_ROWS)
             file.flush()
@@ -150,6 +148,9 @@ class LastOfEach:
     """
     Last message of each subject, of messages that come in any order.
 
+    What lies beyond the pin has columns of its own only from the first such message on: most
+    snapshots have none.
+
     Args:
         match: which subjects count; all without it.
         later: what is made of several counts of a subject's later messages.
@@ -163,8 +164,8 @@ class LastOfEach:
         self.messages = 0
         """Messages at or below the pin that were taken."""
         self._match = match
-        self._later = later
-        self._runs = Runs("subject", self._last, _FOUND)
+        self._of_columns = {"sequence": "max", "later": later, "purged": "any"}
+        self._runs = Runs("subject", self._last, _LAST)
 
     def __repr__(self) -> str:
         return f"<LastOfEach of {self.messages} messages>"
@@ -175,14 +176,12 @@ class LastOfEach:
         at or below the pin), `later` messages beyond, and whether one of those is a purge or a
         marker, `purged`.
         """
-        return iter(self._runs)
+        return map(_found, self._runs)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Takes messages at or below the pin: the columns `subject`, BINARY, and `sequence`."""
-        rows = batch.num_rows
-        self.messages += rows
-        none = pa.repeat(pa.scalar(0, pa.int64()), rows), pa.repeat(pa.scalar(False), rows)
-        self._put([batch["subject"], batch["sequence"], *none])
+        self.messages += batch.num_rows
+        self._put(pa.Table.from_arrays([batch["subject"], batch["sequence"]], schema=_LAST))
 
     def put(self, last: Mapping[str, int]) -> None:
         """Takes sequences by subject."""
@@ -192,20 +191,32 @@ class LastOfEach:
 
     def put_later(self, subjects: list[bytes], later: list[int], purged: list[bool]) -> None:
         """Takes subjects that have so many messages beyond the pin."""
+        if self._runs.schema == _LAST:
+            until_now, self._runs = self._runs, Runs("subject", self._last, _FOUND)
+            for table in map(_found, until_now):
+                self._runs.add(table)
         columns = [pa.array(subjects, pa.binary()), pa.nulls(len(later), pa.int64())]
-        self._put([*columns, pa.array(later, pa.int64()), pa.array(purged, pa.bool_())])
+        columns += [pa.array(later, pa.int64()), pa.array(purged, pa.bool_())]
+        self._put(pa.Table.from_arrays(columns, schema=_FOUND))
 
-    def _put(self, columns: list[pa.Array]) -> None:
-        table = pa.Table.from_arrays(columns, schema=_FOUND)
+    def _put(self, table: pa.Table) -> None:
         if self._match is not None:
-            match, names = self._match, columns[0].dictionary_encode()
+            match, names = self._match, table["subject"].combine_chunks().dictionary_encode()
             wanted = [match(raw(name)) for name in names.dictionary.to_pylist()]
             table = table.filter(pa.array(wanted, pa.bool_()).take(names.indices))
-        self._runs.add(table)
+        self._runs.add(table if self._runs.schema == _LAST else _found(table))
 
     def _last(self, table: pa.Table) -> pa.Table:
-        found = table.group_by("subject").aggregate(
-            [("sequence", "max"), ("later", self._later), ("purged", "any")]
-        )
-        columns = ["subject", "sequence_max", f"later_{self._later}", "purged_any"]
-        return pa.table([found[column] for column in columns], schema=_FOUND)
+        of = [(name, self._of_columns[name]) for name in table.column_names[1:]]
+        found = table.group_by("subject").aggregate(of)
+        columns = [found["subject"], *(found["_".join(each)] for each in of)]
+        return pa.table(columns, schema=table.schema)
+
+
+def _found(table: pa.Table) -> pa.Table:
+    """The same with the columns of what lies beyond, where it has none."""
+    if table.schema == _LAST:
+        rows = table.num_rows
+        for column, none in zip(list(_FOUND)[2:], (0, False), strict=True):
+            table = table.append_column(column, pa.repeat(pa.scalar(none, column.type), rows))
+    return table

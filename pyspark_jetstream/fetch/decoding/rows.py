@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...arrays import is_all
 from ...client import wire
 from ...client.blocks import lines_of
 from ...client.wire import CRLF
@@ -194,7 +195,8 @@ class StoredBuilder:
         }
         batch = pa.RecordBatch.from_pydict({n: c for n, c in columns.items() if c is not None})
         sequences = messages.sequences
-        return batch.filter(pc.and_(pc.greater(sequences, after), pc.less_equal(sequences, upto)))
+        inside = pc.and_(pc.greater(sequences, after), pc.less_equal(sequences, upto))
+        return batch if is_all(inside) else batch.filter(inside)
 
 
 class RowBuilder:

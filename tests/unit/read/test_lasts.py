@@ -40,22 +40,27 @@ def sizes(request, monkeypatch) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("later", ["sum", "max"])
-def test_the_last_of_each(sizes, seed, later):
+@pytest.mark.parametrize("before", [0, 60, 200], ids="first at {}".format)
+def test_the_last_of_each(sizes, seed, later, before):
     """
     Of each subject that matches there are the highest sequence, its later messages and whether one
-    of them is a purge, once, in whatever pieces and order the messages come.
+    of them is a purge, once, in whatever pieces and order the messages come: those beyond the pin
+    from the first on, after some, or not at all.
     """
     rng = random.Random(seed)
     names = [b"a", b"b", b"c\xff", b"c\xfe", b"c\xef\xbf\xbd", b"j", b"\xff", b"e\x00", b"e"]
     names += [b"n.%d" % n for n in range(20)]
     pairs = [(rng.choice(names), sequence) for sequence in range(1, 120)]
     beyond = [(rng.choice(names), rng.randint(1, 9), rng.random() < 0.1) for _ in range(80)]
+    beyond = beyond if before < len(pairs) else []
     last = LastOfEach(lambda subject: subject != "j", later)
     shuffled, taken = rng.sample(pairs, len(pairs)), rng.sample(beyond, len(beyond))
     for low in range(0, len(shuffled), 13):
         last.add(batch(shuffled[low : low + 13]))
-        part = taken[low : low + 13]
-        last.put_later(*([row[column] for row in part] for column in range(3)))
+        if low >= before:
+            part, taken = taken[:20], taken[20:]
+            last.put_later(*([row[column] for row in part] for column in range(3)))
+    assert not taken
 
     expected = {}
     for subject in {name for name, *_ in [*pairs, *beyond]} - {b"j"}:
