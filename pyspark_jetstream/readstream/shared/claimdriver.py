@@ -294,13 +294,16 @@ class ClaimDriver(Driver):
             # It acknowledges no message: an error here says that this user may not publish acks.
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
         self._query = (offset.query if offset is not None else "") or os.urandom(5).hex()
+        batches = self._open_batches()
+        if batches is not None:
+            self._streams.check_since(batches.marks)
         self.member = GroupMember(
             self._client,
             self._options,
             self.claimant,
             self._streams,
             self._poison,
-            self._open_batches(),
+            batches,
         )
         return self.member
 

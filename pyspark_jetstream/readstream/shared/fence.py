@@ -10,6 +10,9 @@ record, changed by compare-and-set once a batch:
   it: the message is that query's until it has been away for longer than `abandonAfter` (below).
 * `settled` has, by partition, what is in committed batches. Whoever is dealt such a message
   acknowledges it again.
+* `marks` has, by stream, where it ended when a batch was planned last. A query whose own batches
+  are old learns from them that the stream was taken back to an older copy since: then sequences of
+  `open` and `settled` are of messages that are gone, and others have them.
 
 A query that is away for longer than `abandonAfter` loses its open batch: it is `void`, and others
 take its messages. A query that comes back to a void batch makes it empty in the record, runs it
@@ -19,7 +22,8 @@ and acknowledges them.
     {"version": 1, "time": 1764000000.5, "clock": 91.5,
      "open": {"5be1…": {"serial": 7, "claims": {"0": ["2026-…", "5-9,11"]}}},
      "settled": {"0": {"stream": "2026-…", "consumer": "2026-…", "floor": 4,
-                       "floors": [[31.0, 2]], "ranges": "10"}}}
+                       "floors": [[31.0, 2]], "ranges": "10"}},
+     "marks": {"ORDERS": ["2026-…", 11, "2026-…", 1764000000500000]}}
 
 Sequences are of the stream that was made at the time beside them: of one made anew they say
 nothing. Partitions are called as in `claims`, so that lists of several streams may differ.
@@ -41,6 +45,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from ...client.info import Mark
 from ...foreign import read_json, unpacked
 from ..offsets import reading
 from .claims import (
@@ -163,6 +168,8 @@ class Fence:
     """By query."""
     settled: Mapping[str, Settled] = field(default_factory=dict)
     """By partition."""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    """By stream; none of one that only an older version has planned batches of."""
     clock: float = 0.0
     """Seconds in which batches were planned."""
     time: float = 0.0
@@ -181,6 +188,10 @@ class Fence:
             floors = tuple((at + step, floor) for at, floor in each.floors)
             settled[partition] = replace(each, floors=floors)
         return replace(self, settled=settled, clock=clock, time=now)
+
+    def marked(self, marks: Mapping[str, Mark]) -> Fence:
+        """The record after a look at these streams."""
+        return replace(self, marks={**self.marks, **newer(marks, self.marks)})
 
     def dealt_to(
         self, query: str, claims: Mapping[str, Sequence[Claim]], wanted: Mapping[str, Ranges]
@@ -257,13 +268,14 @@ class Fence:
         """The record with the batch that a query has planned last."""
         return replace(self, open={**self.open, query: Open(serial, claims)})
 
-    def forgotten(self, partitions: Collection[str]) -> Fence:
+    def forgotten(self, partitions: Collection[str], streams: Collection[str]) -> Fence:
         """
         The record after the streams of these were deleted, or taken back to older copies: what is
         settled says nothing of the messages that have its sequences now.
         """
         settled = {p: each for p, each in self.settled.items() if p not in partitions}
-        return replace(self, settled=settled)
+        marks = {name: mark for name, mark in self.marks.items() if name not in streams}
+        return replace(self, settled=settled, marks=marks)
 
     def has(self, query: str, serial: int) -> bool:
         """Whether this batch of a query is, or was, in the record."""
@@ -326,6 +338,10 @@ class Fence:
                 }
                 for partition, each in self.settled.items()
             },
+            "marks": {
+                name: [mark.created, mark.sequence, mark.time, mark.seen_us]
+                for name, mark in self.marks.items()
+            },
         }).encode()  # fmt: skip
         return data if len(data) <= _PLAIN_BYTES else zlib.compress(data)
 
@@ -361,9 +377,22 @@ class Fence:
                     )
                     for partition, each in content["settled"].items()
                 },
+                marks={
+                    name: Mark(str(created), int(at), str(time), int(seen_us))
+                    for name, (created, at, time, seen_us) in content.get("marks", {}).items()
+                },
                 clock=float(content["clock"]),
                 time=float(content["time"]),
             )
+
+
+def newer(marks: Mapping[str, Mark], known: Mapping[str, Mark]) -> dict[str, Mark]:
+    """Those marks, by stream, that were made later than the known ones."""
+    return {
+        name: mark
+        for name, mark in marks.items()
+        if name not in known or (mark.seen_us or 0) > (known[name].seen_us or 0)
+    }
 
 
 def _above(floor: int, ranges: Ranges) -> Ranges:

@@ -216,7 +216,13 @@ class GroupMember:
         mine = {partition: list(taken) for partition, taken in claimed.items()}
         if self.batches is None:
             return Dealt(mine, {}, {})
+        is_needed = count(claimed) or (before is not None and self.batches.settles(before))
+        if is_needed:
+            self.batches.read()
+            self._streams.check_since(self.batches.marks)
         self.batches.forget(self._streams.forgotten)
+        if not is_needed:
+            return Dealt(mine, {}, {})
         if before is not None:
             claims = {p: each for p, each in before.claims.items() if self._holds(before, p)}
             before = replace(before, claims=claims)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from ...client.connection import Client
-from ...client.info import parse_time
+from ...client.info import Mark, parse_time
 from ...client.jetstream import JetStream
 from ...client.keyvalue import ROOM, Bucket
 from ...errors import JetStreamError, OptionError, PermissionsError
@@ -110,11 +110,14 @@ class OpenBatches:
         self._looked_at = -math.inf
         self._sequence = 0
         """Sequence of the record in the bucket, as far as known."""
-        self._is_contended = False
-        """Whether others had changed it when it was read last."""
 
     def __repr__(self) -> str:
         return f"<OpenBatches of {self.query}, {len(self._fence.open)} queries>"
+
+    @property
+    def marks(self) -> Mapping[str, Mark]:
+        """The streams when one of the queries planned a batch of each last, as far as was read."""
+        return self._fence.marks
 
     def enter(self, must: bool) -> bool:
         """
@@ -132,7 +135,7 @@ class OpenBatches:
             if unfit is not None:
                 raise OptionError("claimsLedger", unfit)
             self.alive.beat(self._bucket.js.client)
-            self._read()
+            self.read()
         except JetStreamError as error:
             unusable = isinstance(error, PermissionsError | OptionError) or not error.retryable
             if must or not unusable:
@@ -158,7 +161,7 @@ class OpenBatches:
         Where somebody else took the batch out of the record, it is noted again, with a warning:
         others may have its messages, too.
         """
-        self._read()
+        self.read()
         if offset.claims and not self._fence.has(self.query, offset.serial):
             logger.warning(
                 "consumer=%s: batch %d of this query is not in bucket=%s: the record was deleted,"
@@ -192,6 +195,7 @@ class OpenBatches:
         """
         infos = {p: info for p, info in look.consumers.items() if info is not None}
         streams = {p: look.streams[self._stream(p)].created for p in infos}
+        marks = {(name := self._stream(p)): look.streams[name].mark for p in infos}
         ack_floors = {p: AckFloor(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
         now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
         wanted = {p: _sequences(taken) for p, taken in claimed.items()}
@@ -199,7 +203,7 @@ class OpenBatches:
 
         def planned(fence: Fence) -> Fence:
             nonlocal dealt
-            fence = fence.after(now, ack_floors, self._keep_s)
+            fence = fence.after(now, ack_floors, self._keep_s).marked(marks)
             if before is not None:
                 held = {p: self._held(before, p) for p in before.claims}
                 fence = fence.committed(self.query, before.serial, held)
@@ -214,8 +218,7 @@ class OpenBatches:
                 fence = fence.opened(self.query, serial, mine)
             return fence
 
-        if any(wanted.values()) or (before is not None and self.settles(before)):
-            self._change(planned)
+        self._change(planned)
         return dealt
 
     def forget(self, streams: Mapping[str, object]) -> None:
@@ -225,8 +228,8 @@ class OpenBatches:
         """
         new = {name for name, why in streams.items() if self._forgotten.get(name) != why}
         of = {p for p in self._fence.settled if self._stream(p) in new}
-        if of:
-            self._change(lambda fence: fence.forgotten(of))
+        if of or new & self._fence.marks.keys():
+            self._change(lambda fence: fence.forgotten(of, new))
         self._forgotten = dict(streams)
 
     def of_others(self, partition: str, stream: str) -> int:
@@ -236,7 +239,7 @@ class OpenBatches:
     def look(self) -> None:
         """Reads what others have noted, if that was not just done; this is called all the time."""
         if time.monotonic() - self._looked_at >= _LOOK_S:
-            self._read()
+            self.read()
 
     def _stream(self, partition: str) -> str:
         return self._streams.get(partition, partition)
@@ -263,15 +266,14 @@ class OpenBatches:
                 )  # fmt: skip
         return away
 
-    def _read(self) -> None:
+    def read(self) -> None:
         """Reads the record; one that somebody deleted is what this query knows of it."""
         (message,) = self._bucket.last(self._key)
         self._looked_at = time.monotonic()
         before, self._sequence = self._sequence, message.sequence
-        self._is_contended = message.sequence != before
         if message.data and message.sequence > before:
             self._fence = Fence.from_bytes(message.data)
-        elif self._is_contended and self._fence.open:
+        elif message.sequence != before and self._fence.open:
             logger.warning(
                 "consumer=%s: the record of open batches was %s (bucket=%s). This query writes it"
                 " again with its own batches. If messages that another query has planned are dealt"
@@ -281,15 +283,12 @@ class OpenBatches:
 
     def _change(self, change: Callable[[Fence], Fence]) -> None:
         """
-        Changes the record by compare-and-set, as often as others are faster. Where others had
-        changed it before, it is read first.
+        Changes the record by compare-and-set, as often as others are faster.
 
         Raises:
             JetStreamError: They always are, or the record would be too large.
         """
         largest = self._bucket.js.client.connection.max_payload - ROOM
-        if self._is_contended:
-            self._read()
         for _ in range(_TRIES):
             fence = change(self._fence)
             data = fence.to_bytes()
@@ -303,7 +302,7 @@ class OpenBatches:
             if sequence is not None:
                 self._fence, self._sequence = fence, sequence
                 return
-            self._read()
+            self.read()
         raise JetStreamError(
             f"bucket {BUCKET}, key '{self._key}': others changed it {_TRIES} times in a row; give"
             " these queries larger batches, or set claimsLedger=false"

@@ -20,6 +20,7 @@ from ..driver import lasting
 from ..options import SourceOptions
 from .claimant import Claimant
 from .claims import ClaimedOffset, SharedConsumer, shared_name
+from .fence import newer
 
 _LOOKS: Final = 5
 """Looks at several streams, while others are deleted amid each."""
@@ -56,7 +57,7 @@ class SharedStreams:
         self.is_closed = False
         """Whether no more streams come: the run ends at what is there (`availableNow`)."""
         self.marks: Mapping[str, Mark] = {}
-        """The streams as the last batch was planned by them."""
+        """The streams as the last batch was planned by them, of this query or of another one."""
         self._back: dict[str, Mark] = {}
         """Streams that were found to be taken back, as they were then."""
         self._deleted: dict[str, str] = {}
@@ -278,6 +279,24 @@ class SharedStreams:
                     f"the stream was made anew at {info.created}; what was not read of the one of"
                     f" {created} is gone",
                 )
+
+    def check_since(self, marks: Mapping[str, Mark]) -> None:
+        """
+        Looks whether the streams are what they were at the marks of other queries, which may have
+        seen more of them than this one's last batch.
+
+        Raises:
+            DataLossError: As `check_taken_back`.
+        """
+        of = {name: info.created for name, info in self.infos.items()}
+        seen = {
+            name: m for name, m in newer(marks, self.marks).items() if of.get(name) == m.created
+        }
+        self.marks = {**self.marks, **seen}
+        if any(mark.sequence > self.infos[name].last_seq for name, mark in seen.items()):
+            self._look_on()  # they looked later than this query
+        if seen:
+            self.check_taken_back()
 
     def check_taken_back(self) -> None:
         """

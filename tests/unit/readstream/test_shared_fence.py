@@ -8,6 +8,7 @@ have in Spark's logs, in their sinks and in the record stays.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.readstream.shared.claims import Claim, ranges_of
 from pyspark_jetstream.readstream.shared.fence import AckFloor, Dealt, Fence, HeldClaims, Settled
@@ -452,6 +454,7 @@ def test_a_record_reads_as_it_was_written():
         "b", 4, {"1": ranges_of(range(1, 40_001, 2))}
     )
     fence = fence.committed("a", 0, {"0": HeldClaims("s", ((5, 6),))}).voided(["b"])
+    fence = fence.marked({"S": Mark("s", 6, "2026-11-27T00:00:00Z", 7)})
     data = fence.to_bytes()
 
     assert Fence.from_bytes(data) == fence
@@ -459,6 +462,21 @@ def test_a_record_reads_as_it_was_written():
     assert fence.is_lost("b", 4) and not fence.is_lost("b", 5) and not fence.is_lost("a", 0)
     assert fence.settles("b", 4) and not fence.emptied("b").settles("b", 4)
     assert fence.emptied("b").is_lost("b", 4) and not fence.settles("a", 0)
+
+
+def test_a_record_has_the_latest_mark_of_each_stream():
+    """
+    A look that was made before another query's changes nothing; a stream that is forgotten has no
+    mark until the next look. An older version writes none.
+    """
+    early, late, other = (Mark("s", at, "", at) for at in (5, 9, 3))
+    fence = Fence().marked({"S": late, "T": other}).marked({"S": early})
+
+    assert fence.marks == {"S": late, "T": other}
+    assert fence.forgotten((), {"S"}).marked({"S": early}).marks == {"S": early, "T": other}
+    record = json.loads(fence.to_bytes())
+    del record["marks"]
+    assert Fence.from_bytes(json.dumps(record).encode()) == Fence()
 
 
 def test_a_record_keeps_what_one_of_its_queries_does_not_read():
