@@ -79,10 +79,6 @@ class Admin:
         """How much a stream holds."""
         return dict((await self.insist(f"STREAM.INFO.{stream}"))["state"])
 
-    async def consumers(self, stream: str) -> list[str]:
-        """Names of a stream's consumers."""
-        return list((await self.call(f"CONSUMER.NAMES.{stream}"))["consumers"] or [])
-
     async def leader(self, stream: str) -> str:
         """The server that leads a stream."""
         info = await self.call(f"STREAM.INFO.{stream}")

@@ -122,18 +122,24 @@ class Servers:
         deadline = time.monotonic() + within_s
         while True:
             held: dict[str, list[str]] = {name: [] for name in streams}
-            for server in self.all:
-                said = await asyncio.to_thread(self.ask, server, "/jsz?streams=1")
-                for account in said.get("account_details", []):
-                    for stream in account.get("stream_detail", []):
-                        if stream["name"] in held:
-                            names = ("messages", "first_seq", "last_seq", "num_deleted")
-                            words = (str(stream["state"].get(name, 0)) for name in names)
-                            held[stream["name"]].append("/".join(words))
+            for stream in await self.replicas(streams):
+                names = ("messages", "first_seq", "last_seq", "num_deleted")
+                words = (str(stream["state"].get(name, 0)) for name in names)
+                held[stream["name"]].append("/".join(words))
             found = [f"{name}: {held[name]}" for name in streams if len({*held[name]}) > 1]
             if not found or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(0.5)
+
+    async def replicas(self, streams: Sequence[str]) -> list[dict[str, Any]]:
+        """Each replica of these streams with its consumers, as its server says of itself."""
+        found = []
+        for server in self.all:
+            said = await asyncio.to_thread(self.ask, server, "/jsz?streams=1&consumers=1")
+            for account in said.get("account_details", []):
+                of = account.get("stream_detail", [])
+                found += [stream for stream in of if stream["name"] in streams]
+        return found
 
     async def heal(self) -> None:
         """All run, none is frozen, every link is as fast as it goes."""

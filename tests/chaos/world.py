@@ -83,13 +83,23 @@ class World:
             self.queries.append(Query(self.home / f"query-{number}", arguments, rng))
 
     async def consumers_made(self, within_s: float) -> None:
-        """Waits for the consumers of the queries: an interest stream drops what comes before."""
+        """
+        Waits for the consumers of the queries: an interest stream drops what comes before.
+
+        Each replica is asked: the meta leader names a consumer, and its leader answers for it,
+        before the other replicas have it.
+        """
         deadline = time.monotonic() + within_s
         wanted = 2
         while True:
-            streams = self.source_streams
-            found = [name for stream in streams for name in await self.admin.consumers(stream)]
-            if len(found) >= wanted:
+            held: dict[str, list[set[str]]] = {name: [] for name in self.source_streams}
+            for stream in await self.servers.replicas(self.source_streams):
+                consumers = {each["name"] for each in stream.get("consumer_detail") or []}
+                held[stream["name"]].append(consumers)
+            found = {(name, each) for name, all in held.items() for each in set().union(*all)}
+            if len(found) >= wanted and all(
+                each == replicas[0] for replicas in held.values() for each in replicas
+            ):
                 return
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the query made no consumers: {found}")
