@@ -98,4 +98,10 @@ class Admin:
         return found
 
     async def close(self) -> None:
-        await self.nc.close()
+        await end(self.nc)
+
+
+async def end(nc: Client) -> None:
+    """Closes a connection, if it was ever made."""
+    if nc.is_connected or nc.is_reconnecting:
+        await nc.close()

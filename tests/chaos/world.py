@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .admin import Admin
+from .admin import Admin, end
 from .cases import TARGET, Case, Settings
 from .publisher import Publisher
 from .query import Query
@@ -119,9 +119,11 @@ class World:
         await self.admin.change(stream, insist=True, **(made | limits))
 
     async def close(self) -> None:
-        """Ends all processes."""
-        for query in self.queries:
-            await asyncio.to_thread(query.kill)
-        await self.admin.close()
-        await self.publisher.nc.close()
-        await self.servers.close()
+        """Ends all processes, also where there is no connection yet."""
+        try:
+            for query in self.queries:
+                await asyncio.to_thread(query.kill)
+            await self.admin.close()
+            await end(self.publisher.nc)
+        finally:
+            await self.servers.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pyspark_jetstream import errors
@@ -12,6 +14,7 @@ from ..chaos.ledger import by_subject, judge
 from ..chaos.outcomes import EXACT
 from ..chaos.publisher import Sent
 from ..chaos.table import BEGIN, END, NEIGHBOURS, PAGE, by_kind, tables, written
+from ..chaos.world import World
 
 SENT = {"in.0.a": [Sent((0, 0), True), Sent((1, 0)), Sent((1, 1), True), Sent((2, 0), True)]}
 """The second message has a PubAck at its second attempt."""
@@ -147,3 +150,8 @@ def test_the_page_names_every_fault():
     rows = PAGE.read_text().partition(BEGIN)[0]
 
     assert [name for name in FAULTS if f"| {name} |" not in rows] == []
+
+
+def test_a_world_that_could_not_begin_ends(tmp_path):
+    """Its connections were never made; the runs behind it go on."""
+    asyncio.run(World(next(iter(MATRIX.values())), 1, tmp_path, 1.0).close())
