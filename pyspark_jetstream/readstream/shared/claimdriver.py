@@ -297,6 +297,8 @@ class ClaimDriver(Driver):
         batches = self._open_batches()
         if batches is not None:
             self._streams.check_since(batches.marks)
+            if offset is not None:
+                batches.drop_unrecorded(offset.serial)
         self.member = GroupMember(
             self._client,
             self._options,

@@ -312,6 +312,10 @@ class Fence:
         lost = Open(self.open[query].serial, {}, void=True)
         return replace(self, open={**self.open, query: lost})
 
+    def dropped(self, query: str) -> Fence:
+        """The record without what a query has planned and Spark has not recorded."""
+        return replace(self, open={**self.open, query: Open(self.open[query].serial, {})})
+
     # ── as it is stored ──────────────────────────────────────────────────────────────────────
 
     def to_bytes(self) -> bytes:

@@ -175,6 +175,15 @@ class OpenBatches:
             return True
         return False
 
+    def drop_unrecorded(self, serial: int) -> None:
+        """
+        Gives up what the run before had planned behind the batch of this serial, the last one in
+        Spark's log.
+        """
+        mine = self._fence.open.get(self.query)
+        if mine is not None and mine.serial > serial and mine.claims:
+            self._change(lambda fence: fence.dropped(self.query))
+
     def plan(
         self,
         before: ClaimedOffset | None,
