@@ -295,10 +295,8 @@ class ClaimDriver(Driver):
             ack(self._client, consumer, [_NO_SEQUENCE], IN_PROGRESS)
         self._query = (offset.query if offset is not None else "") or os.urandom(5).hex()
         batches = self._open_batches()
-        if batches is not None:
-            self._streams.check_since(batches.marks)
-            if offset is not None:
-                batches.drop_unrecorded(offset.serial)
+        if batches is not None and offset is not None:
+            batches.drop_unrecorded(offset.serial)
         self.member = GroupMember(
             self._client,
             self._options,

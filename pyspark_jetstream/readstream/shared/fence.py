@@ -312,9 +312,15 @@ class Fence:
         lost = Open(self.open[query].serial, {}, void=True)
         return replace(self, open={**self.open, query: lost})
 
-    def dropped(self, query: str) -> Fence:
-        """The record without what a query has planned and Spark has not recorded."""
-        return replace(self, open={**self.open, query: Open(self.open[query].serial, {})})
+    def dropped(self, query: str, serial: int) -> Fence:
+        """
+        The record once a query is back whose last batch in Spark's log has this serial: what it had
+        planned behind that is nobody's.
+        """
+        mine = self.open.get(query)
+        if mine is None or mine.serial <= serial or not mine.claims:
+            return self
+        return replace(self, open={**self.open, query: Open(mine.serial, {})})
 
     # ── as it is stored ──────────────────────────────────────────────────────────────────────
 

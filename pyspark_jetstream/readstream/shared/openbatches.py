@@ -180,9 +180,8 @@ class OpenBatches:
         Gives up what the run before had planned behind the batch of this serial, the last one in
         Spark's log.
         """
-        mine = self._fence.open.get(self.query)
-        if mine is not None and mine.serial > serial and mine.claims:
-            self._change(lambda fence: fence.dropped(self.query))
+        if self._fence.dropped(self.query, serial) != self._fence:
+            self._change(lambda fence: fence.dropped(self.query, serial))
 
     def plan(
         self,

@@ -464,6 +464,20 @@ def test_a_record_reads_as_it_was_written():
     assert fence.emptied("b").is_lost("b", 4) and not fence.settles("a", 0)
 
 
+def test_what_spark_has_not_recorded_is_dropped():
+    """
+    Of a query that is back only the batch behind its last one is nobody's; a record that does not
+    know the query stays as it is.
+    """
+    fence = Fence().after(5.0, {"0": AckFloor("s", "c", 0)}, KEEP_S)
+    fence = fence.opened("a", 3, {"0": ((5, 6),)})
+
+    assert fence.dropped("a", 3) == fence == fence.dropped("b", 0)
+    dropped = fence.dropped("a", 2)
+    assert not dropped.owners("b", {"0": ((5, 6),)}) and dropped.has("a", 3)
+    assert dropped.opened("a", 3, {"0": ((7, 7),)}).owners("b", {"0": ((7, 7),)}) == {"a"}
+
+
 def test_a_record_has_the_latest_mark_of_each_stream():
     """
     A look that was made before another query's changes nothing; a stream that is forgotten has no
