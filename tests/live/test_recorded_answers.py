@@ -32,6 +32,12 @@ MOMENTS = (
 )
 """Members that are there at some moments only."""
 
+RECORDINGS = 3
+"""
+A consumer may be answered before its leader is known, and then `cluster.leader` is left out. Such a
+moment does not come in each recording.
+"""
+
 
 def of(calls: dict[str, Any]) -> dict[str, set[str]]:
     """The shapes of all answers to each call."""
@@ -52,7 +58,12 @@ def test_the_recording_is_what_the_server_says():
     Each request is answered by the same members of the same kinds; if not, record them again
     (`python -m tests.fuzz.asking`).
     """
-    assert of(asking.record()) == of(json.loads(asking.ANSWERS.read_text()))
+    recorded = of(json.loads(asking.ANSWERS.read_text()))
+    for _ in range(RECORDINGS):
+        said = of(asking.record())
+        if said == recorded:
+            break
+    assert said == recorded
 
 
 def test_every_request_is_recorded():
