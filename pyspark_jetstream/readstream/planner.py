@@ -19,7 +19,7 @@ from ..fetch.layout import Layout, SubjectPartition
 from ..fetch.survey import Span, Survey, total
 from ..sanitize import get_logger
 from ..tasks.ranges import RangeRead, by_own_consumer, direct_tasks, of_many
-from ..tasks.rows import ReadTask, Work
+from ..tasks.rows import ReadTask, WarmUp, Work
 from .offsets import Offset
 from .options import SourceOptions
 
@@ -238,8 +238,11 @@ class BatchPlanner:
         unseen = self.looks_along(plan, is_deep)
         if self._options.read_mode == "direct" or plan.end.split:
             return self._range_tasks(plan, unseen, logged)
-        connection = self._options.connection
-        return [ReadTask(connection, self._work(p, plan, unseen)) for p in self._busy(plan)]
+        connection, busy = self._options.connection, self._busy(plan)
+        return [
+            ReadTask(connection, self._work(p, plan, unseen) if p in busy else WarmUp())
+            for p in self._moved(plan)
+        ]
 
     def looks_along(self, plan: Plan, is_deep: bool) -> bool:
         """
@@ -286,15 +289,24 @@ class BatchPlanner:
             plan.modes[index] != "consumer" for index in self._busy(plan)
         )
 
-    def _busy(self, plan: Plan) -> list[int]:
+    def _moved(self, plan: Plan) -> list[int]:
         """The partitions that get a task: by the offsets alone, so that a replay has the same."""
         return [
             p.index
             for p in self._layout
             if p.index not in plan.end.idle
             and plan.start.sequences[p.index] < plan.end.sequences[p.index]
-            # What is left of a batch of a stream that is no more (failOnDataLoss=false).
-            and self._infos[p.stream].created == plan.end.streams[p.stream]
+        ]
+
+    def _busy(self, plan: Plan) -> list[int]:
+        """
+        Of these the ones with something to read: what is left of a batch whose stream was made anew
+        (`failOnDataLoss=false`, or another query has committed it).
+        """
+        created = plan.end.streams
+        streams = [p.stream for p in self._layout]
+        return [
+            i for i in self._moved(plan) if self._infos[streams[i]].created == created[streams[i]]
         ]
 
     def _work(self, index: int, plan: Plan, unseen: bool) -> Work:

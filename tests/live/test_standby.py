@@ -923,6 +923,32 @@ def test_what_is_refused(js, new_stream, publish, query):
         api(js, f"STREAM.DELETE.KV_{BUCKET}")
 
 
+def test_an_unfinished_batch_of_a_stream_that_was_made_anew(js, new_stream, publish, query, apart):
+    """
+    An unfinished batch that another query has committed has the tasks that it had also where one of
+    its streams was made anew since: the ledger of a write knows rows by their tasks.
+    """
+    names = [new_stream(f"ANEW-{number}") for number in range(2)]
+    of = {"stream": "ANEW-{partition}", "partitions": 2}
+    first, second = apart(**of), query(**of)
+    first.batch()
+    second.batch()
+    start = first.at
+    publish([(f"{name}.x", b"x") for name in names for _ in range(5)])
+    end, tasks = first.plan()
+    first.kill()
+    until_it_reads(second)
+    publish([(f"{name}.x", b"x") for name in names])
+    second.batch()  # notes that the batch before is committed
+    second.stop()
+    api(js, f"STREAM.DELETE.{names[0]}")
+    new_stream(names[0])
+    again = query(**of)
+
+    assert len(tasks) == 2
+    assert [task.work for task in again.reader.partitions(start, end)] == [WarmUp()] * 2
+
+
 def test_an_unfinished_batch_that_somebody_read(js, new_stream, publish, query, apart):
     """
     That a query's unfinished batch has left the stream is no data loss once another one has
