@@ -338,7 +338,7 @@ class Survey:
         return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
 
     def changed(
-        self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo]
+        self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo], anew: bool = False
     ) -> dict[str, Change]:
         """
         By stream what shows that it is not what it was at its mark.
@@ -347,12 +347,15 @@ class Survey:
         that can be: the first time, and when another server leads it or it is another run of the
         one that is asked. Where its leader has no term, also when it has grown, but not again at
         once.
+
+        Args:
+            anew: asks of each, as marks that are older than the last ones want it.
         """
         changes = {name: stream_changes(infos[name], mark) for name, mark in marks.items()}
         asked = {
             name: mark
             for name, mark in marks.items()
-            if changes[name] is None and not self._is_whole(mark, infos[name])
+            if changes[name] is None and (anew or not self._is_whole(mark, infos[name]))
         }
         outgrown = replaced(self.js, asked)
         for name in asked.keys() - outgrown:

@@ -8,8 +8,9 @@ as `abandonAfter` says; a server that forgets acks, or deliveries, changes nothi
 from __future__ import annotations
 
 import json
+import re
 import time
-from datetime import UTC, datetime
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, JetStreamError, OptionError, RecordError
+from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.readstream.shared import openbatches
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 from pyspark_jetstream.readstream.shared.fence import Fence
@@ -233,6 +235,60 @@ def test_a_query_says_that_it_is_there(js, new_stream, publish, query):
     eventually(lambda: said() > before)
 
 
+def test_a_query_that_is_back_as_another_one_finds_it_away(
+    js, new_stream, publish, query, monkeypatch
+):
+    """
+    Between the look at its notice and the change of the record it takes its batch up again: the
+    other query leaves the batch to it.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = (query(stream=name, **WAITS | {"abandonAfter": "6s"}) for _ in range(2))
+    one.plan()
+    one.die()
+    away, found = openbatches.OpenBatches._away, []
+
+    def then_it_is_back(self, queries, now):
+        gone = away(self, queries, now)
+        if gone and not found:
+            found.extend(gone)
+            one.restart()
+        return gone
+
+    monkeypatch.setattr(openbatches.OpenBatches, "_away", then_it_is_back)
+    eventually(lambda: two.drain() or found)
+    one.drain()
+    dealt_out(js, name, 0)
+    two.drain()
+
+    assert sorted(one.sequences) == list(range(1, 11))
+    assert two.rows == []
+
+
+def test_another_query_has_a_shorter_abandon_after(js, new_stream, publish, query):
+    """
+    A query says often enough that it is there for each that may have an `abandonAfter` of two ack
+    waits, as they all may.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one, two = query(stream=name, **WAITS), query(stream=name, **WAITS | {"abandonAfter": "6s"})
+    one.plan()
+    (who,) = fence_of(js, name).open
+    key = f"$KV.SPARK_CLAIMS.{name}.jobs.alive.{who}"
+    said = js.last_messages("KV_SPARK_CLAIMS", [key])[0].sequence
+    eventually(lambda: js.last_messages("KV_SPARK_CLAIMS", [key])[0].sequence >= said + 4)
+    for sequence in range(1, 11):  # a server that has forgotten the deliveries
+        js.client.connection.tell(f"$JS.ACK.{name}.jobs-0.1.{sequence}.{sequence}.0.0", b"-NAK")
+    js.client.connection.ping(60.0)
+    two.drain()
+    one.commit()
+
+    assert sorted(one.sequences) == list(range(1, 11))
+    assert two.rows == []
+
+
 def test_an_operator_gives_a_batch_up(js, new_stream, publish, query):
     """
     Who deletes the key by which a query says that it is there gives its batch to the others.
@@ -367,8 +423,35 @@ def test_a_record_of_a_stranger_is_an_error(js, new_stream, publish, query):
     js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs", b"{}", [])
 
     publish(numbered(name, 10, start=10))
-    with pytest.raises(RecordError, match="it is not believed"):
-        one.drain()
+    for _ in range(2):
+        with pytest.raises(RecordError, match="it is not believed"):
+            one.drain()
+        one.restart()
+
+
+def test_a_record_that_grows_too_large(tmp_path, query, caplog):
+    """
+    While a query is away the ack floor stands still, and behind a filter no two sequences are one
+    range: what was committed lately is left out before the record is too large for its server.
+    """
+    with DevServer("max_payload: 4096", store_dir=tmp_path) as server:
+        client = Client(connection_of(server.url))
+        js = JetStream(client)
+        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        options = {"stream": "S", "subject": "s.0"} | WAITS | {"maxRecordsPerTrigger": 50}
+        dead, live = query(server, **options), query(server, **options)
+        js.publish("s.0", b"x", [])
+        eventually(dead.plan)
+        dead.die()
+        for _ in range(15):
+            for i in range(100):
+                client.connection.tell(f"s.{i % 2}", b"x")
+            client.connection.ping(60.0)
+            live.drain()
+        client.close()
+
+        assert len(live.rows) == 750
+        assert "batches that were committed lately are left out" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["stream", "consumer"])
@@ -392,6 +475,56 @@ def test_a_stream_that_is_made_anew(js, new_stream, publish, query, what):
     two = query(stream=name, **WAITS)
     two.drain()
     assert len(two.rows) == (10 if what == "stream" else 0)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_consumer_that_was_made_anew_while_a_query_was_away(
+    js, new_stream, publish, query, caplog, fails
+):
+    """
+    It delivers again what was acknowledged, and the query says so when it is back: once.
+    """
+    name = new_stream()
+    publish(numbered(name, 20))
+    one = query(stream=name, failOnDataLoss=fails, **WAITS)
+    one.drain()
+    one.die()
+    config = js.consumer_info(name, "jobs-0").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    js.delete_consumers([(name, "jobs-0")])
+    js.create_consumer(name, config)
+    one.restart()
+    said = "was made anew at .*, since this query ran last"
+    if fails == "true":
+        with pytest.raises(DataLossError, match=said):
+            one.drain()
+        one.restart()
+    one.drain()
+
+    assert sorted(one.sequences) == sorted(2 * list(range(1, 21)))
+    assert fails == "true" or len(re.findall(said, caplog.text)) == 1
+
+
+def test_a_consumer_that_was_away_for_a_moment(js, new_stream, publish, query, monkeypatch):
+    """
+    One look lacks it, and it is there as the query asks again: the query looks once more.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS)
+    look, done = Survey.look, []
+
+    def once_without(self, consumers, *rest, **more):
+        seen = look(self, consumers, *rest, **more)
+        if consumers and not done:
+            done.append(True)
+            return replace(seen, consumers=dict.fromkeys(seen.consumers))
+        return seen
+
+    monkeypatch.setattr(Survey, "look", once_without)
+    one.drain()
+
+    assert done and sorted(one.sequences) == list(range(1, 11))
 
 
 def test_each_batch_changes_the_record_once(js, new_stream, publish, query, monkeypatch):
@@ -466,90 +599,6 @@ def test_a_shared_consumer_that_was_edited(js, new_stream, publish, query):
         one.step()
 
 
-def test_a_shared_stream_that_was_taken_back(tmp_path):
-    """
-    A stream that comes back older and has outgrown what was claimed ends the query, also when it
-    starts again.
-    """
-    store = Store(tmp_path)
-    client = Client(connection_of(store.server.url))
-    js = JetStream(client)
-    js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
-    one = Query(store.server, stream="S", priorityPolicy="overflow", consumer="jobs")
-    try:
-        for i in range(20):
-            js.publish(f"s.{i}", b"x", [])
-        one.step()
-        store.copy()
-        for i in range(20):
-            js.publish(f"s.{i}", b"x", [])
-        one.drain()
-        store.take_back("S")
-        for i in range(40):
-            js.publish(f"s.{i}", b"x", [])
-        for _ in range(2):
-            with pytest.raises(DataLossError, match="older copy of it was restored.*written to"):
-                one.step()
-            one.restart()
-    finally:
-        one.die()
-        client.close()
-        store.server.close()
-
-
-@pytest.mark.parametrize("new", [10, 40], ids="{} new ones".format)
-@pytest.mark.parametrize("restarts", [False, True], ids=["same run", "restarted"])
-@pytest.mark.parametrize("fails", ["true", "false"], ids="failOnDataLoss={}".format)
-def test_a_shared_stream_that_was_taken_back_behind_what_others_had(tmp_path, new, restarts, fails):
-    """
-    A query whose own last batch is older than the copy knows from the others' record that the
-    stream was taken back: new messages under sequences that others had committed are not
-    acknowledged unread. It ends at each start, or reads them.
-    """
-    store = Store(tmp_path)
-    client = Client(connection_of(store.server.url))
-    js = JetStream(client)
-    js.create_stream(
-        {"name": "S", "subjects": ["s.>"], "allow_direct": True, "retention": "workqueue"}
-    )
-    options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs"} | WAITS
-    one, two = (Query(store.server, **options, failOnDataLoss=each) for each in ("true", fails))
-    try:
-        for i in range(20):
-            js.publish(f"s.{i}", b"old", [])
-        two.plan()  # 1 to 10: below them is no ack floor that could tell
-        one.step()
-        store.copy()
-        for i in range(20):
-            js.publish(f"s.{i}", b"old", [])
-        one.drain()
-        two.commit()
-        store.take_back("S")
-        for i in range(new):
-            js.publish(f"s.{i}", b"new", [])
-        if restarts:
-            two.restart()
-        if fails == "true":
-            with pytest.raises(DataLossError, match="older copy of it was restored"):
-                eventually(lambda: two.step() and False)
-            js.pause("S", "jobs-0", datetime(2099, 1, 1, tzinfo=UTC))  # nothing is dealt to it
-            for _ in range(2):
-                two.restart()
-                with pytest.raises(DataLossError, match="older copy of it was restored"):
-                    two.step()
-        else:
-            eventually(lambda: two.drain() or set(range(21, 21 + new)) <= set(two.sequences))
-
-        assert sorted(one.sequences) == list(range(11, 41))
-        unread = js.messages("S", [{"seq": 21 + n} for n in range(new)])
-        assert {each is not None and each.data for each in unread} == {fails == "true" and b"new"}
-    finally:
-        one.die()
-        two.die()
-        client.close()
-        store.server.close()
-
-
 # ── what comes again ─────────────────────────────────────────────────────────────────────────
 
 
@@ -574,3 +623,23 @@ def test_available_now_reads_what_waits_for_redelivery(js, new_stream, publish, 
     two.drain()
 
     assert sorted(two.sequences) == list(range(1, 31))
+
+
+def test_available_now_reads_all_beside_what_is_another_query_s(js, new_stream, publish, query):
+    """
+    What is in the batch of a query that is away is dealt to the run again and again, and is nothing
+    that the run has read.
+    """
+    name = new_stream()
+    publish(numbered(name, 30))
+    dead = query(stream=name, **WAITS | {"maxRecordsPerTrigger": 30})
+    dead.plan()
+    dead.die()
+    dealt_out(js, name, 30)
+    publish(numbered(name, 40, start=30))
+    run = query(stream=name, **WAITS)
+    run.reader.prepareForTriggerAvailableNow()
+    while run.step():
+        dealt_out(js, name, 30)
+
+    assert sorted(run.sequences) == list(range(31, 71))

@@ -11,6 +11,7 @@ The thread and the driver's calls share what is held, under one lock.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -280,15 +281,20 @@ class Heartbeats:
         self._woken.set()
         self._thread.join(5.0)
 
+    @property
+    def _pause_s(self) -> float:
+        alive_s = self._alive.every_s if self._alive is not None else math.inf
+        return min(self._interval_s, alive_s)
+
     def _run(self) -> None:
         try:
-            pause_s = self._interval_s
+            pause_s = self._pause_s
             while True:
                 self._woken.wait(pause_s)
                 self._woken.clear()
                 if self._is_over:
                     return
-                pause_s = self._interval_s if self._beat() else min(1.0, self._interval_s)
+                pause_s = self._pause_s if self._beat() else min(1.0, self._pause_s)
         finally:
             self._client.close()
 

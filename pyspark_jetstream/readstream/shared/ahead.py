@@ -58,11 +58,6 @@ class Ahead:
     def __repr__(self) -> str:
         return f"<Ahead {sum(map(len, self._claimed.values()))} claims>"
 
-    @property
-    def consumers(self) -> tuple[SharedConsumer, ...]:
-        """Consumers that the last claims are of."""
-        return self._claimant.consumers
-
     def start(self, limit: int) -> None:
         """Claims up to `limit` messages meanwhile; what `start` claimed before has been taken."""
         self._wanted.clear()

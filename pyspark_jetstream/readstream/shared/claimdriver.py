@@ -152,7 +152,7 @@ class ClaimDriver(Driver):
             member.lasted_s = time.monotonic() - self._planned.at
             self._planned = None
         while True:
-            claimed, of = member.claim(before), self.claimant.consumers
+            claimed, of = member.claim(before), self._streams.stores
             look = self._streams.look()
             claimed = member.drop_gone(claimed, of)
             dealt = member.fence(before, claimed, look)
@@ -233,6 +233,7 @@ class ClaimDriver(Driver):
         member = self._join(upto)
         before = self._offset(start)
         if before is not None:
+            self._streams.check_between(before, upto)
             member.settle(before)
         is_lost = member.batches is not None and member.batches.resume(upto)
         if not is_lost:
@@ -297,6 +298,12 @@ class ClaimDriver(Driver):
         batches = self._open_batches()
         if batches is not None and offset is not None:
             batches.drop_unrecorded(offset.serial)
+            made = {
+                consumer.partition: (consumer.created, info.created)
+                for consumer in self.claimant.consumers
+                if (info := self.claimant.joined.get(consumer.partition))
+            }
+            self._streams.check_consumers(batches.forget_consumers(made))
         self.member = GroupMember(
             self._client,
             self._options,

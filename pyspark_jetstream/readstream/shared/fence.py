@@ -22,7 +22,7 @@ and acknowledges them.
     {"version": 1, "time": 1764000000.5, "clock": 91.5,
      "open": {"5be1…": {"serial": 7, "claims": {"0": ["2026-…", "5-9,11"]}}},
      "settled": {"0": {"stream": "2026-…", "consumer": "2026-…", "floor": 4,
-                       "floors": [[31.0, 2]], "ranges": "10"}},
+                       "floors": [[31.0, 2]], "ranges": "10", "older": "6", "turned": 60.0}},
      "marks": {"ORDERS": ["2026-…", 11, "2026-…", 1764000000500000]}}
 
 Sequences are of the stream that was made at the time beside them: of one made anew they say
@@ -30,7 +30,8 @@ nothing. Partitions are called as in `claims`, so that lists of several streams 
 
 **Settled** is bounded. Below the server's ack floor all is settled, above it are ranges. What was
 settled longer ago than the server may take to deal a forgotten ack out again is left out; that time
-is counted while queries plan batches (`clock`), as nothing is dealt out while the server is away. A
+is counted while queries plan batches (`clock`), as nothing is dealt out while the server is away.
+Ranges become old together, and are left out when the next ones do. A
 floor that goes back further than that is no forgotten ack: somebody has reset the consumer on
 purpose, and what he wants read again is read again.
 
@@ -43,6 +44,7 @@ import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ...client.info import Mark
@@ -69,6 +71,9 @@ away.
 
 _FLOORS: Final = 8
 """Floors of so many moments are kept, at equal distances."""
+
+_MOST_IDLE: Final = 100
+"""Queries without an open batch that the record keeps, those that planned last."""
 
 _PLAIN_BYTES: Final = 64 << 10
 """A larger record is compressed."""
@@ -109,11 +114,16 @@ class Settled:
     """Earlier floors with the record's clock of that moment, the oldest first."""
     ranges: Ranges = ()
     """Settled sequences above the floor, ascending."""
+    older: Ranges = ()
+    """Likewise, of the time before `turned`."""
+    turned: float = 0.0
+    """The record's clock when `ranges` were begun."""
 
     def among(self, ranges: Ranges) -> set[int]:
         """Those sequences of these ranges that are settled."""
-        settled = ((self.floors[0][1] + 1, self.floor), *self.ranges)
-        return set(sequences_of(common(ranges, settled)))
+        below = (self.floors[0][1] + 1, self.floor)
+        found = [common(ranges, each) for each in ((below, *self.ranges), self.older)]
+        return set(sequences_of(chain.from_iterable(found)))
 
     def look(self, there: AckFloor, clock: float, keep_s: float) -> Settled:
         """The settled sequences after a look at the consumer."""
@@ -125,8 +135,18 @@ class Settled:
             floors.append((clock, floor))
         while len(floors) > 1 and floors[1][0] <= clock - keep_s:
             del floors[0]
-        ranges = _above(floor, self.ranges)
-        return replace(self, floor=floor, floors=tuple(floors), ranges=ranges)
+        aged = self if clock - self.turned < keep_s else self.aged(clock)
+        return replace(
+            aged,
+            floor=floor,
+            floors=tuple(floors),
+            ranges=_above(floor, aged.ranges),
+            older=_above(floor, aged.older),
+        )
+
+    def aged(self, clock: float) -> Settled:
+        """The settled sequences without the older ones: all that are there are old from now on."""
+        return replace(self, ranges=(), older=self.ranges, turned=clock)
 
     def also(self, ranges: Ranges) -> Settled:
         """The settled sequences with these ranges, too."""
@@ -136,7 +156,7 @@ class Settled:
     def begun(there: AckFloor, clock: float) -> Settled:
         """The settled sequences of a consumer that is seen for the first time."""
         floor = there.ack_floor
-        return Settled(there.stream, there.consumer, floor, ((clock, floor),))
+        return Settled(there.stream, there.consumer, floor, ((clock, floor),), turned=clock)
 
 
 class AckFloor(NamedTuple):
@@ -186,7 +206,7 @@ class Fence:
         for partition in settled.keys() - ack_floors.keys():  # of a stream that others read
             each = settled[partition]
             floors = tuple((at + step, floor) for at, floor in each.floors)
-            settled[partition] = replace(each, floors=floors)
+            settled[partition] = replace(each, floors=floors, turned=each.turned + step)
         return replace(self, settled=settled, clock=clock, time=now)
 
     def marked(self, marks: Mapping[str, Mark]) -> Fence:
@@ -266,7 +286,16 @@ class Fence:
 
     def restored(self, query: str, serial: int, claims: Mapping[str, HeldClaims]) -> Fence:
         """The record with the batch that a query has planned last."""
-        return replace(self, open={**self.open, query: Open(serial, claims)})
+        others = {name: each for name, each in self.open.items() if name != query}
+        idle = [name for name, each in others.items() if not each.claims and not each.void]
+        for name in idle[:-_MOST_IDLE]:
+            del others[name]
+        return replace(self, open={**others, query: Open(serial, claims)})
+
+    def shortened(self) -> Fence:
+        """The record without the sequences that are settled above the floors."""
+        settled = {p: each.aged(self.clock).aged(self.clock) for p, each in self.settled.items()}
+        return replace(self, settled=settled)
 
     def forgotten(self, partitions: Collection[str], streams: Collection[str]) -> Fence:
         """
@@ -307,10 +336,9 @@ class Fence:
         mine = self.open.get(query)
         return mine is not None and mine.serial == serial and mine.void
 
-    def emptied(self, query: str) -> Fence:
-        """The record before a query runs its lost batch without rows."""
-        lost = Open(self.open[query].serial, {}, void=True)
-        return replace(self, open={**self.open, query: lost})
+    def emptied(self, query: str, serial: int) -> Fence:
+        """The record before a query runs this batch, which is lost, without rows."""
+        return replace(self, open={**self.open, query: Open(serial, {}, void=True)})
 
     def dropped(self, query: str, serial: int) -> Fence:
         """
@@ -345,6 +373,7 @@ class Fence:
                 partition: {
                     "stream": each.stream, "consumer": each.consumer, "floor": each.floor,
                     "floors": each.floors, "ranges": ranges_text(each.ranges),
+                    "older": ranges_text(each.older), "turned": round(each.turned, 3),
                 }
                 for partition, each in self.settled.items()
             },
@@ -384,6 +413,8 @@ class Fence:
                         int(each["floor"]),
                         tuple((float(at), int(floor)) for at, floor in each["floors"]),
                         text_ranges(each["ranges"]),
+                        text_ranges(each.get("older", "")),
+                        float(each.get("turned", 0.0)),
                     )
                     for partition, each in content["settled"].items()
                 },

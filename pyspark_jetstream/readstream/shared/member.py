@@ -8,11 +8,12 @@ Its state is that of one run, from the moment its consumers are there. The drive
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...client.connection import Client
+from ...client.info import Mark
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from ..options import MAX_CLAIMS, SourceOptions
@@ -27,6 +28,9 @@ from .poison import Poison
 from .streams import SharedStreams
 
 logger = get_logger(__name__)
+
+Stores: TypeAlias = Mapping[str, tuple[SharedConsumer, Mark | None]]
+"""The streams of claims, as `SharedStreams.stores` has them."""
 
 WAIT_S: Final = 0.2
 """Time for which an idle `latestOffset` waits for a message; Spark calls it again after 10 ms."""
@@ -84,6 +88,8 @@ class GroupMember:
         self._claimant = claimant
         self._streams = streams
         self._poison = poison
+        self._ahead_of: Stores = {}
+        """The streams when claims ahead were begun."""
         self._settled = -1
         """The serial of the last batch that is acknowledged."""
 
@@ -104,7 +110,7 @@ class GroupMember:
         Claims made ahead come first. Where they fill the batch, those of the batch after it are
         claimed meanwhile; otherwise what is missing is claimed now.
         """
-        claimed, of = dict(self.ahead.take()), self.ahead.consumers
+        claimed, of = dict(self.ahead.take()), self._ahead_of
         if claimed:
             self._streams.look_at_streams()  # before one that was made anew is claimed of
             claimed = self.drop_gone(claimed, of)
@@ -126,17 +132,21 @@ class GroupMember:
             self._go_ahead()
         return claimed
 
-    def drop_gone(
-        self, claimed: dict[str, list[Claim]], of: Collection[SharedConsumer]
-    ) -> dict[str, list[Claim]]:
+    def drop_gone(self, claimed: Mapping[str, list[Claim]], of: Stores) -> dict[str, list[Claim]]:
         """
-        Drops claims `of` consumers whose streams are gone, and their heartbeats; the other claims.
-        From then on heartbeats keep to the shortest ack wait.
+        Drops claims whose streams are gone, or were taken back to an older copy, and their
+        heartbeats; the other claims. From then on heartbeats keep to the shortest ack wait.
+
+        Args:
+            of: the streams when the claims were made.
         """
-        there = set(self._claimant.consumers)
-        gone = {consumer.partition for consumer in of if consumer not in there}
+        there = self._streams.stores
+        gone = {partition for partition, store in of.items() if there.get(partition) != store}
+        for partition in gone & claimed.keys():
+            consumer, _ = of[partition]
+            self.heartbeats.release(consumer, [c.sequence for c in claimed[partition]])
         if gone:
-            self.heartbeats.keep_only(there)
+            self.heartbeats.keep_only(consumer for consumer, _ in there.values())
         self.heartbeats.hurry(self._claimant.ack_wait_s / _BEATS)
         return {p: taken for p, taken in claimed.items() if p not in gone}
 
@@ -165,6 +175,7 @@ class GroupMember:
         """
         limit = self._maximum()
         if limit and self._poison is None and self.lasted_s * _SHORT < self.ahead.keep_s:
+            self._ahead_of = self._streams.stores
             self.ahead.start(limit)
 
     def _maximum(self) -> int:
@@ -203,7 +214,7 @@ class GroupMember:
     def fence(
         self,
         before: ClaimedOffset | None,
-        claimed: Mapping[str, Sequence[Claim]],
+        claimed: Mapping[str, list[Claim]],
         look: ServerView[str],
     ) -> Dealt:
         """
@@ -213,14 +224,16 @@ class GroupMember:
         Args:
             look: at streams and consumers, behind the claim.
         """
-        mine = {partition: list(taken) for partition, taken in claimed.items()}
         if self.batches is None:
-            return Dealt(mine, {}, {})
+            return Dealt(dict(claimed), {}, {})
         is_needed = count(claimed) or (before is not None and self.batches.settles(before))
         if is_needed:
             self.batches.read()
+            of = self._streams.stores
             self._streams.check_since(self.batches.marks)
-        self.batches.forget(self._streams.forgotten)
+            claimed = self.drop_gone(claimed, of)
+        self.batches.forget(self._streams.forgotten, self._streams.holding)
+        mine = dict(claimed)
         if not is_needed:
             return Dealt(mine, {}, {})
         if before is not None:
@@ -230,6 +243,8 @@ class GroupMember:
         dealt = dealt._replace(mine=mine | dealt.mine)
         for partition, sequences in dealt.settled.items():
             ack(self._client, self._claimant.by_partition[partition], sequences)
+        if self.left is not None:
+            self.left += sum(map(len, dealt.theirs.values()))  # they are dealt out again
         self._let_go("are in another query's open batch; they are left to it", dealt.theirs)
         self._let_go("are in a committed batch; they were acknowledged again", dealt.settled)
         if self._poison is not None:

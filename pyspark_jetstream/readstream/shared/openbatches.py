@@ -18,7 +18,7 @@ from ...client.connection import Client
 from ...client.info import Mark, parse_time
 from ...client.jetstream import JetStream
 from ...client.keyvalue import ROOM, Bucket
-from ...errors import JetStreamError, OptionError, PermissionsError
+from ...errors import JetStreamError, OffsetError, OptionError, PermissionsError, RecordError
 from ...fetch.survey import ServerView
 from ...sanitize import get_logger
 from .claims import Claim, ClaimedOffset, Ranges, ranges_of
@@ -36,6 +36,9 @@ _ALIVE_EVERY: Final = 6
 
 _LONGEST_ALIVE_S: Final = 60.0
 """The longest between two renewals."""
+
+_ALIVE_IN_ACK_WAIT: Final = 3
+"""Renewals in an ack wait: another query may have a shorter `abandonAfter`, of two ack waits."""
 
 _KEEP_ACK_WAITS: Final = 2
 _KEEP_S: Final = 60.0
@@ -55,9 +58,12 @@ def _bucket(client: Client) -> Bucket:
 class Alive:
     """The notice that a query is there, renewed now and then."""
 
-    def __init__(self, key: str, query: str, abandon_s: float) -> None:
+    def __init__(self, key: str, query: str, abandon_s: float, ack_wait_s: float) -> None:
         self.key = f"{key}.alive.{query}"
-        self._every_s = min(abandon_s / _ALIVE_EVERY, _LONGEST_ALIVE_S)
+        self.every_s = min(
+            abandon_s / _ALIVE_EVERY, _LONGEST_ALIVE_S, ack_wait_s / _ALIVE_IN_ACK_WAIT
+        )
+        """Seconds between two renewals."""
         self._next = -float("inf")
         self._count = 0
 
@@ -75,7 +81,7 @@ class Alive:
         self._count += 1
         data = f"{self._count} {time.time_ns()}".encode()  # no two are the same bytes
         bucket.replace(self.key, data, before.sequence)
-        self._next = time.monotonic() + self._every_s
+        self._next = time.monotonic() + self.every_s
 
 
 class OpenBatches:
@@ -98,7 +104,7 @@ class OpenBatches:
             abandon_s: time after which others take what a query has noted (`abandonAfter`).
         """
         self.query = query
-        self.alive = Alive(key, query, abandon_s)
+        self.alive = Alive(key, query, abandon_s, ack_wait_s)
         self._bucket = _bucket(client)
         self._key = key
         self._streams = streams
@@ -128,7 +134,7 @@ class OpenBatches:
 
         Raises:
             OptionError: It must, and the bucket cannot keep records.
-            RecordError, OffsetError: It must, and the record is none.
+            RecordError, OffsetError: The record is none.
         """
         try:
             unfit = self._bucket.ensure()
@@ -138,7 +144,7 @@ class OpenBatches:
             self.read()
         except JetStreamError as error:
             unusable = isinstance(error, PermissionsError | OptionError) or not error.retryable
-            if must or not unusable:
+            if must or not unusable or isinstance(error, RecordError | OffsetError):
                 raise
             logger.warning(
                 "consumer=%s: queries that share it do not see each other's open batches. If one of"
@@ -162,6 +168,7 @@ class OpenBatches:
         others may have its messages, too.
         """
         self.read()
+        held: dict[str, HeldClaims] = {}
         if offset.claims and not self._fence.has(self.query, offset.serial):
             logger.warning(
                 "consumer=%s: batch %d of this query is not in bucket=%s: the record was deleted,"
@@ -169,11 +176,16 @@ class OpenBatches:
                 " to other queries since, they are read twice", self._key, offset.serial, BUCKET,
             )  # fmt: skip
             held = {p: self._held(offset, p) for p in offset.claims}
-            self._change(lambda fence: fence.restored(self.query, offset.serial, held))
-        if self._fence.is_lost(self.query, offset.serial):
-            self._change(lambda fence: fence.emptied(self.query))
-            return True
-        return False
+
+        def resumed(fence: Fence) -> Fence:
+            if held and not fence.has(self.query, offset.serial):
+                return fence.restored(self.query, offset.serial, held)
+            if fence.is_lost(self.query, offset.serial):
+                return fence.emptied(self.query, offset.serial)
+            return fence  # stored again: whoever has just found this query away looks once more
+
+        self._change(resumed)
+        return self._fence.is_lost(self.query, offset.serial)
 
     def drop_unrecorded(self, serial: int) -> None:
         """
@@ -229,16 +241,45 @@ class OpenBatches:
         self._change(planned)
         return dealt
 
-    def forget(self, streams: Mapping[str, object]) -> None:
+    def forget(
+        self,
+        streams: Mapping[str, object],
+        holding: Callable[[Mapping[str, Mark]], Collection[str]],
+    ) -> None:
         """
         Forgets what is settled of streams that were deleted, or taken back to older copies: once of
-        each for the same reason.
+        each for the same reason, and not where another query has done so.
+
+        Args:
+            holding: which of these marks hold: what was settled up to them is settled.
         """
         new = {name for name, why in streams.items() if self._forgotten.get(name) != why}
-        of = {p for p in self._fence.settled if self._stream(p) in new}
-        if of or new & self._fence.marks.keys():
-            self._change(lambda fence: fence.forgotten(of, new))
+
+        def forgotten(fence: Fence) -> Fence:
+            marks = {name: mark for name, mark in fence.marks.items() if name in new}
+            gone = new.difference(holding(marks)) if marks else new
+            return fence.forgotten({p for p in fence.settled if self._stream(p) in gone}, gone)
+
+        if new and forgotten(self._fence) != self._fence:
+            self._change(forgotten)
         self._forgotten = dict(streams)
+
+    def forget_consumers(self, made: Mapping[str, tuple[str, str]]) -> list[str]:
+        """
+        Forgets what is settled of consumers that were made anew on their streams.
+
+        Args:
+            made: by partition the creation times of its stream and its consumer.
+
+        Returns:
+            Their partitions.
+        """
+        known = {p: each for p, each in self._fence.settled.items() if p in made}
+        of = {p: (each.stream, each.consumer) for p, each in known.items()}
+        anew = [p for p in of if made[p][0] == of[p][0] and made[p] != of[p]]
+        if anew:
+            self._change(lambda fence: fence.forgotten(anew, ()))
+        return anew
 
     def of_others(self, partition: str, stream: str) -> int:
         """Number of a partition's messages in batches of others, when the record was read last."""
@@ -300,6 +341,15 @@ class OpenBatches:
         for _ in range(_TRIES):
             fence = change(self._fence)
             data = fence.to_bytes()
+            if len(data) > largest:
+                logger.warning(
+                    "bucket=%s key=%s: the record of open batches makes %d bytes, and the server"
+                    " takes %d. The messages of batches that were committed lately are left out."
+                    " If the server has forgotten acks of them, they are read twice",
+                    BUCKET, self._key, len(data), largest,
+                )  # fmt: skip
+                fence = fence.shortened()
+                data = fence.to_bytes()
             if len(data) > largest:
                 raise JetStreamError(
                     f"bucket {BUCKET}, key '{self._key}': the open batches of its queries make"

@@ -103,6 +103,14 @@ class SharedStreams:
         return {**self._deleted, **self._back}
 
     @property
+    def stores(self) -> dict[str, tuple[SharedConsumer, Mark | None]]:
+        """
+        By partition its consumer, and the mark at which its stream was found to be taken back: as
+        long as both are the same a claim is of the message that was dealt.
+        """
+        return {c.partition: (c, self._back.get(c.stream)) for c in self._claimant.consumers}
+
+    @property
     def partitions(self) -> dict[str, SubjectPartition]:
         """The partitions whose streams are there."""
         return dict(zip(self._survey.layout.names, self._survey.layout, strict=True))
@@ -162,8 +170,9 @@ class SharedStreams:
         self._claimant.note_clock(infos.values(), asked_s)
         for index in look.consumers.keys() - infos.keys():
             if asked[index] in self._claimant.consumers:
-                self._survey.js.consumer_info(asked[index].stream, asked[index].name)  # raises
-        self._check_consumers(infos)
+                self._survey.js.consumer_info(asked[index].stream, asked[index].name)  # raises, or
+                return self._look()  # it was away for a moment
+        self._check_edited(infos)
         return look
 
     def _take_in(self, streams: Mapping[str, StreamInfo]) -> None:
@@ -280,6 +289,12 @@ class SharedStreams:
                     f" {created} is gone",
                 )
 
+    def holding(self, marks: Mapping[str, Mark]) -> set[str]:
+        """The streams that are what they were at these marks."""
+        there = {name: mark for name, mark in marks.items() if name in self.infos}
+        changed = lasting(lambda: self._survey.changed(there, self.infos, anew=True), self._look_on)
+        return there.keys() - changed.keys()
+
     def check_since(self, marks: Mapping[str, Mark]) -> None:
         """
         Looks whether the streams are what they were at the marks of other queries, which may have
@@ -320,20 +335,41 @@ class SharedStreams:
         streams = self._survey.look({}).streams  # what is gone is told by the next look
         self.infos = {name: streams.get(name, info) for name, info in self.infos.items()}
 
-    def _check_consumers(self, infos: Mapping[str, ConsumerInfo]) -> None:
+    def check_between(self, before: ClaimedOffset, upto: ClaimedOffset) -> None:
+        """
+        Notes streams that were taken back between two batches of the run before: what the first
+        has claimed there is gone.
+        """
+        gone = upto.marks.keys() & (before.marks.keys() - self.holding(before.marks))
+        self._back |= {name: upto.marks[name] for name in gone if name not in self._back}
+
+    def check_consumers(self, anew: Iterable[str], when: str = "since this query ran last") -> None:
+        """
+        Args:
+            anew: partitions whose consumers were made anew.
+
+        Raises:
+            DataLossError: There is one (`failOnDataLoss`).
+        """
+        for partition in anew:
+            consumer = self._claimant.by_partition[partition]
+            info = self._claimant.joined[partition]
+            self._lost(
+                consumer.stream,
+                consumer.number,
+                f"the consumer '{info.name}' was made anew at {info.created}, {when}: what was"
+                " acknowledged is forgotten, and comes again",
+            )
+
+    def _check_edited(self, infos: Mapping[str, ConsumerInfo]) -> None:
         """
         Raises:
             DataLossError: One was made anew while the query ran (`failOnDataLoss`).
             ConsumerEditedError: Somebody changed what one delivers.
         """
+        joined = self._claimant.joined
         for index, info in infos.items():
-            consumer = self._claimant.by_partition[index]
-            if info.created != self._claimant.joined[index].created:
-                self._claimant.joined[index] = info
-                self._lost(
-                    consumer.stream,
-                    consumer.number,
-                    f"the consumer '{info.name}' was made anew at {info.created}, while the query"
-                    " ran: what was acknowledged is forgotten, and comes again",
-                )
-            self._claimant.check_edited(consumer, info)
+            if info.created != joined[index].created:
+                joined[index] = info
+                self.check_consumers([index], "while the query ran")
+            self._claimant.check_edited(self._claimant.by_partition[index], info)

@@ -142,7 +142,7 @@ class Model:
             if not fence.is_lost(name, serial - 1):
                 yield query._replace(phase="runs"), {}
             elif fence.settles(name, serial - 1):
-                record = _bytes(fence.emptied(name))
+                record = _bytes(fence.emptied(name, serial - 1))
                 yield query, {"record": record, "version": world.version + 1}
             else:
                 yield _sunk(query, frozenset()), {}
@@ -361,6 +361,21 @@ def test_what_is_settled_is_known_for_a_while():
     assert len(settled.floors) <= 12
 
 
+def test_what_is_settled_above_a_floor_that_stands_still_is_forgotten_in_time():
+    """
+    While an open batch holds the floor, ranges are known for as long as the server may forget their
+    acks, and for no more than twice as long.
+    """
+    settled, begun = Settled.begun(AckFloor("s", "c", 0), 0.0), {}
+    for clock in range(0, 600, 10):
+        settled = looked(settled, 0, float(clock)).also(((10 + clock, 10 + clock),))
+        begun[10 + clock] = clock
+        known = {begun[sequence] for sequence in begun if knows(settled, sequence)}
+        assert known >= {each for each in begun.values() if each > clock - KEEP_S}
+        assert min(known) > clock - 2 * KEEP_S - 10
+    assert looked(settled, 610, 600.0).ranges == looked(settled, 610, 600.0).older == ()
+
+
 def test_a_floor_that_goes_back_a_little_was_forgotten():
     """
     A server that forgets acks goes back to a floor of a moment ago: what is above it stays settled.
@@ -455,13 +470,45 @@ def test_a_record_reads_as_it_was_written():
     )
     fence = fence.committed("a", 0, {"0": HeldClaims("s", ((5, 6),))}).voided(["b"])
     fence = fence.marked({"S": Mark("s", 6, "2026-11-27T00:00:00Z", 7)})
+    aged = fence.settled["0"].aged(2.5).also(((9, 11),))
+    fence = replace(fence, settled={**fence.settled, "0": aged})
     data = fence.to_bytes()
 
     assert Fence.from_bytes(data) == fence
     assert len(data) < 100_000
     assert fence.is_lost("b", 4) and not fence.is_lost("b", 5) and not fence.is_lost("a", 0)
-    assert fence.settles("b", 4) and not fence.emptied("b").settles("b", 4)
-    assert fence.emptied("b").is_lost("b", 4) and not fence.settles("a", 0)
+    assert fence.settles("b", 4) and not fence.emptied("b", 4).settles("b", 4)
+    assert fence.emptied("b", 4).is_lost("b", 4) and not fence.settles("a", 0)
+
+
+def test_a_record_that_is_shortened_has_its_open_batches():
+    """
+    What was committed above the floor is left out, and nothing else.
+    """
+    fence = (
+        Fence().after(5.0, {"0": AckFloor("s", "c", 3)}, KEEP_S).opened("a", 0, {"0": ((5, 5),)})
+    )
+    settled = fence.settled["0"].also(((7, 7),)).aged(1.0).also(((9, 9),))
+    short = replace(fence, settled={"0": settled}).shortened()
+
+    assert knows(settled, 7) and knows(settled, 9)
+    assert short.settled["0"].among(((1, 20),)) == set()
+    assert short.open == fence.open
+
+
+def test_a_record_does_not_grow_with_each_query_that_ever_was():
+    """
+    Of queries without an open batch those are kept that planned last; open and lost batches stay.
+    """
+    fence = (
+        Fence().after(5.0, {"0": AckFloor("s", "c", 3)}, KEEP_S).opened("a", 0, {"0": ((5, 5),)})
+    )
+    fence = fence.emptied("lost", 4)
+    for number in range(300):
+        fence = fence.restored(f"q{number}", 0, {})
+
+    assert {"a", "lost", "q299", "q210"} <= fence.open.keys()
+    assert "q100" not in fence.open and len(fence.open) <= 110
 
 
 def test_what_spark_has_not_recorded_is_dropped():
