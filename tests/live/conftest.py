@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.readstream.shared import claimpulls
 
 from ..kits.partitions import numbered_messages, raw_messages
 from ..kits.tls import make_certificates
+
+
+@pytest.fixture(autouse=True)
+def patient_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stands still for a moment leaves no claim empty: tests count on what it has."""
+    monkeypatch.setattr(claimpulls, "_QUIET_S", 10.0)
 
 
 @pytest.fixture(scope="session")

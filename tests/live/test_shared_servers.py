@@ -16,6 +16,7 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
 )
 from pyspark_jetstream.readstream.shared import ahead as ahead_module
+from pyspark_jetstream.readstream.shared import claimpulls
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
@@ -57,10 +58,11 @@ def test_the_server_restarts(tmp_path):
             client.close()
 
 
-def test_a_server_that_does_not_answer(tmp_path):
+def test_a_server_that_does_not_answer(tmp_path, monkeypatch):
     """
     A frozen server ends in a typed error within `requestTimeout`.
     """
+    monkeypatch.setattr(claimpulls, "_QUIET_S", 0.5)
     with DevServer() as server:
         client = Client(connection_to(server))
         JetStream(client).create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
