@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
@@ -193,9 +194,16 @@ def test_a_silent_producer_has_no_gauges(
     """
     subject = f"{SUBJECT}.silent"
     scrapes = exporter(nats_server, "--metrics-subject", subject, "--silent", "1")
+    last, numbers = reports(1, final=False)[-1], count(3)
+
+    def is_heard() -> bool:
+        """Reports the same again, as a scrape may come when the time is over."""
+        publish(client, subject, [replace(last, sequence=next(numbers)).encode()])
+        return scrapes.value("jetstream_publish_concurrency_limit_total") == 64
+
     with client_of(nats_server) as client:
-        publish(client, subject, [each.encode() for each in reports(1, final=False)])
-    scrapes.wait(lambda: scrapes.value("jetstream_publish_concurrency_limit_total") == 64)
+        publish(client, subject, [each.encode() for each in reports(1, 2, final=False)])
+        scrapes.wait(is_heard)
     scrapes.wait(lambda: scrapes.value("jetstream_publish_concurrency_limit_total") is None)
 
     assert scrapes.acked() == 300
