@@ -618,6 +618,7 @@ def test_rolled_up_rows_stay_rolled_up(js, ledger, options, new_stream):
     def history(fail=False):
         for row, rollup in enumerate([None, None, "sub", None, None]):
             if fail and row == 4:
+                eventually(lambda: js.stream_info(name).last_seq == 5)
                 raise KilledError
             yield pa.record_batch({
                 "subject": pa.array([f"{name}.key"]), "data": pa.array([f"v{row}"]),
