@@ -20,6 +20,7 @@ from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.console.tables import tables
+from pyspark_jetstream.operations.inspection import inspector as inspector_module
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -236,11 +237,13 @@ def test_another_client_at_a_query(
     new_stream: NewStream,
     js: JetStream,
     publish: Publish,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
     A query is asked whether it runs, and whose the pin is: another client that is pinned is a
     problem, and so is one that waits after the query has ended.
     """
+    monkeypatch.setattr(inspector_module, "_ANSWERS_S", 60.0)
     name = new_stream()
     publish([(f"{name}.a", b"m")] * 6)
     reading = query(stream=name, consumer="q")
@@ -288,11 +291,13 @@ def test_the_reply_subject_of_a_pull_leads_to_its_client(
 
 
 @pytest.mark.parametrize("may", [True, False])
-def test_who_may_not_ask_a_query(may: bool) -> None:
+def test_who_may_not_ask_a_query(may: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A query that one may not ask, or that is busy, is not said to be gone; nor is one asked twice
     that must not be asked.
     """
+    if may:
+        monkeypatch.setattr(inspector_module, "_ANSWERS_S", 60.0)
     denied = "" if may else 'deny: "_INBOX.>"'
     users = f"""authorization {{ users = [
       {{ user: ops, password: p, permissions: {{ publish: {{ {denied} }} }} }}

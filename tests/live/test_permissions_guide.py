@@ -19,6 +19,7 @@ from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.operations.console import throttle
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.handover import announce
+from pyspark_jetstream.operations.inspection import inspector
 from pyspark_jetstream.operations.partitioning import partition_stream
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.exactlyonce.ids import of_query
@@ -67,8 +68,9 @@ def ops(guarded, monkeypatch, capsys):
     return run
 
 
-def test_ops_inspects(guarded, admin, ops):
+def test_ops_inspects(guarded, admin, ops, monkeypatch):
     """One stream, and all that is Spark's on the server."""
+    monkeypatch.setattr(inspector, "_ANSWERS_S", 60.0)
     words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX.reader"}
     query = Query(guarded[0], stream="FLIGHTS", consumer="c", readMode="consumer", **words)
     query.batch()
