@@ -447,11 +447,14 @@ def test_a_pull_that_waits_before_every_batch_is_noticed(
     assert other.trace == [("pull", 1, "")]
 
 
-def test_another_checkpoint_with_the_same_consumer_is_refused(js, new_stream, publish, query):
+def test_another_checkpoint_with_the_same_consumer_is_refused(
+    js, new_stream, publish, query, monkeypatch
+):
     """
     A second query with a checkpoint of its own is refused as long as the first one's driver lives,
     with its name; when that one has ended, it may have the consumer.
     """
+    monkeypatch.setattr("pyspark_jetstream.readstream.pinned.neighbours._ALIVE_WITHIN_S", 60.0)
     stream = new_stream()
     publish([(f"{stream}.x", b"x")] * 5)
     one = query(stream=stream, consumer="mine")
