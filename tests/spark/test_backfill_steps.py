@@ -21,6 +21,7 @@ from pyspark_jetstream.devserver import DevServer
 from ..kits.places import ROOT
 from ..kits.reading import hang_up
 from ..live.test_strangers import hpub
+from ..live.test_writes import outlive
 from .backfilled import check_manifest, parquet_rows
 
 if TYPE_CHECKING:
@@ -275,7 +276,8 @@ def test_a_copy_may_die_at_every_step_and_fail_within_a_chunk(
     )
     died = failed = 0
     for _ in range(20):
-        time.sleep(0.2)  # past the window
+        if js.stream_info(target).last_seq:
+            outlive(js, target)
         try:
             # The owner's file goes and comes, and one change more.
             manifest = runs.run(tmp_path, before_step(3, die)[0])
