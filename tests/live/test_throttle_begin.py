@@ -276,6 +276,7 @@ def test_b7_a_user_who_may_not_ask_writes_all_the_same(patient):
     assert [each.acked for each in counts] == [20, 20]
 
 
+@pytest.mark.slow
 def test_b16_is_throttled(js, nats_server, new_stream, control):
     """
     B16: from the driver, or anywhere: which subjects of which writer are paused, why, by whom, and
@@ -290,8 +291,8 @@ def test_b16_is_throttled(js, nats_server, new_stream, control):
     asking = {"servers": nats_server.url, "throttleSubject": control}
     free = throttledSubjects(asking), isThrottled(asking)
     operator.ask(ThrottleProducer(5, QUOTA, 60.0, f"{name}.a").encode(), subject=control)
-    (found,) = throttledSubjects(asking)
-    states = [isThrottled(asking, each) for each in (a, b, None)]
+    (found,) = throttledSubjects(asking, wait="5s")
+    states = [isThrottled(asking, each, wait="5s") for each in (a, b, None)]
     operator.ask(ThrottleProducer(6, QUOTA, 0.0, f"{name}.a").encode(), subject=control)
     task.finish()
     operator.client.close()
