@@ -572,7 +572,7 @@ def test_a_client_that_keeps_the_pin_is_named_in_the_task(
     monkeypatch.setattr(
         JetStream, "unpin", lambda js, stream, consumer, _: js.consumer_info(stream, consumer)
     )
-    client = Client(connection_of(nats_server.url, request_timeout_s=1.0))
+    client = Client(connection_of(nats_server.url, request_timeout_s=5.0))
     try:
         with pytest.raises(ForeignClientError) as caught:
             numbers(read.batches(client))
