@@ -32,6 +32,7 @@ from pyspark_jetstream.read.snapshotplan import StreamLimits
 from pyspark_jetstream.readstream.copies import feeding_of
 
 from ..kits.options import connection_of
+from ..kits.replicas import create
 from .cases import TYPED, Case, Fault, Sound
 from .mutations import mutated
 
@@ -263,7 +264,7 @@ class Recorder:
 
 def _prepare(js: JetStream) -> None:
     """Streams, messages and consumers of which the answers have all that we read."""
-    js.create_stream({
+    create(js, {
         "name": "S", "subjects": ["s.>"], "num_replicas": 3, "allow_direct": True,
         "max_msgs_per_subject": 10, "duplicate_window": 10**10, "allow_msg_ttl": True,
         "metadata": {"pyspark-jetstream.partitions": "2"}, "allow_rollup_hdrs": True,

@@ -26,6 +26,7 @@ from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 from ..conftest import connection_to
 from ..kits.options import connection_of, sharing_of
 from ..kits.proxy import Proxy
+from ..kits.replicas import create
 from ..kits.shared import eventually
 
 
@@ -400,7 +401,7 @@ def test_waits_in_a_cluster_lose_nothing():
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["s.>"], "allow_direct": True})
+        create(js, {"name": "S", "subjects": ["s.>"], "allow_direct": True})
         leader = js.stream_info("S").leader[0]
         near = next(each for each in cluster.servers if each.name == leader)
         far = next(each for each in cluster.servers if each.name != leader)

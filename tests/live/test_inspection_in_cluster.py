@@ -15,6 +15,7 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 
 from ..kits.options import connection_of
+from ..kits.replicas import create
 
 
 @pytest.mark.slow
@@ -27,7 +28,7 @@ def test_a_server_that_is_gone():
         Client(connection_of(cluster.servers[0].url, request_timeout_s=60.0))
     ) as client:  # fmt: skip
         js = JetStream(client)
-        js.create_stream({"name": "S", "subjects": ["S.>"], "num_replicas": 3})
+        create(js, {"name": "S", "subjects": ["S.>"], "num_replicas": 3})
         home = cluster.servers[0].name
         leader = js.stream_info("S").cluster["leader"]
         wanted = {server.name: server for server in cluster.servers if server.name != home}

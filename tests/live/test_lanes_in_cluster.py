@@ -24,6 +24,7 @@ from pyspark_jetstream.write.task import write_task
 from ..kits.lanedriver import Driver, check_in_order, offers
 from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
+from ..kits.replicas import create
 from ..kits.shared import eventually
 from .test_publisher import stored
 
@@ -40,7 +41,8 @@ def leader(js: JetStream, stream: str) -> str:
 
 def replicated(js: JetStream, name: str) -> None:
     """A stream of three replicas that takes batches."""
-    js.create_stream(
+    create(
+        js,
         {
             "name": name,
             "subjects": [f"{name}.>"],
@@ -48,7 +50,7 @@ def replicated(js: JetStream, name: str) -> None:
             "allow_direct": True,
             "allow_batched": True,
             "allow_atomic": True,
-        }
+        },
     )
     while not leader(js, name):
         time.sleep(0.05)
@@ -241,7 +243,8 @@ def test_changes_of_a_key_by_revision_that_follow_each_other(cluster):
     """
     client = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     js = JetStream(client)
-    js.create_stream(
+    create(
+        js,
         {
             "name": "KV_CAS",
             "subjects": ["$KV.CAS.>"],
@@ -249,7 +252,7 @@ def test_changes_of_a_key_by_revision_that_follow_each_other(cluster):
             "max_msgs_per_subject": 64,
             "allow_rollup_hdrs": True,
             "deny_delete": True,
-        }
+        },
     )
     while not leader(js, "KV_CAS"):
         time.sleep(0.05)

@@ -516,7 +516,7 @@ def test_in_a_cluster(monkeypatch, how):
         admin = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
         js = JetStream(admin)
         config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "allow_direct": True}
-        js.create_stream(config)
+        replicas.create(js, config)
         replicas.fill(js, "S", 60_000)
         reader = Client(clients.options(*cluster.urls.split(","), request_timeout_s=60.0))
         batches = reading("S", 60_000, expected=60_000).batches(reader)

@@ -14,7 +14,7 @@ from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ApiError, DataLossError
 
 from ..kits.reading import Query, query
-from ..kits.replicas import publish
+from ..kits.replicas import create, publish
 
 __all__ = ["query"]
 
@@ -30,7 +30,7 @@ def test_streams_whose_server_is_away_are_not_empty(query: Callable[..., Query])
         js = JetStream(client)
         names = [f"t-{number}" for number in range(6)]
         for name in names:
-            js.create_stream({"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+            create(js, {"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
         publish(client, [(f"{name}.{i}", b"x") for name in names for i in range(5)])
         several = query(servers=cluster.urls, streamPattern="t-*", requestTimeout="8s")
         several.drain()

@@ -32,8 +32,8 @@ def amid_a_claim(monkeypatch, servers, unsettle, count: int) -> None:
     monkeypatch.setattr(member_module, "_SHORT", 0)
     client = Client(connection_to(servers[0]))
     js = JetStream(client)
-    js.create_stream(
-        {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": count}
+    replicas.create(
+        js, {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": count}
     )
     one, other = (
         Query(servers[0], stream="S", priorityPolicy="overflow", consumer="jobs", ackWait="3s",

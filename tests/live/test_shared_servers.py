@@ -21,7 +21,7 @@ from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.reading import Query
-from ..kits.replicas import publish
+from ..kits.replicas import create, publish
 from ..kits.shared import eventually
 from ..kits.stores import Store
 
@@ -160,9 +160,7 @@ def test_leader_changes_in_a_cluster(monkeypatch):
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
-        js.create_stream(
-            {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3}
-        )
+        create(js, {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3})
         options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
                    "servers": cluster.urls, "maxRecordsPerTrigger": 15}  # fmt: skip
         queries = [Query(cluster.servers[0], **options) for _ in range(2)]
@@ -199,9 +197,7 @@ def test_a_new_leader_keeps_claims_of_messages_older_than_the_ack_wait():
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
         js = JetStream(client)
-        js.create_stream(
-            {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3}
-        )
+        create(js, {"name": "S", "subjects": ["s.>"], "allow_direct": True, "num_replicas": 3})
         options = {"stream": "S", "priorityPolicy": "overflow", "consumer": "jobs",
                    "servers": cluster.urls, "ackWait": "6s"}  # fmt: skip
         one, other = (Query(cluster.servers[0], **options) for _ in range(2))

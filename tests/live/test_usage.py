@@ -11,6 +11,7 @@ from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.usage import Usage
 
 from ..conftest import connection_to
+from ..kits.replicas import create
 
 
 def messages(subject: str, count: int):
@@ -170,7 +171,7 @@ def test_replicas(tmp_path):
     with DevCluster(3) as cluster:
         js = JetStream(Client(connection_to(cluster.servers[0])))
         config = {"name": "R", "subjects": ["R.>"], "allow_direct": True, "num_replicas": 3}
-        js.create_stream(config)
+        create(js, config)
         usage = Usage(js, ["R.a", "R.>"])
         counts = []
         for count in (7, 11, 0, 0):
