@@ -185,7 +185,7 @@ class Driver(ABC):
 
     def counted(self, tasks: list[ReadTask]) -> list[ReadTask]:
         """The tasks of a batch that begins, which count their rows where that is asked for."""
-        if self._reporting is None or any(isinstance(task.work, WarmUp) for task in tasks):
+        if self._reporting is None or all(isinstance(task.work, WarmUp) for task in tasks):
             return tasks
         return self._reporting.begin_batch(tasks)
 

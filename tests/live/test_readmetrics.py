@@ -304,6 +304,29 @@ def test_without_the_option_nothing_is_there(
     assert "metrics" in {each.name for each in threading.enumerate()}
 
 
+def test_a_batch_is_counted_where_one_of_its_streams_was_made_anew(
+    js: JetStream, new_stream: NewStream, publish: Publish, query: Callable[..., Query]
+) -> None:
+    """
+    The task of that stream has no rows; those of the other one are counted as ever.
+    """
+    names = [new_stream(f"COUNTED-{number}") for number in range(2)]
+    of = {"stream": "COUNTED-{partition}", "partitions": 2, "failOnDataLoss": "false"}
+    one = query(**of)
+    one.batch()
+    publish([(f"{name}.x", b"x") for name in names for _ in range(5)])
+    start = one.at
+    end, _ = one.plan()
+    js.delete_stream(names[0])
+    new_stream(names[0])
+    again = query(start=start, **of)
+    tasks = again.reader.partitions(start, end)
+    rows = [row for task in tasks for batch in again.reader.read(task) for row in batch.to_pylist()]
+
+    assert [row["stream"] for row in rows] == [names[1]] * 5
+    assert [type(task.work) for task in tasks] == [CountedWork] * 2
+
+
 def test_who_may_not_report_reads(
     query: Callable[..., Query], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -505,6 +505,45 @@ def test_a_consumer_that_was_made_anew_while_a_query_was_away(
     assert fails == "true" or len(re.findall(said, caplog.text)) == 1
 
 
+def test_a_consumer_that_was_made_anew_is_told_once(js, new_stream, publish, query):
+    """
+    Under a query that runs: the next start goes on.
+    """
+    name = new_stream()
+    publish(numbered(name, 20))
+    one = query(stream=name, **WAITS)
+    one.drain()
+    config = js.consumer_info(name, "jobs-0").config
+    config = {key: value for key, value in config.items() if key not in ("metadata", "name")}
+    js.delete_consumers([(name, "jobs-0")])
+    js.create_consumer(name, config)
+    with pytest.raises(DataLossError, match="was made anew at .*, while the query ran"):
+        one.step()
+    one.restart()
+    eventually(lambda: one.drain() or len(one.rows) == 40)
+
+    assert sorted(one.sequences) == sorted(2 * list(range(1, 21)))
+
+
+def test_a_consumer_that_this_query_never_had(js, new_stream, publish, query):
+    """
+    That the record knows an earlier consumer of a stream is nothing to a query that begins to read
+    the stream.
+    """
+    old, other, new = (new_stream() for _ in range(3))
+    publish(numbered(old, 10) + numbered(new, 10))
+    both, one = query(stream=f"{old},{new}", **WAITS), query(stream=f"{old},{other}", **WAITS)
+    both.drain()
+    publish(numbered(old, 10))
+    one.drain()
+    both.die()
+    js.delete_consumers([(new, "jobs")])
+    one.restart(stream=f"{old},{other},{new}")
+    one.drain()
+
+    assert len(one.rows) == 20
+
+
 def test_a_consumer_that_was_away_for_a_moment(js, new_stream, publish, query, monkeypatch):
     """
     One look lacks it, and it is there as the query asks again: the query looks once more.
@@ -643,3 +682,21 @@ def test_available_now_reads_all_beside_what_is_another_query_s(js, new_stream, 
         dealt_out(js, name, 30)
 
     assert sorted(run.sequences) == list(range(31, 71))
+
+
+def test_available_now_ends_amid_what_is_another_query_s(js, new_stream, publish, query):
+    """
+    Where claims are so small that what is another query's is dealt out again before the run has had
+    all of it, the run ends.
+    """
+    name = new_stream()
+    publish(numbered(name, 4000))
+    dead = query(stream=name, ackWait="3s", maxRecordsPerTrigger=4000)
+    dead.plan()
+    dead.die()
+    dealt_out(js, name, 4000)
+    run = query(stream=name, ackWait="3s", maxRecordsPerTrigger=4)
+    run.reader.prepareForTriggerAvailableNow()
+    run.drain()
+
+    assert run.rows == []

@@ -5,6 +5,7 @@ acknowledged unread, and none is read twice.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -13,9 +14,10 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import DataLossError
+from pyspark_jetstream.readstream.shared.streams import SharedStreams
 
 from ..kits.options import connection_of
-from ..kits.reading import Query
+from ..kits.reading import Query, hang_up
 from ..kits.shared import eventually
 from ..kits.stores import Store
 from .test_shared_fence import WAITS
@@ -236,3 +238,103 @@ def test_what_others_settled_since(world, learns):
     eventually(lambda: two.drain() or w.js.consumer_info("S", "jobs-0").ack_floor == 40)
 
     assert w.new == list(range(21, 41))
+
+
+def behind_others(w: World, **options) -> Query:
+    """
+    A query that was stopped when its stream was taken back behind what another one had read: it
+    learns that from the record. The new messages are 21 to 80.
+    """
+    one, two = w.query(**options), w.query(**options)
+    w.publish(b"old", 10)
+    two.drain()
+    w.publish(b"old", 10)
+    one.drain()
+    w.store.copy()
+    w.publish(b"old", 20)
+    one.drain()
+    assert len(one.rows) == 30 and len(two.rows) == 10
+    one.die()
+    two.die()
+    w.store.take_back("S")
+    w.publish(b"new", 60)
+    return two
+
+
+@pytest.mark.parametrize("most", [10, 1000])
+def test_available_now_behind_it(world, most):
+    """
+    A run that ends at what is there reads all of it, though it learns of the loss only as it joins.
+    """
+    w = world()
+    two = behind_others(w)
+    two.restart(maxRecordsPerTrigger=most)
+    two.reader.prepareForTriggerAvailableNow()
+    two.drain()
+
+    assert w.new == list(range(21, 81))
+
+
+@pytest.mark.parametrize("when", ["at its start", "amid its claims"])
+def test_claims_that_were_dropped_are_no_deliveries(world, monkeypatch, when):
+    """
+    What was dropped comes again, and is no dead letter: it was in no batch.
+    """
+    w = world()
+    w.js.create_stream({"name": "DEAD", "subjects": ["dead.>"]})
+    two = behind_others(w, maxDeliver=1, deadLetterSubject="dead.x")
+    if when == "amid its claims":
+        monkeypatch.setattr(SharedStreams, "check_since", later(SharedStreams.check_since))
+    two.restart()
+    eventually(lambda: two.drain() or len(w.new) + w.js.stream_info("DEAD").messages >= 60)
+
+    assert w.js.stream_info("DEAD").messages == 0
+    assert w.new == list(range(21, 81))
+
+
+def later(check):
+    """The check without its first call."""
+    calls = []
+
+    def checked(self, marks):
+        calls.append(marks)
+        if len(calls) > 1:
+            check(self, marks)
+
+    return checked
+
+
+def test_a_query_forgets_beside_a_busy_one(world):
+    """
+    That a stream is shorter is sure only after a while, in which another query of other streams
+    changes the record again and again.
+    """
+    w = world()
+    for name in ("T", "U"):
+        w.js.create_stream({"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": True})
+    one, two = (w.query(stream=names, ackWait="10s") for names in ("S,T", "T,U"))
+    w.publish(b"x", 20)
+    one.drain()
+    w.store.copy()
+    w.publish(b"x", 20)
+    one.drain()
+    w.store.take_back("S")
+    w.publish(b"x", 3)
+    two.drain()
+    over, client = threading.Event(), Client(connection_of(w.store.server.url))
+
+    def busy() -> None:
+        while not over.is_set():
+            JetStream(client).publish("u.1", b"x", [])
+            two.step()
+            over.wait(0.2)
+        hang_up()
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        one.step()
+    finally:
+        over.set()
+        thread.join(120)
+        client.close()

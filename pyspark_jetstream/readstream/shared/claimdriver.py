@@ -28,13 +28,14 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
-from ...errors import OffsetError, OptionError
+from ...errors import DataLossError, JetStreamError, OffsetError, OptionError
 from ...fetch.layout import Layout
 from ...fetch.survey import ServerView, check_direct
 from ...sanitize import get_logger
@@ -151,14 +152,19 @@ class ClaimDriver(Driver):
                 return self._planned.end.to_json()
             member.lasted_s = time.monotonic() - self._planned.at
             self._planned = None
+        others: set[tuple[str, int]] = set()
         while True:
             claimed, of = member.claim(before), self._streams.stores
-            look = self._streams.look()
+            look = self._look(member)
             claimed = member.drop_gone(claimed, of)
             dealt = member.fence(before, claimed, look)
             self._count(partial(_count_dealt, dealt=dealt))
             if count(dealt.mine) or not (count(claimed) or member.is_held_up(look)):
                 break  # else all were others', or a pause is waited for
+            theirs = {(p, sequence) for p, taken in dealt.theirs.items() for sequence in taken}
+            if theirs and theirs <= others:
+                break  # they are dealt out again before those behind them are
+            others |= theirs
             time.sleep(0 if count(claimed) else WAIT_S)
         mine = member.divert_poison(dealt.mine)
         claims = {index: gathered(taken) for index, taken in mine.items() if taken}
@@ -182,6 +188,25 @@ class ClaimDriver(Driver):
         self._planned = _Planned(dict(start), end, time.monotonic())
         self._note(end, look)
         return end.to_json()
+
+    def _look(self, member: GroupMember) -> ServerView[str]:
+        """The streams and the consumers as they are now; what they have lost is told once."""
+        try:
+            return self._streams.look()
+        except DataLossError:
+            if member.batches is not None:
+                with suppress(JetStreamError):
+                    member.batches.forget_consumers(self._made(self._streams.created))
+            raise
+
+    def _made(self, streams: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """By partition of these streams the creation times of stream and consumer, as joined."""
+        joined = self.claimant.joined
+        return {
+            consumer.partition: (consumer.created, joined[consumer.partition].created)
+            for consumer in self.claimant.consumers
+            if consumer.stream in streams and consumer.partition in joined
+        }
 
     def _is_idle(self) -> bool:
         """
@@ -298,12 +323,9 @@ class ClaimDriver(Driver):
         batches = self._open_batches()
         if batches is not None and offset is not None:
             batches.drop_unrecorded(offset.serial)
-            made = {
-                consumer.partition: (consumer.created, info.created)
-                for consumer in self.claimant.consumers
-                if (info := self.claimant.joined.get(consumer.partition))
-            }
-            self._streams.check_consumers(batches.forget_consumers(made))
+            anew = batches.forget_consumers(self._made(offset.streams))
+            self._streams.check_consumers(anew)
+            self._streams.check_since(batches.marks)
         self.member = GroupMember(
             self._client,
             self._options,

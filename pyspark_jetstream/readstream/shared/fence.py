@@ -73,7 +73,7 @@ _FLOORS: Final = 8
 """Floors of so many moments are kept, at equal distances."""
 
 _MOST_IDLE: Final = 100
-"""Queries without an open batch that the record keeps, those that planned last."""
+"""Queries without an open batch that a shortened record has: those that planned last."""
 
 _PLAIN_BYTES: Final = 64 << 10
 """A larger record is compressed."""
@@ -168,6 +168,8 @@ class AckFloor(NamedTuple):
     """Creation time of the consumer."""
     ack_floor: int
     """The stream sequence up to which all is acknowledged."""
+    paused: bool = False
+    """Whether it deals nothing out for now."""
 
 
 class Dealt(NamedTuple):
@@ -200,13 +202,14 @@ class Fence:
         step = min(max(0.0, now - self.time), _LONGEST_STEP_S) if self.time else 0.0
         clock = self.clock + step
         settled = dict(self.settled)
-        for partition, there in ack_floors.items():
-            was = settled.get(partition) or Settled.begun(there, clock)
-            settled[partition] = was.look(there, clock, keep_s)
-        for partition in settled.keys() - ack_floors.keys():  # of a stream that others read
+        dealing = {partition for partition, there in ack_floors.items() if not there.paused}
+        for partition in settled.keys() - dealing:  # paused, or of a stream that others read
             each = settled[partition]
             floors = tuple((at + step, floor) for at, floor in each.floors)
             settled[partition] = replace(each, floors=floors, turned=each.turned + step)
+        for partition, there in ack_floors.items():
+            was = settled.get(partition) or Settled.begun(there, clock)
+            settled[partition] = was.look(there, clock, keep_s)
         return replace(self, settled=settled, clock=clock, time=now)
 
     def marked(self, marks: Mapping[str, Mark]) -> Fence:
@@ -287,15 +290,18 @@ class Fence:
     def restored(self, query: str, serial: int, claims: Mapping[str, HeldClaims]) -> Fence:
         """The record with the batch that a query has planned last."""
         others = {name: each for name, each in self.open.items() if name != query}
-        idle = [name for name, each in others.items() if not each.claims and not each.void]
-        for name in idle[:-_MOST_IDLE]:
-            del others[name]
         return replace(self, open={**others, query: Open(serial, claims)})
 
     def shortened(self) -> Fence:
-        """The record without the sequences that are settled above the floors."""
+        """
+        The record without what a server needs that forgets acks: the sequences that are settled
+        above the floors, and queries that have had no batch for long.
+        """
         settled = {p: each.aged(self.clock).aged(self.clock) for p, each in self.settled.items()}
-        return replace(self, settled=settled)
+        idle = [name for name, each in self.open.items() if not each.claims and not each.void]
+        gone = set(idle[:-_MOST_IDLE])
+        open_ = {name: each for name, each in self.open.items() if name not in gone}
+        return replace(self, open=open_, settled=settled)
 
     def forgotten(self, partitions: Collection[str], streams: Collection[str]) -> Fence:
         """

@@ -110,14 +110,14 @@ class GroupMember:
         Claims made ahead come first. Where they fill the batch, those of the batch after it are
         claimed meanwhile; otherwise what is missing is claimed now.
         """
+        maximum = self._maximum()
         claimed, of = dict(self.ahead.take()), self._ahead_of
+        self._spend(count(claimed))
         if claimed:
             self._streams.look_at_streams()  # before one that was made anew is claimed of
             claimed = self.drop_gone(claimed, of)
-        maximum = self._maximum()
         is_full = 0 < maximum <= count(claimed)
         if is_full:
-            self._spend(count(claimed))
             self._go_ahead()
         if before is not None:
             self.settle(before)
@@ -126,8 +126,8 @@ class GroupMember:
             return claimed
         waits = self.left is None and not count(claimed)
         more = self._claim_and_keep(max(0, maximum - count(claimed)), WAIT_S if waits else 0)
+        self._spend(count(more))
         claimed = {p: claimed.get(p, []) + taken for p, taken in more.items()}
-        self._spend(count(claimed))
         if 0 < maximum <= count(claimed):
             self._go_ahead()
         return claimed
@@ -148,6 +148,15 @@ class GroupMember:
         if gone:
             self.heartbeats.keep_only(consumer for consumer, _ in there.values())
         self.heartbeats.hurry(self._claimant.ack_wait_s / _BEATS)
+        # Of a stream that was taken back the same consumer deals them out again.
+        again = {
+            partition: claimed[partition]
+            for partition in gone & claimed.keys() & there.keys()
+            if there[partition][0] == of[partition][0]
+        }
+        if self._poison is not None:
+            self._poison.discount(again, dict.fromkeys(again, ()))
+        self._spend(-count(again))
         return {p: taken for p, taken in claimed.items() if p not in gone}
 
     def is_held_up(self, look: ServerView[str]) -> bool:
@@ -243,8 +252,7 @@ class GroupMember:
         dealt = dealt._replace(mine=mine | dealt.mine)
         for partition, sequences in dealt.settled.items():
             ack(self._client, self._claimant.by_partition[partition], sequences)
-        if self.left is not None:
-            self.left += sum(map(len, dealt.theirs.values()))  # they are dealt out again
+        self._spend(-sum(map(len, dealt.theirs.values())))  # they are dealt out again
         self._let_go("are in another query's open batch; they are left to it", dealt.theirs)
         self._let_go("are in a committed batch; they were acknowledged again", dealt.settled)
         if self._poison is not None:

@@ -216,7 +216,10 @@ class OpenBatches:
         infos = {p: info for p, info in look.consumers.items() if info is not None}
         streams = {p: look.streams[self._stream(p)].created for p in infos}
         marks = {(name := self._stream(p)): look.streams[name].mark for p in infos}
-        ack_floors = {p: AckFloor(streams[p], i.created, i.ack_floor) for p, i in infos.items()}
+        ack_floors = {
+            p: AckFloor(streams[p], info.created, info.ack_floor, info.pause_s > 0)
+            for p, info in infos.items()
+        }
         now = max((info.now.timestamp() for info in infos.values() if info.now), default=0.0)
         wanted = {p: _sequences(taken) for p, taken in claimed.items()}
         dealt = Dealt({}, {}, {})
@@ -254,10 +257,15 @@ class OpenBatches:
             holding: which of these marks hold: what was settled up to them is settled.
         """
         new = {name for name, why in streams.items() if self._forgotten.get(name) != why}
+        known: dict[tuple[str, Mark], bool] = {}
 
         def forgotten(fence: Fence) -> Fence:
             marks = {name: mark for name, mark in fence.marks.items() if name in new}
-            gone = new.difference(holding(marks)) if marks else new
+            asked = {name: mark for name, mark in marks.items() if (name, mark) not in known}
+            if asked:  # once: it may take seconds, in which others change the record
+                held = holding(asked)
+                known.update(((name, mark), name in held) for name, mark in asked.items())
+            gone = {name for name in new if name not in marks or not known[name, marks[name]]}
             return fence.forgotten({p for p in fence.settled if self._stream(p) in gone}, gone)
 
         if new and forgotten(self._fence) != self._fence:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from ...client.info import ConsumerInfo, Mark, StreamInfo
-from ...errors import StreamNotFoundError
+from ...errors import ReadError, StreamNotFoundError
 from ...fetch.assumptions import Assumption, Change
 from ...fetch.layout import Layout, SubjectPartition
 from ...fetch.survey import ServerView, Survey
@@ -157,7 +157,7 @@ class SharedStreams:
         """Looks at the streams alone; the consumers of those that came are joined."""
         self._amid_deletions(lambda: self._take_in(self._survey.look({}).streams))
 
-    def _look(self) -> ServerView[str]:
+    def _look(self, looks: int = _LOOKS) -> ServerView[str]:
         asked_s = time.monotonic()
         asked = {c.partition: c for c in self._claimant.consumers}
         look = self._survey.look({p: (c.stream, c.name) for p, c in asked.items()})
@@ -171,7 +171,14 @@ class SharedStreams:
         for index in look.consumers.keys() - infos.keys():
             if asked[index] in self._claimant.consumers:
                 self._survey.js.consumer_info(asked[index].stream, asked[index].name)  # raises, or
-                return self._look()  # it was away for a moment
+                if looks:  # it was away for a moment
+                    return self._look(looks - 1)
+                raise ReadError(
+                    asked[index].stream,
+                    asked[index].number,
+                    f"consumer '{asked[index].name}' is there and gone, in turns; find out who"
+                    " deletes and makes it, and start the query again",
+                )
         self._check_edited(infos)
         return look
 

@@ -483,7 +483,8 @@ def test_a_record_reads_as_it_was_written():
 
 def test_a_record_that_is_shortened_has_its_open_batches():
     """
-    What was committed above the floor is left out, and nothing else.
+    What was committed above the floor is left out, and of queries without an open batch all but
+    those that planned last; open and lost batches stay.
     """
     fence = (
         Fence().after(5.0, {"0": AckFloor("s", "c", 3)}, KEEP_S).opened("a", 0, {"0": ((5, 5),)})
@@ -491,24 +492,29 @@ def test_a_record_that_is_shortened_has_its_open_batches():
     settled = fence.settled["0"].also(((7, 7),)).aged(1.0).also(((9, 9),))
     short = replace(fence, settled={"0": settled}).shortened()
 
-    assert knows(settled, 7) and knows(settled, 9)
-    assert short.settled["0"].among(((1, 20),)) == set()
-    assert short.open == fence.open
-
-
-def test_a_record_does_not_grow_with_each_query_that_ever_was():
-    """
-    Of queries without an open batch those are kept that planned last; open and lost batches stay.
-    """
-    fence = (
-        Fence().after(5.0, {"0": AckFloor("s", "c", 3)}, KEEP_S).opened("a", 0, {"0": ((5, 5),)})
-    )
-    fence = fence.emptied("lost", 4)
+    fence = short.emptied("lost", 4)
     for number in range(300):
         fence = fence.restored(f"q{number}", 0, {})
+    few = fence.shortened()
 
-    assert {"a", "lost", "q299", "q210"} <= fence.open.keys()
-    assert "q100" not in fence.open and len(fence.open) <= 110
+    assert knows(settled, 7) and knows(settled, 9)
+    assert short.settled["0"].among(((1, 20),)) == set()
+    assert few.open["a"] == short.open["a"] and few.is_lost("lost", 4)
+    assert len(fence.open) == 302 and len(few.open) == 102 and "q299" in few.open
+
+
+def test_what_is_settled_of_a_paused_consumer_does_not_become_old():
+    """
+    As long as it deals nothing out, no message comes again.
+    """
+    floor = AckFloor("s", "c", 0)
+    fence = Fence().after(1.0, {"0": floor, "1": floor}, KEEP_S)
+    settled = {p: each.also(((7, 7),)) for p, each in fence.settled.items()}
+    fence = replace(fence, settled=settled)
+    for now in range(5, 200, 5):
+        fence = fence.after(now, {"0": floor._replace(paused=True), "1": floor}, KEEP_S)
+
+    assert knows(fence.settled["0"], 7) and not knows(fence.settled["1"], 7)
 
 
 def test_what_spark_has_not_recorded_is_dropped():
