@@ -324,7 +324,7 @@ class ClaimDriver(Driver):
         if batches is not None and offset is not None:
             batches.drop_unrecorded(offset.serial)
             anew = batches.forget_consumers(self._made(offset.streams))
-            self._streams.check_consumers(anew)
+            self._streams.check_made_anew(anew)
             self._streams.check_since(batches.marks)
         self.member = GroupMember(
             self._client,

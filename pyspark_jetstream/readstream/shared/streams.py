@@ -179,7 +179,7 @@ class SharedStreams:
                     f"consumer '{asked[index].name}' is there and gone, in turns; find out who"
                     " deletes and makes it, and start the query again",
                 )
-        self._check_edited(infos)
+        self._check_consumers(infos)
         return look
 
     def _take_in(self, streams: Mapping[str, StreamInfo]) -> None:
@@ -350,7 +350,7 @@ class SharedStreams:
         gone = upto.marks.keys() & (before.marks.keys() - self.holding(before.marks))
         self._back |= {name: upto.marks[name] for name in gone if name not in self._back}
 
-    def check_consumers(self, anew: Iterable[str], when: str = "since this query ran last") -> None:
+    def check_made_anew(self, anew: Iterable[str], when: str = "since this query ran last") -> None:
         """
         Args:
             anew: partitions whose consumers were made anew.
@@ -368,7 +368,7 @@ class SharedStreams:
                 " acknowledged is forgotten, and comes again",
             )
 
-    def _check_edited(self, infos: Mapping[str, ConsumerInfo]) -> None:
+    def _check_consumers(self, infos: Mapping[str, ConsumerInfo]) -> None:
         """
         Raises:
             DataLossError: One was made anew while the query ran (`failOnDataLoss`).
@@ -378,5 +378,5 @@ class SharedStreams:
         for index, info in infos.items():
             if info.created != joined[index].created:
                 joined[index] = info
-                self.check_consumers([index], "while the query ran")
+                self.check_made_anew([index], "while the query ran")
             self._claimant.check_edited(self._claimant.by_partition[index], info)
