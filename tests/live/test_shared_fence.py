@@ -393,6 +393,45 @@ def test_a_reset_on_purpose(js, new_stream, publish, query, monkeypatch):
     assert sorted(one.sequences) == sorted(2 * list(range(1, 12)))
 
 
+def test_a_reset_over_what_nobody_has_read(js, new_stream, publish, query):
+    """
+    A limit: what a reset has skipped a moment ago counts as acknowledged, and is not read after
+    another reset.
+    """
+    name = new_stream()
+    publish(numbered(name, 30))
+    one = query(stream=name, **WAITS)
+    assert one.step() == 10
+    one.claim()
+    one.restart()
+    js.reset(name, "jobs-0", 21)
+    assert eventually(one.step) == 10
+    one.claim()
+    js.reset(name, "jobs-0", 11)
+    eventually(lambda: one.drain() or js.consumer_info(name, "jobs-0").ack_floor == 30)
+
+    assert sorted(one.sequences) == [*range(1, 11), *range(21, 31)]
+
+
+def test_a_first_batch_that_spark_never_recorded(js, new_stream, publish, query):
+    """
+    A limit: nothing in the checkpoint says whose it was, so it is left for `abandonAfter`, also by
+    the query that is back.
+    """
+    name = new_stream()
+    publish(numbered(name, 10))
+    one = query(stream=name, **WAITS)
+    one.claim()
+    one.restart()
+    dealt_out(js, name, 10)
+    one.drain()
+    assert one.rows == []
+
+    (who,) = fence_of(js, name).open
+    js.publish(f"$KV.SPARK_CLAIMS.{name}.jobs.alive.{who}", b"", [("KV-Operation", "DEL")])
+    eventually(lambda: one.drain() or len(one.rows) == 10)
+
+
 def test_without_the_bucket(js, new_stream, publish, query, monkeypatch, caplog):
     """
     Where the bucket cannot be used a query says so and goes on as without it, unless it must be

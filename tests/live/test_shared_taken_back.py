@@ -275,6 +275,23 @@ def test_available_now_behind_it(world, most):
     assert w.new == list(range(21, 81))
 
 
+def test_a_new_checkpoint_behind_it(world):
+    """
+    Also a query that has lost nothing itself ends at each start, until one goes on after the loss.
+    """
+    w = world()
+    behind_others(w)
+    for _ in range(2):
+        new = w.query(failOnDataLoss="true")
+        with pytest.raises(DataLossError, match="older copy of it was restored"):
+            eventually(new.step)
+        new.die()
+    eventually(lambda: w.query().drain() or len(w.new) == 60)
+    w.publish(b"new", 1)
+    after = w.query(failOnDataLoss="true")
+    eventually(lambda: after.drain() or len(w.new) == 61)
+
+
 @pytest.mark.parametrize("when", ["at its start", "amid its claims"])
 def test_claims_that_were_dropped_are_no_deliveries(world, monkeypatch, when):
     """
