@@ -31,9 +31,9 @@ nothing. Partitions are called as in `claims`, so that lists of several streams 
 **Settled** is bounded. Below the server's ack floor all is settled, above it are ranges. What was
 settled longer ago than the server may take to deal a forgotten ack out again is left out; that time
 is counted while queries plan batches (`clock`), as nothing is dealt out while the server is away.
-Ranges become old together, and are left out when the next ones do. A
-floor that goes back further than that is no forgotten ack: somebody has reset the consumer on
-purpose, and what he wants read again is read again.
+Ranges become old together, and are left out when the next ones do. A floor that goes back further
+than that is no forgotten ack: somebody has reset the consumer on purpose, and what he wants read
+again is read again.
 
 No I/O, no clock: callers pass what the server said.
 """
