@@ -9,12 +9,10 @@ from typing import Any
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
-from sphinx.util import logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pyspark_jetstream import __version__
-from tests.kits.sitesearch import first_hit
 
 project = "pyspark-jetstream"
 author = "the authors of pyspark-jetstream"
@@ -88,21 +86,8 @@ def indexed(app: Sphinx, page: str, source: list[str]) -> None:
             source[0] = source[0][:there] + entry + source[0][there:]
 
 
-def searched(app: Sphinx, error: Exception | None) -> None:
-    """Warns, which ends `make docs`, where the search of the site leads to another page first."""
-    index = getattr(app.builder, "indexer", None)
-    if error is None and index is not None:
-        found = index.freeze()
-        for query, page in answers.items():
-            first = first_hit(found, query, index.lang.stem)
-            if first != page.partition("#")[0]:
-                warn = logging.getLogger("conf").warning
-                warn("the search for '%s' finds '%s' first, not '%s'", query, first, page)
-
-
 def setup(app: Sphinx) -> None:
     """What no extension has: configuration of nats-server, and the tree of errors."""
     app.add_lexer("conf", TextLexer)
     app.connect("source-read", indexed)
     app.connect("autodoc-process-docstring", as_drawn)
-    app.connect("build-finished", searched)

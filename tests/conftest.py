@@ -54,7 +54,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     What stands in tests/live or tests/spark carries that mark. Spark's come first, then live ones.
     """
-    soak.note(config, items)
     order = {"spark": 0, "live": 1}
     folders = {item: item.nodeid.split("/", 2)[1] for item in items}
     for item, folder in folders.items():

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = [
-    "tests/unit/test_bench.py",
     "tests/unit/readstream/test_shared_fence.py",
     *(
         f"tests/spark/test_{name}.py"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from pyspark_jetstream.options import all_options
-from pyspark_jetstream.publish.metrics import METRICS
 from pyspark_jetstream.serverheaders import (
     EXPECTS,
     KEPT,
@@ -16,7 +15,7 @@ from pyspark_jetstream.serverheaders import (
     PLACES,
 )
 
-from ..kits import house, optiontables
+from ..kits import optiontables
 from ..kits.places import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -79,14 +78,6 @@ def test_what_the_options_page_says_is_of_options_that_are_there():
             assert set(since) <= names[title]
 
 
-def test_few_options_are_for_everybody():
-    """
-    The first table of docs/reference/options.md has twenty-five at most, all of which are there.
-    """
-    assert len(optiontables.COMMON) <= 25
-    assert {option.name for option in all_options()} >= optiontables.COMMON
-
-
 def test_headers_of_the_server():
     """
     The table of headers names each of the list, in the row that it is of.
@@ -102,31 +93,6 @@ def test_headers_of_the_server():
         assert found == list(dict.fromkeys(re.sub("(Nats-Expected-).*", r"\1*", n) for n in listed))
         assert (read == "leaves them out") == (listed.keys() <= NOT_READ)
         assert (written == "does not send them") == (listed.keys() <= NOT_WRITTEN)
-
-
-def test_the_house_is_as_its_page_says():
-    """
-    docs/house.md names every module of the package in its wing, with the sentence that stands first
-    in the module, and who may import whom; `python -m tests.kits.house` writes it.
-    """
-    page = house.PAGE.read_text()
-
-    assert page == house.written(page)
-
-
-def test_a16_a17_what_priorities_cost():
-    """
-    A16, A17: low priorities wait longer, and never for ever; guide and runbook say so, and which
-    metric shows it.
-    """
-    text = " ".join((DOCS / "guides" / "pressure.md").read_text().split())
-    runbook = " ".join((DOCS / "runbook.md").read_text().split())
-    metric = "jetstream_publish_queue_time_seconds"
-
-    assert "Under overload rows of low priority wait longer, but never for ever" in text
-    assert f"(`{metric}` shows the waits by priority)" in text
-    assert "Under load rows of low priority wait longer: priorities are made for that" in runbook
-    assert "priority" in METRICS[metric].labels
 
 
 def test_what_security_promises_has_tests():
@@ -148,45 +114,3 @@ def test_the_test_command_is_ci_s():
     """
     assert "make test" in README
     assert 'TEST_COMMAND="make test"' in (ROOT / ".ci" / "run").read_text()
-
-
-def test_figures_of_the_first_pages_are_measured():
-    """
-    What README, the landing page and the guide to layouts say in figures stands in the pages that
-    were measured.
-    """
-    first = (DOCS / "index.md").read_text()
-    bench, reliability = (DOCS / "bench.md").read_text(), (DOCS / "reliability.md").read_text()
-    (row,) = re.findall(r"^\| streams layout, auto, from the start \|(.*)$", bench, re.MULTILINE)
-    cells = [cell.strip() for cell in row.split("|")]
-    (faults,) = re.findall(r"26 November 2026: ([\d,]+) faults", reliability)
-
-    for page in (first, README):
-        assert f"{cells[0]} rows" in page
-        assert f"{faults} random faults" in page
-    figures = re.findall(r"([\d,]+) rows/s", (DOCS / "guides" / "layout.md").read_text())
-    assert len(figures) > 5
-    for figure in figures:
-        assert f" {figure} |" in bench
-    assert "ten times as fast as a loop of nats-py" in first
-    assert 9.5 <= float(cells[cells.index(cells[6]) + 1]) < 10.5
-
-
-def test_figures_of_backfills_beside_producers_are_measured():
-    """The guide to backfills has the waits and the rates of the measured page, rounded."""
-    guide = (DOCS / "guides" / "backfills.md").read_text()
-    rows = re.findall(r"^\| (\d) \| (\d+) ms, ([\d,]+) \| (\d+) ms, ([\d,]+) \|$", guide, re.M)
-    measured = {
-        (tasks, bool(option)): [float(cell.replace(",", "")) for cell in cells.split("|")]
-        for option, tasks, cells in re.findall(
-            r"^\| own consumer(, maxPublishDelay=20ms)?, (\d) tasks? \| (.*) \|$",
-            (DOCS / "bench.md").read_text().partition("of R3 beside")[0], re.M,
-        )
-    }  # fmt: skip
-
-    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
-    for tasks, *said in rows:
-        for option, (wait, rate) in enumerate((said[:2], said[2:])):
-            rows_s, _, p99, *_ = measured[tasks, bool(option)]
-            assert abs(p99 - int(wait)) <= 0.5
-            assert abs(rows_s - int(rate.replace(",", ""))) <= 500
