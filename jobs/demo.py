@@ -137,9 +137,7 @@ class Demo:
         done = partition_stream(
             JetStream(self._client),
             plan,
-            progress=lambda looked: show(
-                f"{min(copied.done for copied in looked):,} {looked[0].doing}"
-            ),
+            progress=lambda looked: show(f"{min(each.done for each in looked):,} copied"),
         )
         self.partitioned = done
         return done.messages, done.messages == self.expected.rows

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from .. import subjects
 from ..client.info import StreamInfo
@@ -32,17 +32,9 @@ from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
 from ..readstream.copies import Copies, Feeding, Progress, subject_counts
 from ..sanitize import get_logger
-from .copychecks import check_hop
-from .partitionplan import PartitionPlan, copied_bytes, differences, inherited
+from .partitionplan import PartitionPlan, differences, inherited
 
 logger = get_logger(__name__)
-
-Verification = Literal["counts", "order", "content"]
-"""
-Scope of the comparison with the origin: the messages of every subject; also where each message of
-the copies comes from, and in which order; also each payload and each missing message
-(`copychecks`).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +47,6 @@ class Partitioned:
     subjects: int
     left_out: int
     """Messages of the origin that the filter does not select."""
-    verified: Verification
 
     @property
     def messages(self) -> int:
@@ -69,7 +60,6 @@ def partition_stream(
     *,
     progress: Progress | None = None,
     stall_timeout_s: float = 60.0,
-    verify: Verification = "order",
 ) -> Partitioned:
     """
     Makes the streams of `plan`, waits until they hold what the origin held, and compares.
@@ -86,18 +76,9 @@ def partition_stream(
         StreamDiffersError: A stream exists, configured otherwise; nothing was made.
         CopyStalledError: The server stopped copying.
         CountMismatchError: A copy does not hold as many messages of a subject as the origin.
-        CopyMismatchError: A message of a copy is not what it should be, or not where.
     """
     show = progress or (lambda _: None)
     origin = _checked_origin(js, plan)
-    if verify != "counts":
-        _require(js, (2, 12), "verifying the order of copies (batched direct get)")
-    if verify == "content" and not origin.allow_direct:
-        raise PartitioningError(
-            plan.origin,
-            "direct get is off, so its messages cannot be compared; set allow_direct on it, or"
-            " verify their order alone",
-        )
     held = expected_counts(js, plan)
     _create(js, plan, origin)
     links = {
@@ -108,9 +89,6 @@ def partition_stream(
     there = js.stream_info(plan.origin).messages  # ahead of those that come while it is counted
     now = expected_counts(js, plan)
     _compare(plan, origin.config, held, copies, now)
-    if verify != "counts":
-        for hop in plan.hops:
-            check_hop(js, plan, hop, verify == "content", show, stall_timeout_s)
     final = plan.stream_names or plan.names
     logger.info("partitioned stream=%s into=%s", plan.origin, ",".join(final))
     return Partitioned(
@@ -118,7 +96,6 @@ def partition_stream(
         {stream: copies[stream].total() for stream in final},
         sum(len(copies[stream]) for stream in final),
         max(0, there - now.total()),
-        verify,
     )
 
 
@@ -128,49 +105,39 @@ class PlannedStream:
 
     stream: str
     is_there: bool
-    bytes: int
-    """About so many it will have of what its origin holds now, each of its replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Size and settings of a plan's copies."""
+    """Streams and settings of a plan's copies."""
 
     streams: tuple[PlannedStream, ...]
     inherited: dict[str, Any]
     """Settings of the origin that its copies have."""
     left_out: dict[str, Any]
     """Settings of the origin that they have not."""
-    origin_bytes: int
 
 
 def forecast(js: JetStream, plan: PartitionPlan) -> Forecast:
     """
-    The streams that `partition_stream` would have, and what they cost; makes none.
+    The streams that `partition_stream` would have; makes none.
 
     Raises:
         As `partition_stream`, before it makes anything.
     """
     origin = _checked_origin(js, plan)
-    held = _held_by(plan, expected_counts(js, plan))
+    expected_counts(js, plan)
     missing = {config["name"] for config in _missing(js, plan, origin)}
-    average = origin.bytes / max(1, origin.messages)
-    streams = tuple(
-        PlannedStream(
-            name, name not in missing, copied_bytes(hop, name, held[name], average, origin.last_seq)
-        )
-        for hop in plan.hops
-        for name in hop.copies
-    )
-    return Forecast(streams, *inherited(origin.config), origin.bytes)
+    streams = tuple(PlannedStream(name, name not in missing) for name in plan.names)
+    return Forecast(streams, *inherited(origin.config))
 
 
-def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> Counter[str]:
+def expected_counts(js: JetStream, plan: PartitionPlan) -> Counter[str]:
     """
     Messages that the origin holds now, by the subjects of the copies.
 
     Raises:
-        PartitioningError: A subject belongs to no partition (`strict`).
+        PartitioningError: A subject belongs to no partition.
     """
     counts = subject_counts(js, plan.origin, plan.filter)
     rule = plan.rule
@@ -180,7 +147,7 @@ def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> 
             mapped[rule.apply(subject)] += count
         counts = mapped
     outside = sorted(s for s in counts if plan.partition_of(s) is None)
-    if outside and strict:
+    if outside:
         raise PartitioningError(
             plan.origin,
             f"{sum(counts[s] for s in outside)} messages belong to none of the partitions 0 to"
@@ -190,13 +157,9 @@ def expected_counts(js: JetStream, plan: PartitionPlan, strict: bool = True) -> 
     return counts
 
 
-def _require(js: JetStream, needed: tuple[int, int], capability: str) -> None:
-    require(js.client.connection.version, needed, capability)
-
-
 def _checked_origin(js: JetStream, plan: PartitionPlan) -> StreamInfo:
     # Older ones ignore the transform, and would copy wrongly.
-    _require(js, (2, 10), "partitioning a stream")
+    require(js.client.connection.version, (2, 10), "partitioning a stream")
     origin = js.stream_info(plan.origin)
     if origin.retention != "limits":
         raise PartitioningError(

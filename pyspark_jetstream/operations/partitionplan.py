@@ -55,9 +55,6 @@ _OF_THE_ORIGIN: Final = frozenset(
 
 _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", "old", "none", "default", {}, [])
 
-_HEADER_BYTES: Final = 16
-"""Bytes of the store for a message's headers: their length, first line and end."""
-
 _OF_A_COPY: Final = ("sources", "allow_direct")
 """Settings that an existing stream must have as planned; its limits are its owner's."""
 
@@ -238,25 +235,6 @@ def inherited(origin: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     is_set = {key: value for key, value in origin.items() if value not in _UNSET}
     copied: dict[str, Any] = {key: is_set[key] for key in _COPIED_SETTINGS if key in is_set}
     return copied, {k: v for k, v in is_set.items() if k not in copied.keys() | _OF_THE_ORIGIN}
-
-
-def copied_bytes(hop: Hop, name: str, counts: Mapping[str, int], average: float, end: int) -> int:
-    """
-    About how many bytes a copy is, as its state will say: messages of the feed, and with each the
-    line that says where it is from.
-
-    Args:
-        counts: messages of the copy by subject.
-        average: bytes of a message of the origin.
-        end: the last sequence of the origin.
-    """
-    transform = hop.rule.destination if hop.rule is not None else subjects.REST
-    line = f"Nats-Stream-Source: {hop.feed} {end} {hop.copies[name]} {transform}  12345678\r\n"
-    added = _HEADER_BYTES + len(line.encode())
-    return sum(
-        round(count * (average + added + len(subject.encode())))
-        for subject, count in counts.items()
-    )
 
 
 def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:

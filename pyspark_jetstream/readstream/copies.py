@@ -41,8 +41,6 @@ class Copied:
     """The sequence that it has reached, of what feeds it."""
     end: int
     """The sequence up to which it goes."""
-    doing: str = "copied"
-    """Meaning of `done`: `copied` or `verified`."""
 
 
 Progress = Callable[[Sequence[Copied]], None]

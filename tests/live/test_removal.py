@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import UndoRefusedError
 from pyspark_jetstream.operations.partitioning import partition_stream
@@ -68,31 +69,29 @@ def test_a_stream_that_was_not_made_stays(
     assert "was not made by this plan" in refusal(js, other, force=True)
 
 
-def test_a_message_that_is_no_copy_is_kept(
-    js: JetStream, made: PartitionPlan, publish: Callable[..., None]
-) -> None:
-    """A message that somebody published into a copy is nowhere else, so that stays, even forced."""
+def test_a_stream_that_takes_messages_of_its_own_stays(js: JetStream, made: PartitionPlan) -> None:
+    """Somebody gave a copy subjects: what is published there is nowhere else, so it stays."""
     update(js, f"{made.origin}-1", subjects=["elsewhere"])
-    publish([("elsewhere", b"mine")])
 
     assert "it has subjects of its own, ['elsewhere']" in refusal(js, made, force=True)
 
-    update(js, f"{made.origin}-1", subjects=None)
 
-    assert "is no copy: somebody published it here" in refusal(js, made, force=True)
+def test_no_message_is_read(
+    js: JetStream, made: PartitionPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a removal asks is the same for any number of messages: no get, no consumer."""
+    asked: list[str] = []
+    send = Client.requests
 
+    def noted(client: Client, requests: Any, *how: Any) -> Any:
+        asked.extend(request[0] for request in requests)
+        return send(client, requests, *how)
 
-def test_messages_that_the_origin_has_no_more(js: JetStream, made: PartitionPlan) -> None:
-    """What only the copies still hold is not lost without being asked for."""
-    js.purge(made.origin, f"{made.origin}.O3.JFK", None)
+    monkeypatch.setattr(Client, "requests", noted)
+    undo_partitions(js, made, dry_run=True)
 
-    dry = undo_partitions(js, made, dry_run=True)
-    said = refusal(js, made)
-    undo_partitions(js, made, force=True)
-
-    assert f"10 messages of it are in '{made.origin}' no more" in said
-    assert len([each for each in dry if each.lost]) == 2  # the partition, and what feeds it
-    assert f"{made.origin}-0" not in js.stream_names()
+    assert any(".STREAM.INFO." in each for each in asked)
+    assert not [each for each in asked if "GET" in each or "CONSUMER.CREATE" in each]
 
 
 def test_readers_and_streams_that_hang_on_a_copy(

@@ -30,11 +30,9 @@ from pyspark_jetstream.write.rows import MessageBuilder
 from ..kits.answers import answer
 from ..kits.encoder import LISTS
 from ..kits.messages import ODD, SOUND
-from ..kits.partitions import numbered_messages
 from ..kits.shared import query
 from ..kits.snapshots import reader as snapshot
 from ..kits.snapshots import rows as snapshot_rows
-from .test_copychecks import made, partition_stream
 
 __all__ = ["query"]
 
@@ -288,19 +286,6 @@ def test_a_payload_is_no_answer_of_the_server(js, new_stream, caplog, code):
 
     assert (found.sequence, found.subject.decode()) == (1, f"{stream}.A")
     assert "waited for" not in caplog.text
-
-
-@pytest.mark.parametrize("verify", ["order", "content"])
-def test_copies(js, new_stream, publish, verify):
-    """
-    Copies of such messages pass for what they are, over one hop.
-    """
-    origin = new_stream()
-    publish(numbered_messages(origin)[:40])
-    hpub(js, [(f"{origin}.1.O3".encode(), block, b"%d" % i) for i, block in enumerate(BLOCKS)])
-    plan = made(js, origin)
-
-    assert partition_stream(js, plan, verify=verify).verified == verify
 
 
 @pytest.mark.parametrize("headers", [b"", b"NATS/1.0\r\nA: 1\r\n\r\n"], ids=["bare", "headers"])

@@ -39,7 +39,7 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, OptionError
 from pyspark_jetstream.operations.handover import announce, check_selected, hand_over, reading
 from pyspark_jetstream.operations.removal import undo_partitions
-from pyspark_jetstream.operations.terminal import say, say_json, size
+from pyspark_jetstream.operations.terminal import say, say_json
 
 from ..partitioning import forecast, partition_stream
 from ..partitionplan import PartitionPlan
@@ -50,11 +50,6 @@ MISMATCH: Final = 3
 
 _NOT_OF_COPIES: Final = "duplicate_window"
 """A setting of most origins that copies must not have."""
-
-_VERIFY: Final = (
-    "counts: messages by subject; order (default): also where each message comes from, in which"
-    " order; content: also every payload"
-)
 
 
 def arguments(parser: Parser) -> None:
@@ -71,7 +66,6 @@ def arguments(parser: Parser) -> None:
     add("--tokens", type=int, nargs="+", default=(), help="numbers of the '*' to hash, from 1")
     add("--destination", help="subject of the copies, with {{partition(…)}}; default: the number"
         " after the first literal tokens")  # fmt: skip
-    add("--verify", choices=("counts", "order", "content"), default="order", help=_VERIFY)
     add("--stall-timeout", type=seconds, default=60.0, metavar="TIME",
         help="fail if nothing is copied for this time (60s)")  # fmt: skip
     add("--replaces", metavar="LAYOUT", help="the layout read now: a stream, or NAME-{partition}")
@@ -80,11 +74,11 @@ def arguments(parser: Parser) -> None:
     act = parser.add_mutually_exclusive_group()
     act.add_argument("--hand-over", action="store_true", help="print the cut between the layouts")
     act.add_argument("--undo", action="store_true", help="remove the streams that were made")
-    add("--force", action="store_true", help="undo even if messages are lost")
+    add("--force", action="store_true", help="undo even if others need the streams")
     add(
         "--dry-run",
         action="store_true",
-        help="only say what would be made and its cost, or removed and lost",
+        help="only say what would be made, or removed",
     )
     parser.add_json("one JSON document instead of text; --hand-over always prints one")
     parser.add_connection()
@@ -150,20 +144,17 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
 
 
 def show_planned(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
-    """Says which streams the layout has, what they cost and inherit, and how to read them."""
+    """Says which streams the layout has, what they inherit, and how to read them."""
     found, options = forecast(js, plan), reading(plan)
     if given.json:
         say_json(asdict(found) | {"options": options})
         return
     for each in found.streams:
         does = "is there" if each.is_there else "would make"
-        say(f"{does} {each.stream}, about {size(each.bytes)}")
-    whole = sum(each.bytes for each in found.streams)
+        say(f"{does} {each.stream}")
     by_hand = {name: value for name, value in found.left_out.items() if name != _NOT_OF_COPIES}
     left_out = f"they do not inherit {_settings(by_hand)}: set what they should have by hand"
     say(
-        f"disk of one replica: about {size(whole)} beside the {size(found.origin_bytes)} of"
-        f" {plan.origin}",
         f"the copies inherit {_settings(found.inherited)}",
         *([left_out] if by_hand else []),
         f"give them no {_NOT_OF_COPIES}: it would drop messages",
@@ -210,7 +201,6 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
             plan,
             progress=show,
             stall_timeout_s=given.stall_timeout,
-            verify=given.verify,
         )
     old = given.replaces
     if old is not None:
@@ -252,12 +242,12 @@ def hand(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
 
 
 def undo(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
-    """Removes the layout, and says what was lost with it."""
+    """Removes the layout, and says who needed it."""
     removed = undo_partitions(js, plan, force=given.force, dry_run=given.dry_run)
     if given.json:
         say_json({"removed": not given.dry_run, "streams": [asdict(each) for each in removed]})
         return
     for each in removed:
-        lost = f"; lost: {'; '.join(each.lost)}" if each.lost else ""
+        needed = f"; {'; '.join(each.needed_by)}" if each.needed_by else ""
         did = "would remove" if given.dry_run else "removed"
-        say(f"{did} {each.stream}, {each.messages:,} messages{lost}")
+        say(f"{did} {each.stream}, {each.messages:,} messages{needed}")

@@ -44,12 +44,12 @@ def bars() -> Iterator[Bar]:
 
 @contextmanager
 def copying() -> Iterator[Callable[[Sequence[Copied]], None]]:
-    """A bar for each stream that is copied, or verified."""
+    """A bar for each stream that is copied."""
     with bars() as bar:
 
         def show(streams: Sequence[Copied]) -> None:
             for each in streams:
-                name = f"{each.doing}: {each.stream}"
+                name = f"copied: {each.stream}"
                 bar(name, each.done, each.end, f"{name}, sequence {each.done:,} of {each.end:,}")
 
         yield show
