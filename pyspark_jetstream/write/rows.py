@@ -239,7 +239,7 @@ class MessageBuilder:
                     raise self._error(rows, numbers, faults) from None
                 part = _where(rows, bad), numbers.filter(bad), faults.filter(bad)
                 refused.append(self._refused(*part))
-                # Each check finds all that it objects to: it does not come to this twice.
+                assert len(part[1]), f"a check names no row at fault: {unfit}"
                 rows, numbers = _where(rows, pc.invert(bad)), numbers.filter(pc.invert(bad))
         self.rows += batch.num_rows
         return Messages.joined([messages, *refused])
@@ -370,7 +370,9 @@ class MessageBuilder:
         if not mapping.needs_identity:
             mapped = self._mapped(mapping, distinct, None, indices)
             self._check_subjects(mapped, indices)
-            return mapped, indices
+            # What is lost is no subject: its rows have none.
+            encoded = mapped.dictionary_encode()
+            return encoded.dictionary, encoded.indices.take(indices)
         row_subjects = distinct.take(indices)
         identities = self._identities(row_subjects, headers, ids, numbers)
         mapped = self._mapped(mapping, row_subjects, identities, None)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
+from pyspark_jetstream.write.commandlines import UnfitError
 
 from ...kits.encoder import TEXTS, Encoder, batch, builder, frames
 from ...kits.mappings import map_one
@@ -80,3 +81,39 @@ def test_a_key_chooses_instead_of_the_id(key):
 
     assert len(of_key) == 20
     assert {where for _, where in of_key} == {b"a", b"b"}
+
+
+ALL_LOST = '{"foo.loss": [{"destination": "foo.loss", "weight": 0}]}'
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+def test_a_mapping_that_loses_all_of_a_subject(rejects):
+    """
+    Rows of a source whose destination has the weight 0 are lost, and the others go on.
+    """
+    made = builder(mapping=SubjectMapping.parse(ALL_LOST), rejects=rejects)
+    rows = batch(4, subject=pa.array(["foo.loss", "foo", "foo.loss", "foo"]))
+    messages = made.build(rows)
+
+    assert messages.subject.to_pylist() == [b"foo", b"foo"]
+    assert messages.rows.to_pylist() == [1, 3]
+    assert messages.subjects == ["foo"]
+    assert made.lost == 2
+
+    only = made.build(batch(2, subject=pa.array(["foo.loss"] * 2)))
+
+    assert len(only) == 0 and made.lost == 4 and made.rows == 6
+
+
+def test_a_check_that_finds_nothing_ends(monkeypatch):
+    """
+    Rows are looked at again only if a check has taken some away.
+    """
+    made = builder(rejects=True)
+
+    def finds_nothing(*args):
+        raise UnfitError(pa.nulls(2, pa.string()))
+
+    monkeypatch.setattr(made, "_messages", finds_nothing)
+    with pytest.raises(AssertionError, match="names no row"):
+        made.build(batch(2, subject=pa.array(["a", "b"])))
