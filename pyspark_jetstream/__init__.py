@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .mapping.subjectmapping import explain_mapping as explainMapping
     from .operations.throttled import is_throttled as isThrottled
     from .operations.throttled import throttled_subjects as throttledSubjects
+    from .write.restoring import restored
 
 __all__ = [
     "DefaultSource",
@@ -30,6 +31,7 @@ __all__ = [
     "isThrottled",
     "pinned",
     "register",
+    "restored",
     "throttledSubjects",
 ]
 
@@ -43,6 +45,7 @@ _PLACES = {
     "explainMapping": ("mapping.subjectmapping", "explain_mapping"),
     "isThrottled": ("operations.throttled", "is_throttled"),
     "pinned": ("datasource", "pinned"),
+    "restored": ("write.restoring", "restored"),
     "throttledSubjects": ("operations.throttled", "throttled_subjects"),
 }
 """Public name → the module that defines it, and its name there; imported when it is asked for."""

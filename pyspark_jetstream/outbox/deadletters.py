@@ -61,15 +61,15 @@ SUFFIX: Final = ".dlq"
 """Suffix of a dead letter's id."""
 
 _OURS: Final = "Jetstream-Sink-"
-_ORIGINAL: Final = f"{_OURS}Original-"
-_ID: Final = "Nats-Msg-Id"
-_COMMANDS: Final = (_ID, "Nats-TTL", "Nats-Rollup", "KV-Operation")
+ORIGINAL: Final = f"{_OURS}Original-"
+ID: Final = "Nats-Msg-Id"
+_COMMANDS: Final = (ID, "Nats-TTL", "Nats-Rollup", "KV-Operation")
 _EXPECTED: Final = "Nats-Expected-"
 _RENAMED: Final = rf"(?m)^((?:{'|'.join(_COMMANDS)}): |{_EXPECTED}|{_OURS})"
 """Finds the beginnings of header lines that are renamed."""
 
-_ADDED: Final = (
-    f"{_ORIGINAL}Subject",
+ADDED: Final = (
+    f"{ORIGINAL}Subject",
     *(f"{_OURS}{name}" for name in ("Reason", "Priority", "Query-Id", "Batch-Id", "Ordinal")),
 )
 """Headers that only a dead letter has, in the order of their lines."""
@@ -193,7 +193,7 @@ class DeadLetters:
         """
         lines = messages.lines
         if lines is not None:
-            to = rf"{_ORIGINAL}\1"
+            to = rf"{ORIGINAL}\1"
             lines = pc.replace_substring_regex(lines, pattern=_RENAMED, replacement=to)
         priorities = scalar(Priority.NORMAL.label)
         if messages.priorities is not None:
@@ -201,13 +201,13 @@ class DeadLetters:
         ordinals = digits(messages.rows)
         parts: list[Any] = []
         if messages.ids is not None:  # first: other headers could hide it (`serverheaders`)
-            id_lines = join(scalar(f"{_ID}: "), messages.ids, scalar(f"{self.suffix}\r\n"))
+            id_lines = join(scalar(f"{ID}: "), messages.ids, scalar(f"{self.suffix}\r\n"))
             parts.append(pc.coalesce(id_lines, NOTHING))
         parts.append(NOTHING if lines is None else lines)
         reason = scalar(reason) if isinstance(reason, str) else binary(reason)
         values = (subject, reason, priorities, scalar(self.query_id),
                   scalar(str(self.batch_id)), ordinals)  # fmt: skip
-        for name, value in zip(_ADDED, values, strict=True):
+        for name, value in zip(ADDED, values, strict=True):
             parts.append(pc.coalesce(join(scalar(f"{name}: "), value, CRLF), NOTHING))
         return join(*parts)
 
@@ -247,14 +247,14 @@ def letter(
         raise RowError(subject, f"the message cannot be a dead letter: {problem}")
     renamed = [
         (
-            f"{_ORIGINAL}{name}"
+            f"{ORIGINAL}{name}"
             if name in _COMMANDS or name.startswith((_EXPECTED, _OURS))
             else name,
             value,
         )
         for name, value in copied(headers)
     ]
-    return to, [(_ID, msg_id), *renamed, (_ADDED[0], subject), (_ADDED[1], reason)]
+    return to, [(ID, msg_id), *renamed, (ADDED[0], subject), (ADDED[1], reason)]
 
 
 def restore(headers: pa.Array) -> pa.Array:
@@ -268,17 +268,17 @@ def restore(headers: pa.Array) -> pa.Array:
     """
     starts, keys, values = entries(headers)
     names, value = keys.cast(pa.string()), _firsts(headers)
-    gone = pc.is_in(names, pa.array([*_ADDED, BEHIND, _ID, f"{_ORIGINAL}{_ID}"], pa.string()))
+    gone = pc.is_in(names, pa.array([*ADDED, BEHIND, ID, f"{ORIGINAL}{ID}"], pa.string()))
     kept = pc.invert(gone)
     old = names.filter(kept)
-    renamed = pc.starts_with(old, _ORIGINAL)
-    new = pc.if_else(renamed, pc.utf8_slice_codeunits(old, len(_ORIGINAL)), old)
+    renamed = pc.starts_with(old, ORIGINAL)
+    new = pc.if_else(renamed, pc.utf8_slice_codeunits(old, len(ORIGINAL)), old)
     lists = values.filter(kept).cast(_HEADERS.item_type)
     restored = pa.MapArray.from_arrays(bounds(kept).take(starts), new, lists).cast(_HEADERS)
-    subject, reason, priority = _ADDED[:3]
+    subject, reason, priority = ADDED[:3]
     word = pc.list_element(pc.split_pattern(value(reason), ": ", max_splits=1), 0)
     return pa.StructArray.from_arrays(
-        [value(subject), restored, value(f"{_ORIGINAL}{_ID}"), word, value(priority)],
+        [value(subject), restored, value(f"{ORIGINAL}{ID}"), word, value(priority)],
         ["subject", "headers", "msg_id", "reason", "priority"],
     )
 

@@ -23,7 +23,7 @@ def test_public_names():
     """
     assert sorted(pyspark_jetstream.__all__) == [
         "DefaultSource", "DirectCalls", "JetStreamDataSource", "__version__", "explainMapping",
-        "isThrottled", "pinned", "register", "throttledSubjects",
+        "isThrottled", "pinned", "register", "restored", "throttledSubjects",
     ]  # fmt: skip
     assert pyspark_jetstream.DefaultSource is pyspark_jetstream.JetStreamDataSource
     for name in pyspark_jetstream.__all__:

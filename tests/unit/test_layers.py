@@ -39,7 +39,7 @@ MAY = {
     "operations": "mapping outbox client fetch publish tasks readstream read write options"
     " datasource __init__",
     "__main__": "operations",
-    "__init__": "datasource fetch mapping",
+    "__init__": "datasource fetch mapping write",
 }
 """Wing, or module of the root → what it may import beside the ground."""
 
@@ -51,6 +51,7 @@ ONLY = {
     ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
     ("__init__", "mapping"): {"subjectmapping"},
+    ("__init__", "write"): {"restoring"},
 }
 """Of these a wing may import only some modules."""
 
@@ -95,7 +96,7 @@ SPARK = {
     "operations.console.backfills.backfilling", "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.reader",
-    "write.preparation", "write.results", "write.sink",
+    "write.preparation", "write.restoring", "write.results", "write.sink",
 }  # fmt: skip
 """Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""
 

@@ -1,0 +1,152 @@
+"""Dead letters of a read are the rows that they were, and are written as any rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream import restored
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.devserver import DevServer
+from pyspark_jetstream.errors import ColumnError
+from pyspark_jetstream.fetch.decoding.rows import user_headers
+from pyspark_jetstream.outbox.deadletters import DeadLetters
+from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.context import WriteContext
+
+from ..kits.encoder import LISTS, builder
+from ..kits.options import connection_of, sink_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READ = (
+    "data binary, headers map<string, array<string>>, n int, subject string, id string,"
+    " was map<string, array<string>>, urgency string"
+)
+NAMES = (
+    "X", "Y", "Nats-Msg-Id", "Nats-TTL", "Nats-Rollup", "KV-Operation", "Nats-Expected-Stream",
+    "Jetstream-Sink-Reason", "Jetstream-Sink-Original-Subject", "Jetstream-Sink-Other",
+    "Jetstream-Sink-Original-Nats-TTL",
+)  # fmt: skip
+Row = tuple[str, bytes, list[tuple[str, list[str]]], str | None]
+
+
+def built(rows: list[Row]) -> Messages:
+    """Messages of these rows."""
+    subjects, data, headers, ids = zip(*rows, strict=True)
+    columns = {
+        "subject": pa.array(subjects, pa.string()),
+        "data": pa.array(data, pa.binary()),
+        "headers": pa.array(headers, LISTS),
+        "msg_id": pa.array(ids, pa.string()),
+    }
+    messages: Messages = builder(allow_rollup=True).build(pa.record_batch(columns))
+    return messages
+
+
+def header_columns(messages: Messages) -> list[dict[str, list[str]]]:
+    """The column `headers` of a read of them."""
+    assert messages.lines is not None
+    return [dict(user_headers(lines)) for lines in messages.lines.to_pylist()]
+
+
+def test_rows_are_what_they_were(spark: SparkSession) -> None:
+    """
+    Whatever headers a row had, those of a dead letter among them, and of dead letters of dead
+    letters, too: restored as often as it was shed, it is the row.
+    """
+    chance = random.Random(7)
+    rows: list[Row] = []
+    for number in range(300):
+        names = chance.sample(NAMES, chance.randrange(4))
+        headers = [(name, chance.choices("123", k=chance.randrange(1, 3))) for name in names]
+        headers = [(n, v if n != "Nats-Rollup" else ["sub"]) for n, v in headers]
+        headers = [(n, v[:1] if n == "Nats-Msg-Id" else v) for n, v in headers]
+        id = None if "Nats-Msg-Id" in names else chance.choice([None, "i", "ï.dlq", "a b"])
+        subject = ".".join(chance.choices(["a", "é", "{x}"], k=chance.randrange(1, 4)))
+        rows.append((subject, b"%d" % number, headers, id))
+    once = DeadLetters("dead.{subject}", "q", 0).of(built(rows), "QueueTimeout")
+    twice = DeadLetters("again.{subject}", "q", 1).of(once, "Rejected: why")
+    urgency = Priority.NORMAL.label
+    for letters, depth in ((once, 1), (twice, 2)):
+        found = spark.createDataFrame(
+            [
+                (data, headers, number, "", "", {}, "")
+                for number, (data, headers) in enumerate(
+                    zip(letters.data.to_pylist(), header_columns(letters), strict=True)
+                )
+            ],
+            READ,
+        ).select("data", "headers")
+        for _ in range(depth):
+            found = restored(found)
+        got = {row.data: row for row in found.collect()}
+
+        assert found.columns == ["subject", "data", "headers", "msg_id", "priority"]
+        for subject, data, headers, id in rows:
+            row = got[data]
+            named = dict(headers).get("Nats-Msg-Id")
+            expected = {
+                n: v for n, v in headers if n != "Nats-Msg-Id" and not n.startswith("Nats-Expected")
+            } | {n: v for n, v in headers if n.startswith("Nats-Expected")}
+            assert (row.subject, row.priority) == (subject, urgency)
+            assert row.msg_id == (id if named is None else named[0])
+            assert row.headers == expected
+
+
+def test_what_is_no_dead_letter_is_left_out(spark: SparkSession) -> None:
+    """
+    Nor does what a stranger wrote as one stop the query.
+    """
+    subject = {"Jetstream-Sink-Original-Subject": ["a.b"]}
+    headers: list[Any] = [
+        None,
+        {},
+        {"Jetstream-Sink-Original-Subject": []},
+        {"Jetstream-Sink-Reason": ["r"]},
+        subject | {"X": ["1"], "Jetstream-Sink-Original-X": ["2", "3"], "Y": []},
+    ]
+    rows = spark.createDataFrame(
+        [(b"x", each) for each in headers], "data binary, headers map<string, array<string>>"
+    )
+    (row,) = restored(rows).collect()
+
+    assert row.asDict() == {
+        "subject": "a.b", "data": b"x", "headers": {"X": ["2", "3"], "Y": []},
+        "msg_id": None, "priority": None,
+    }  # fmt: skip
+    with pytest.raises(ColumnError, match="includeHeaders=true"):
+        restored(rows.select("data"))
+
+
+def test_they_are_written_where_they_should_have_gone(
+    spark: SparkSession, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
+    range_df: Callable[..., DataFrame],
+) -> None:  # fmt: skip
+    """
+    A25: each once, in the order in which they were shed, with the id that they had.
+    """
+    target, dead = new_stream(), new_stream()
+    rows: list[Row] = [
+        (f"{target}.{n % 3}", b"%d" % n, [("X", [str(n)])], f"i{n}" if n % 2 else None)
+        for n in range(20)
+    ]
+    letters = DeadLetters(f"{dead}.{{subject}}", "q", 0).of(built(rows), "QueueTimeout")
+    options = sink_of(connection_of(nats_server.url))
+    publisher.publish(js.client, WriteContext(options), [letters])
+    read = range_df(stream=dead, includeHeaders="true")
+    write = restored(read).write.format("jetstream").option("servers", nats_server.url)
+    write.mode("append").save()
+    found = range_df(stream=target, includeHeaders="true").orderBy("sequence").collect()
+
+    assert [(row.subject, row.data) for row in found] == [row[:2] for row in rows]
+    for row, (_, _, headers, id) in zip(found, rows, strict=True):
+        assert row.headers["X"] == dict(headers)["X"]
+        assert id is None or row.headers["Nats-Msg-Id"] == [id]
