@@ -161,7 +161,7 @@ dashboard: $(INSTALLED)  ## Ask a real Prometheus what the dashboard asks, after
 
 .PHONY: server
 server: $(INSTALLED)  ## Run a throwaway nats-server with JetStream until Ctrl-C
-	$(BIN)/python -m pyspark_jetstream.devserver $(ARGS)
+	$(BIN)/python -m pyspark_jetstream.testing $(ARGS)
 
 # -E: all pages are read each time, as Sphinx forgets index entries of pages that it does not read.
 .PHONY: docs

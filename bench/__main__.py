@@ -15,7 +15,7 @@ from typing import Final
 
 from rich.console import Console
 
-from pyspark_jetstream.devserver import DevServer
+from tests.kits.servers import DevServer
 
 from .about import about
 from .cases import Case

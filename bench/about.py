@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pyspark_jetstream.devserver import find_server
+from pyspark_jetstream.testing import find_server
 
 _PACKAGES = ("pyspark", "pyarrow", "nats-py")
 

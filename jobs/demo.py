@@ -37,10 +37,10 @@ from screen import Screen
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.partitioning import partition_stream
 from pyspark_jetstream.operations.partitionplan import PartitionPlan, numbering
+from pyspark_jetstream.testing import NatsServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -284,7 +284,7 @@ def run(screen: Screen, partitions: int, cores: int) -> bool:
     """Runs all steps; whether every one of them was right."""
     with ExitStack() as cleanup:
         work = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="jetstream-demo-")))
-        server = cleanup.enter_context(DevServer())
+        server = cleanup.enter_context(NatsServer())
         with screen.step("start Spark, read the input") as step:
             spark = cleanup.enter_context(session(cores, work / "spark.log"))
             demo = Demo(spark, server.url, partitions, work)

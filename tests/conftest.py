@@ -15,10 +15,10 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
-from pyspark_jetstream.devserver import DevServer
 
 from .kits import seeds, soak, starts
 from .kits.options import connection_of
+from .kits.servers import DevServer
 
 starts.start_fast()
 

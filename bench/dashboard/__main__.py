@@ -31,7 +31,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer, free_ports
+from tests.kits.servers import DevServer, free_ports
 
 from ..endurance.query import session
 from .panels import Answer, answered, faults, table, targets

@@ -13,7 +13,7 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from pyspark_jetstream.devserver import free_ports
+from tests.kits.servers import free_ports
 
 _READY_S: Final = 60.0
 _ANSWER_S: Final = 30.0

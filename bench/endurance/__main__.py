@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
+from tests.kits.servers import DevServer
 
 from ..others.child import Children
 from ..waiting import until

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.devserver import DevServer
+from tests.kits.servers import DevServer
 
 from ..comparisons import Part, Ratio, compared, of_ratios
 from ..others.natspy import connect

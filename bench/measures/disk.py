@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.options import SinkOptions
+from tests.kits.servers import DevServer
 
 from ..comparisons import Part, Ratio, compared, of_ratios
 from ..writer import SUBJECTS, batch, empty, rate_of_task, sink

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.fetch.own import Own
@@ -28,6 +27,7 @@ from pyspark_jetstream.fetch.pulling.alone import OwnAttempt
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.options import SnapshotOptions
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
+from tests.kits.servers import DevCluster, DevServer
 
 from ..comparisons import Part, Times
 from ..others.bare import Counted

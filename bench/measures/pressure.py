@@ -16,7 +16,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.options import parse_sink
@@ -24,6 +23,7 @@ from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priorities, Priority
 from pyspark_jetstream.publish.metrics import DEAD_LETTER
 from pyspark_jetstream.write.rows import MessageBuilder
+from tests.kits.servers import DevServer
 
 from ..comparisons import Part, Ratio, Times, compared, of_ratios, of_times
 from ..others.child import Children, Outcome

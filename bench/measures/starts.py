@@ -25,7 +25,7 @@ from rich.table import Table
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
+from tests.kits.servers import DevServer
 
 from ..comparisons import Part
 from ..results import Entry

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_jetstream.devserver import free_ports
+from tests.kits.servers import free_ports
 
 from ..flights import PARTITIONS
 from ..spark import Run, Spark

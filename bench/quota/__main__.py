@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
+from tests.kits.servers import DevServer
 
 _ROOT: Final = Path(__file__).parents[2]
 _WITHIN: Final = 0.1

@@ -21,7 +21,7 @@ from typing import Any, Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from pyspark_jetstream.devserver import DevServer
+from tests.kits.servers import DevServer
 
 from ..others.natspy import connect
 

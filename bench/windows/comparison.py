@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from rich.table import Table
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.limits import GradientLimit
+from tests.kits.servers import DevServer
 
 from ..others.delay import far
 from ..results import RATE, Entry

@@ -11,9 +11,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_jetstream.devserver import DevCluster, DevServer, free_ports
-
 from ..kits.accounts import ACCOUNT
+from ..kits.servers import DevCluster, DevServer, free_ports
 from .link import Link
 
 __all__ = ["Servers"]

@@ -293,7 +293,8 @@ def _prepare(js: JetStream) -> None:
 def record() -> dict[str, Any]:
     """The answers of a real cluster to every call, as they are written."""
     from pyspark_jetstream.client.connection import Client
-    from pyspark_jetstream.devserver import DevCluster
+
+    from ..kits.servers import DevCluster
 
     calls: dict[str, Any] = {}
     with DevCluster() as cluster:

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.devserver import DevServer
 
 from .options import connection_of
+from .servers import DevServer
 from .shared import eventually
 
 ACCOUNT = """

@@ -12,10 +12,9 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyspark_jetstream.devserver import DevServer
-
 from .metrics import QUERY
 from .places import ROOT
+from .servers import DevServer
 
 JOB = ROOT / "jobs" / "metrics.py"
 

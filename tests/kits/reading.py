@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_jetstream.client import connection
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.readstream.rangedriver import RangeDriver
 from pyspark_jetstream.readstream.reader import StreamReader
+
+from .servers import DevServer
 
 Offset = dict[str, Any]
 

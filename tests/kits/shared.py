@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from .reading import Query, queries
+from .servers import DevServer
 
 RETENTIONS = ["limits", "interest", "workqueue"]
 

@@ -41,7 +41,7 @@ from pyspark.sql import SparkSession
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
+from .servers import DevServer
 
 home = Path(sys.argv[1])
 with DevServer() as server:

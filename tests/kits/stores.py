@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark_jetstream.devserver import DevServer
+from .servers import DevServer
 
 
 class Store:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
@@ -27,6 +26,7 @@ from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from .options import connection_of, rules_of, sink_of
+from .servers import DevServer
 
 
 class Writer:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
+from .servers import DevServer
 
 
 def strict(patch: pytest.MonkeyPatch) -> None:

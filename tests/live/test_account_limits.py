@@ -12,7 +12,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     NotConnectedError,
     ProducerThrottledError,
@@ -28,6 +27,7 @@ from pyspark_jetstream.write.task import write_task
 
 from ..kits import accounts
 from ..kits.options import connection_of, priorities_of, rules_of, sink_of
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_publisher import stored
 

@@ -15,12 +15,12 @@ import pytest
 
 from bench.dashboard.prometheus import Prometheus, running
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.devserver import DevServer
 
 from ..conftest import connection_to
 from ..kits.exporter import Scrapes, exporter
 from ..kits.metrics import publish
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..unit.test_runbook import BY_NAME, RUNBOOK, named
 
 __all__ = ["exporter"]

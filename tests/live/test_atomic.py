@@ -12,13 +12,13 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.publish.lanes.atomiclane import HEADER_BYTES, AtomicLane
 
 from ..kits.lanedriver import Driver, check_in_order, offers, raw
 from ..kits.lanes import INBOX, FixedLimit, ModelServer, error, messages, parse, terms
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from .test_publisher import stored
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, JetStreamError
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import SECRET, account_info, options, refused
 from ..kits.logins import creds_of, keys, operator_mode
+from ..kits.servers import DevServer
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import NotConnectedError, ReadError
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
 from pyspark_jetstream.readstream.shared import claimpulls
@@ -27,6 +26,7 @@ from ..conftest import connection_to
 from ..kits.options import connection_of, sharing_of
 from ..kits.proxy import Proxy
 from ..kits.replicas import create
+from ..kits.servers import DevCluster
 from ..kits.shared import eventually
 
 

@@ -13,7 +13,6 @@ import pytest
 from pyspark_jetstream.client import connection, wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ApiError,
     JetStreamError,
@@ -30,6 +29,7 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.clients import account_info, options, refused
+from ..kits.servers import DevServer
 
 
 def free_port() -> int:

@@ -12,7 +12,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ApiError, RequestTimeoutError
 from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.fetch.directget import read_direct
@@ -21,6 +20,7 @@ from pyspark_jetstream.fetch.layout import DirectRead
 
 from ..kits.clients import options
 from ..kits.replicas import create, fill
+from ..kits.servers import DevCluster
 
 
 @pytest.fixture(scope="module")

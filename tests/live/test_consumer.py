@@ -15,7 +15,6 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ConsumerEditedError,
     ConsumerFencedError,
@@ -28,6 +27,7 @@ from pyspark_jetstream.fetch.durable import consumer_config
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
+from ..kits.servers import DevServer
 
 names = (f"reader-{number}" for number in itertools.count(1))
 

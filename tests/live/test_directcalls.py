@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ApiError,
     OptionError,
@@ -23,6 +22,7 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.singleget import JetStreamCallReader
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 
 
 @pytest.fixture

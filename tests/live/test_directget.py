@@ -9,13 +9,13 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import ConnectionOptions
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadError, ReadTimeoutError
 from pyspark_jetstream.fetch.decoding.rows import RowBuilder
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 
 
 def options(server, **changes) -> ConnectionOptions:

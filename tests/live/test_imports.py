@@ -31,8 +31,8 @@ def imported(names: list[str], given) -> list[set[str]]:
         plans = not name.endswith(("task", "commit")) and not name.startswith(("write", "batch"))
         assert not (plans and "pyarrow.compute" in start.modules)
         ours = {each.removeprefix(OURS) for each in start.modules if each.startswith(OURS)}
-        assert not {"write", "operations", "devserver"} & ours or name.startswith("write")
-        assert not {"operations", "devserver"} & ours
+        assert not {"write", "operations", "testing"} & ours or name.startswith("write")
+        assert not {"operations", "testing"} & ours
         found.append(ours)
     return found
 

@@ -12,7 +12,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PermissionsError
 from pyspark_jetstream.fetch.own import are_allowed
 from pyspark_jetstream.options import parse_sink
@@ -33,6 +32,7 @@ from ..kits.answers import answer
 from ..kits.options import connection_of, sink_of
 from ..kits.pins import Query
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from .test_throttle import CONTROL, Operator, Task
 
 USERS = ("admin", "reader", "writer", "ops")

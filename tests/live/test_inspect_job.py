@@ -21,7 +21,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.console import commands
 from pyspark_jetstream.values import Secret
 
@@ -29,6 +28,7 @@ from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.schemas import mistakes
+from ..kits.servers import DevServer
 from ..kits.tables import tables
 
 JOB = ROOT / "jobs" / "inspect_stream.py"

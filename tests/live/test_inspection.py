@@ -16,7 +16,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.console.tables import tables
@@ -30,6 +29,7 @@ from pyspark_jetstream.values import Secret
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.reading import Query, query
+from ..kits.servers import DevServer
 
 __all__ = ["query"]
 

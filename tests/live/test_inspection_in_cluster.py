@@ -9,13 +9,13 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_stream
 
 from ..kits.options import connection_of
 from ..kits.replicas import create
+from ..kits.servers import DevCluster
 
 
 @pytest.mark.slow

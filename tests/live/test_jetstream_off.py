@@ -11,7 +11,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Reply
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.keyvalue import Bucket
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ApiError
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.survey import Span, Survey
@@ -19,6 +18,7 @@ from pyspark_jetstream.options import parse_read
 
 from ..kits.accounts import ACCOUNT, switch
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_consumer import fill, reading, sequences
 from .test_directget import reading as direct_reading

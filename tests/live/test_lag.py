@@ -20,7 +20,6 @@ from pyspark_jetstream import subjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, ReadTimeoutError
 from pyspark_jetstream.fetch.dataloss import check_loss
 from pyspark_jetstream.fetch.directcalls import DirectCalls
@@ -30,6 +29,7 @@ from pyspark_jetstream.options import parse_stream
 from pyspark_jetstream.read import snapshotplan, subjectindex
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from ..kits.snapshots import as_dict, reader, reduced, rows, stored
 
 

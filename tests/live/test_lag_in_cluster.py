@@ -11,11 +11,11 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.read import snapshotplan
 
 from ..kits.options import connection_of
 from ..kits.replicas import create, publish
+from ..kits.servers import DevCluster
 from ..kits.snapshots import as_dict, reader, reduced, rows
 
 ROUNDS = 8

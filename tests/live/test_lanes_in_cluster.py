@@ -13,7 +13,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
@@ -25,6 +24,7 @@ from ..kits.lanedriver import Driver, check_in_order, offers
 from ..kits.lanes import FixedLimit, terms
 from ..kits.options import connection_of, sink_of
 from ..kits.replicas import create
+from ..kits.servers import DevCluster
 from ..kits.shared import eventually
 from .test_publisher import stored
 

@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch import planning
 from pyspark_jetstream.options import parse_read, parse_sink
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
@@ -20,6 +19,7 @@ from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
 from pyspark_jetstream.write.sink import JetStreamBatchWriter
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 
 MIB = 1 << 20
 MOST = 200 * MIB

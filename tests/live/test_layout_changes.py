@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     CopyMismatchError,
     OffsetError,
@@ -34,6 +33,7 @@ from ..kits.partitions import ORIGINS, layouts, stored, update, writing
 from ..kits.places import ROOT
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from ..kits.snippets import snippets
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
 
 from ..kits.clients import SECRET, account_info, refused
 from ..kits.logins import keys, operator_mode
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.snippets import snippets
 from ..kits.tls import strict, tls_server
 

@@ -21,7 +21,6 @@ import nats
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.devserver import DevServer, find_server
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.mapping.rule import find_partition
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
@@ -31,8 +30,10 @@ from pyspark_jetstream.subjects import (
     partition_wildcard,
     subject_fault,
 )
+from pyspark_jetstream.testing import find_server
 
 from ..kits.seeds import fresh
+from ..kits.servers import DevServer
 
 pytestmark = pytest.mark.live
 

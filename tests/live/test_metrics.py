@@ -14,13 +14,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.metrics import EXPORTED, METRICS
 
 from ..conftest import connection_to
 from ..kits import metrics
 from ..kits.exporter import JOB, Scrapes, exporter
 from ..kits.metrics import QUERY, publish, reports
+from ..kits.servers import DevServer
 
 __all__ = ["exporter"]
 

@@ -15,7 +15,6 @@ import pytest
 from pyspark_jetstream.client.blocks import direct
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import PermissionsError, ReadTimeoutError
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
@@ -26,6 +25,7 @@ from pyspark_jetstream.values import Secret
 
 from ..kits.messages import ODD
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from ..kits.snapshots import stored
 from .test_strangers import hpub
 

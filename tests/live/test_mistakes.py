@@ -19,11 +19,11 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.mistakes import ERRORS, read, rows, stream, told, write
 from ..kits.proxy import Proxy, info_with
 from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
+from ..kits.servers import DevServer
 from ..kits.tls import tls_server
 
 SOON = {"requestTimeout": "10m"}

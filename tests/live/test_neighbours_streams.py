@@ -16,7 +16,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer, free_ports
 from pyspark_jetstream.errors import ConsumerFencedError, DataLossError, OptionError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read
@@ -26,6 +25,7 @@ from ..kits.backups import backup, restore
 from ..kits.layouts import LAYOUTS, MODES, Place
 from ..kits.options import connection_of
 from ..kits.reading import query
+from ..kits.servers import DevServer, free_ports
 from ..kits.shared import eventually
 from ..kits.stores import Store
 

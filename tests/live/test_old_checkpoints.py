@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory, parse_offsets
 from pyspark_jetstream.readstream.offsets import VERSION
 
 from ..kits.checkpoints import OLD, old_store
 from ..kits.reading import Query, query
+from ..kits.servers import DevServer
 
 __all__ = ["query"]
 

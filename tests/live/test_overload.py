@@ -12,7 +12,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.publish import publisher
@@ -22,6 +21,7 @@ from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import FIXED, changed, connection_of, priorities_of, rules_of, sink_of
+from ..kits.servers import DevServer
 from ..kits.targets import targets_of
 from .test_publisher import stored
 

@@ -14,7 +14,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.peer import Presence
-from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import ApiError, DataLossError
 from pyspark_jetstream.fetch import own
 from pyspark_jetstream.fetch.consumer import ConsumerRead
@@ -32,6 +31,7 @@ from ..kits.messages import ODD, SOUND
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
 from ..kits.seeds import fresh
+from ..kits.servers import DevCluster, DevServer
 from .test_consumer import delete, fill, options, sequences
 
 FORBIDDING = """

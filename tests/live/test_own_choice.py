@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.operations.backfill.ranges import RangeSource
@@ -21,6 +20,7 @@ from pyspark_jetstream.values import Secret
 from ..kits.options import connection_of
 from ..kits.pins import Query
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from .test_consumer import fill, sequences
 from .test_own import FORBIDDING, kept
 

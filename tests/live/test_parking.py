@@ -23,7 +23,6 @@ from pyspark_jetstream.client import connection as connections
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
     LedgerError,
@@ -56,6 +55,7 @@ from ..kits.options import connection_of, creation_of, rules_of, sink_of
 from ..kits.places import ROOT
 from ..kits.schemas import mistakes
 from ..kits.seeds import fresh
+from ..kits.servers import DevServer
 from ..kits.tables import tables
 from .test_inspect_job import run as inspect
 from .test_publisher import stored

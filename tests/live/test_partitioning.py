@@ -13,7 +13,6 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     CopyStalledError,
     CountMismatchError,
@@ -32,6 +31,7 @@ from pyspark_jetstream.readstream.copies import Copied
 from ..kits.partitions import N, stored, update
 from ..kits.places import ROOT
 from ..kits.schemas import mistakes
+from ..kits.servers import DevServer
 
 JOB = [sys.executable, str(ROOT / "jobs/partition_stream.py")]
 

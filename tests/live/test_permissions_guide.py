@@ -14,7 +14,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.operations.console import throttle
 from pyspark_jetstream.operations.console.commands import main
@@ -31,6 +30,7 @@ from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, sink_of
 from ..kits.partitions import layouts, raw_messages
 from ..kits.pins import Puller, Query
+from ..kits.servers import DevServer
 from .test_inboxes import guarded, login, rows
 from .test_throttle import Task
 from .test_throttle_job import PATIENT, start

@@ -13,7 +13,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, borrow
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ForeignClientError
 from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.fetch.durable import consumer_config
@@ -26,6 +25,7 @@ from pyspark_jetstream.values import Secret
 from ..kits.options import connection_of
 from ..kits.pins import Advisories, Puller, Query, QueryProcess
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.tasks.ranges import RangeRead
@@ -17,6 +16,7 @@ from pyspark_jetstream.tasks.ranges import RangeRead
 from ..kits.clients import options
 from ..kits.pins import Puller, Query
 from ..kits.replicas import create, fill
+from ..kits.servers import DevCluster
 from ..kits.shared import api, eventually
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     JetStreamError,
     NotConnectedError,
@@ -31,6 +30,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.answers import answer
 from ..kits.options import connection_of, sink_of
+from ..kits.servers import DevServer
 from ..kits.targets import targets_of
 
 

@@ -24,7 +24,6 @@ from pyspark.sql.datasource import (
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.buckets import FilteredBucketReader
 from pyspark_jetstream.read.pushdown import narrowing_of
@@ -32,6 +31,7 @@ from pyspark_jetstream.read.ranges import FilteredRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 
 SUBJECT, SEQUENCE, TIME, PARTITION = ("subject",), ("sequence",), ("timestamp",), ("partition",)
 

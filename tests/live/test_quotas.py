@@ -17,10 +17,10 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 
 from ..conftest import connection_to
+from ..kits.servers import DevServer
 from ..kits.throttle import Keeper, Writer
 from .test_throttle_job import PATIENT, rows_of, start, until
 

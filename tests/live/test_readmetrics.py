@@ -12,7 +12,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.publish.metrics import READ_METRICS
 from pyspark_jetstream.readstream.reporting import CountedWork
 from pyspark_jetstream.values import Secret
@@ -20,6 +19,7 @@ from pyspark_jetstream.values import Secret
 from ..conftest import connection_to
 from ..kits.exporter import Reads, Scrapes, exporter
 from ..kits.pins import Query
+from ..kits.servers import DevServer
 from ..kits.shared import query as shared_query
 from ..kits.sources import NewStream, Publish, numbered
 from ..kits.tenants import Tenants, tenants

@@ -6,13 +6,13 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.pulling import pulls
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.write.exactlyonce.changes import Before
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from .test_strangers import hpub
 
 

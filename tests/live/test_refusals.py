@@ -11,7 +11,6 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.wire import header_block
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     ProducerThrottledError,
     PublishError,
@@ -25,6 +24,7 @@ from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.headerlines import DROPPED
 
 from ..kits.options import changed, connection_of, sink_of
+from ..kits.servers import DevServer
 from .test_publisher import publish
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))

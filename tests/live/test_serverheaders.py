@@ -18,12 +18,10 @@ from typing import IO
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream import devserver as serverbinary
 from pyspark_jetstream import serverheaders
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
@@ -36,10 +34,12 @@ from pyspark_jetstream.serverheaders import (
     ORDERS,
     PLACES,
 )
+from pyspark_jetstream.testing import find_server
 from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write import headerlines
 
 from ..kits.options import changed, connection_of
+from ..kits.servers import DevServer
 from .test_consumer import reading
 from .test_consumer import rows as consumed
 from .test_publisher import publish
@@ -187,7 +187,7 @@ def test_names_are_those_of_the_server():
     """
     Each stands in the server's program, in these letters.
     """
-    program = serverbinary.find_server().read_bytes()
+    program = find_server().read_bytes()
     lists = MADE, ORDERS, PLACES, EXPECTS, KEPT
     listed = [name for each in lists for name in each]
 

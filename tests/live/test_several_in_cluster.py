@@ -10,11 +10,11 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import ApiError, DataLossError
 
 from ..kits.reading import Query, query
 from ..kits.replicas import create, publish
+from ..kits.servers import DevCluster
 
 __all__ = ["query"]
 

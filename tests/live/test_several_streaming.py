@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch import survey as survey_module
 from pyspark_jetstream.fetch.survey import Survey
@@ -23,6 +22,7 @@ from pyspark_jetstream.readstream import rangedriver
 from ..kits.checkpoints import write_checkpoint
 from ..kits.reading import Query, query
 from ..kits.seeds import fresh
+from ..kits.servers import DevServer
 from ..kits.tenants import Tenants, tenants
 
 __all__ = ["query", "tenants"]

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.types import StructType
 
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.operations.backfill.faults import UsageError
 from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource
@@ -18,6 +17,7 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import FilteredRangeReader, JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
 
+from ..kits.servers import DevServer
 from ..kits.tenants import Tenants, tenants
 
 __all__ = ["tenants"]

@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.readstream.shared import ahead as ahead_module
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
 from pyspark_jetstream.readstream.shared import member as member_module
@@ -18,6 +17,7 @@ from ..conftest import connection_to
 from ..kits import replicas
 from ..kits.proxy import Proxy
 from ..kits.reading import Query, hang_up
+from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import ack_pending, api, eventually, query
 
 __all__ = ["query"]

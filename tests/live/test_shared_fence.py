@@ -16,7 +16,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, JetStreamError, OptionError, RecordError
 from pyspark_jetstream.fetch.survey import Survey
 from pyspark_jetstream.readstream.shared import openbatches
@@ -26,6 +25,7 @@ from pyspark_jetstream.tasks.rows import WarmUp
 
 from ..kits.options import connection_of
 from ..kits.reading import Query
+from ..kits.servers import DevServer
 from ..kits.shared import RETENTIONS, ack_pending, eventually, numbered, query
 from ..kits.stores import Store
 

@@ -13,13 +13,13 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.reading import Query, hang_up
 from ..kits.replicas import create, publish
+from ..kits.servers import DevCluster
 from ..kits.shared import eventually
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     DataLossError,
     JetStreamError,
@@ -19,6 +18,7 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.reading import Query, text
+from ..kits.servers import DevServer
 from ..kits.shared import ack_pending, numbered, query
 
 __all__ = ["query"]

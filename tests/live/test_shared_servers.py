@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster, DevServer
 from pyspark_jetstream.errors import (
     DataLossError,
     NotConnectedError,
@@ -22,6 +21,7 @@ from pyspark_jetstream.readstream.shared import member as member_module
 from ..conftest import connection_to
 from ..kits.reading import Query
 from ..kits.replicas import create, publish
+from ..kits.servers import DevCluster, DevServer
 from ..kits.shared import eventually
 from ..kits.stores import Store
 

@@ -9,7 +9,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.readstream.shared import claimant as claimant_module
 from pyspark_jetstream.readstream.shared.claimant import Claimant
 from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
@@ -20,6 +19,7 @@ from ..kits.answers import answer
 from ..kits.options import connection_of, sharing_of
 from ..kits.proxy import Proxy, clock_moved
 from ..kits.reading import Query
+from ..kits.servers import DevServer
 from ..kits.shared import eventually, numbered, query
 
 __all__ = ["query"]

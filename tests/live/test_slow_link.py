@@ -9,7 +9,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
@@ -17,6 +16,7 @@ from pyspark_jetstream.fetch.pace import appetite_of
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
+from ..kits.servers import DevServer
 from .test_consumer import fill, reading, sequences
 from .test_directget import reading as direct_reading
 

@@ -12,7 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import DataLossError, OffsetError, OptionError
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_read, parse_stream
@@ -21,6 +20,7 @@ from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.options import connection_of
 from ..kits.partitions import update
+from ..kits.servers import DevServer
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import (
     RecordError,
 )
@@ -24,6 +23,7 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.checkpoints import write_checkpoint
+from ..kits.servers import DevServer
 from .test_standby import apart, query, until_it_reads
 
 __all__ = ["apart", "query"]

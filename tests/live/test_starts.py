@@ -9,13 +9,13 @@ from pyspark_jetstream.client import connection as module
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ApiError, JetStreamError, NotConnectedError
 from pyspark_jetstream.operations.backfill import journal, letters, ranges, relay, snapshots
 from pyspark_jetstream.operations.console import commands
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from .test_client import free_port
 
 ROWS = StructType().add("subject", "string").add("data", "string")

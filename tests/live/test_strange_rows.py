@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError, PublishRejectedError, RowError
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
@@ -39,6 +38,7 @@ from pyspark_jetstream.write.task import write_task
 
 from ..kits.encoder import LISTS
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from .test_publisher import stored
 from .test_serverheaders import copy, read_directly, stored_raw
 from .test_strangers import hpub

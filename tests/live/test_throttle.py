@@ -14,7 +14,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ProducerThrottledError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
@@ -38,6 +37,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 from pyspark_jetstream.write.task import write_task
 
 from ..kits.options import changed, connection_of, rules_of, sink_of
+from ..kits.servers import DevServer
 from ..kits.targets import targets_of
 from .test_publisher import stored
 

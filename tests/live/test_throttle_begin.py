@@ -17,7 +17,6 @@ from pyspark_jetstream import isThrottled, throttledSubjects
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses
@@ -38,6 +37,7 @@ from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import connection_of, sink_of
+from ..kits.servers import DevServer
 from .test_publisher import stored
 from .test_throttle import CONTROL, Operator, Task
 from .test_throttle_job import PATIENT, rows_of, run, start, until

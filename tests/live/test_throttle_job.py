@@ -17,7 +17,6 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
@@ -31,6 +30,7 @@ from ..conftest import connection_to
 from ..kits.answers import answer
 from ..kits.places import ROOT
 from ..kits.schemas import mistakes
+from ..kits.servers import DevServer
 from ..kits.tables import tables
 from ..kits.throttle import Writer
 

@@ -6,12 +6,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevCluster
 from pyspark_jetstream.errors import JetStreamError
 from pyspark_jetstream.operations.usage import Usage
 
 from ..conftest import connection_to
 from ..kits.replicas import create
+from ..kits.servers import DevCluster
 
 
 def messages(subject: str, count: int):

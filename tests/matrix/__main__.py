@@ -13,10 +13,11 @@ from pathlib import Path
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer, find_server
+from pyspark_jetstream.testing import find_server
 
 from ..kits.options import connection_of
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from . import results, tools
 from .cells import CELLS, PYTHONS, Cell
 from .deployments import RUN

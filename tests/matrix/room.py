@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 from .cells import Cell
 from .environments import Environments
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
+from ..kits.servers import DevServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,11 +22,11 @@ import pyspark_jetstream
 from pyspark_jetstream.client import connection
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from .backfilled import check_manifest, chunks_done, manifest_of, parquet_rows
 
 NewStream = Callable[..., str]

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.places import ROOT
 from ..kits.reading import hang_up
+from ..kits.servers import DevServer
 from ..live.test_strangers import hpub
 from ..live.test_writes import outlive
 from .backfilled import check_manifest, parquet_rows

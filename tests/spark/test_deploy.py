@@ -15,7 +15,8 @@ import pytest
 
 import pyspark_jetstream
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
+
+from ..kits.servers import DevServer
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits import seeds
+from ..kits.servers import DevServer
 from ..kits.standalone import Standalone
 
 PARTITIONS = 8

@@ -19,10 +19,10 @@ import pytest
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..conftest import connection_to
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from .conftest import Run
 
 RunQuery = Callable[..., Run]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
-
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.snippets import snippets
 
 PAGE = ROOT / "docs" / "guides" / "formats.md"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream, Publish, numbered
 
 if TYPE_CHECKING:

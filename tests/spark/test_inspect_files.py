@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import CheckpointError, OptionError
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory, read_checkpoint
 from pyspark_jetstream.operations.inspection.hadoop import HadoopDirectory
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream, Publish, numbered
 
 if TYPE_CHECKING:

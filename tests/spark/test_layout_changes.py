@@ -20,7 +20,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.handover import reading
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory, read_checkpoint
 from pyspark_jetstream.operations.partitioning import partition_stream
@@ -28,6 +27,7 @@ from pyspark_jetstream.operations.partitioning import partition_stream
 from ..kits.partitions import layouts, stored
 from ..kits.places import ROOT
 from ..kits.seeds import fresh
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream
 from .changing_query import ALERT_EVERY
 

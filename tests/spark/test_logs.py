@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.devserver import DevServer
 
 from ..conftest import connection_to
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream
 from ..unit.test_logs import LINE
 

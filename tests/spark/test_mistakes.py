@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.mistakes import ERRORS
+from ..kits.servers import DevServer
 
 KAFKA = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders"}
 

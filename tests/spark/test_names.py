@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Producer, understand
 from pyspark_jetstream.publish.metrics import Report
 
 from ..conftest import connection_to
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream
 
 if TYPE_CHECKING:

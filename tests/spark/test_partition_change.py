@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import MetricsSnapshot, Report
 
 from ..kits.options import connection_of
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..live.test_publisher import stored
 from .test_sink import messages
 

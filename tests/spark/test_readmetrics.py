@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream.devserver import DevServer
-
 from ..kits.exporter import Reads, Scrapes, exporter
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, numbered
 

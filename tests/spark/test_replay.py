@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
@@ -23,6 +22,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..kits.options import connection_of, sink_of
 from ..kits.reading import hang_up
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .backfilled import chunks_done, manifest_of
 from .test_backfill import Job, job  # noqa: F401

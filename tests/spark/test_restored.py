@@ -11,7 +11,6 @@ import pytest
 
 from pyspark_jetstream import restored
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ColumnError
 from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.outbox.deadletters import DeadLetters
@@ -22,6 +21,7 @@ from pyspark_jetstream.publish.context import WriteContext
 
 from ..kits.encoder import LISTS, builder
 from ..kits.options import connection_of, sink_of
+from ..kits.servers import DevServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,6 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.publisher import publish
@@ -30,6 +29,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 
 from ..conftest import connection_to
 from ..kits.options import sink_of
+from ..kits.servers import DevServer
 
 MESSAGES_A_KILL = 8_000
 SUBJECTS = 40

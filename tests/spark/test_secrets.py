@@ -20,13 +20,13 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.console.exporter import families
 from pyspark_jetstream.operations.metrics import Reports
 from pyspark_jetstream.publish.metrics import Report
 
 from ..kits.logins import drawn, keys, operator_mode
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.tls import make_certificates, tls_server
 
 ROWS = 40

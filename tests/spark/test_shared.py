@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import ConsumerNotFoundError
 
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery
 from .test_faults import deliveries, run_until_killed

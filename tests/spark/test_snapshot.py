@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

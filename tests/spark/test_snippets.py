@@ -19,11 +19,12 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer, find_server
 from pyspark_jetstream.errors import ApiError
+from pyspark_jetstream.testing import find_server
 
 from ..conftest import connection_to
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.snippets import OUTPUT, PAGES, Snippet, needs, snippets
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
+from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
 

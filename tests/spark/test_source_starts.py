@@ -13,9 +13,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.checkpoints import OLD, old_store
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
 
 

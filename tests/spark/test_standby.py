@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 from ..kits.sources import NewStream, Publish, numbered
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM
 
 from ..kits.options import connection_of
+from ..kits.servers import DevServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 

@@ -16,12 +16,13 @@ import pytest
 from bench.spark import documented_settings
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.devserver import DevServer, find_server
 from pyspark_jetstream.errors import AuthenticationError
+from pyspark_jetstream.testing import find_server
 from pyspark_jetstream.values import Secret
 
 from ..kits.options import connection_of
 from ..kits.places import ROOT
+from ..kits.servers import DevServer
 
 CONF = ROOT / "conf"
 

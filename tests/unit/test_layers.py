@@ -35,7 +35,7 @@ MAY = {
     "read": "client fetch tasks",
     "options": "client fetch publish readstream read",
     "datasource": "options readstream read write",
-    "devserver": "",
+    "testing": "",
     "operations": "mapping outbox client fetch publish tasks readstream read write options"
     " datasource __init__",
     "__main__": "operations",

@@ -210,8 +210,7 @@ def test_there_is_one_way_into_the_log():
     for module in HOUSE:
         found = calls(HOUSE[module])
 
-        # The development server's process is started as a file alone, without the package.
-        if module not in ("sanitize", "devserver", "logs"):
+        if module not in ("sanitize", "logs"):
             assert "logging.getLogger" not in found, module
         warns = {"warnings.warn", "logging.warning", "logging.error", "logging.info"}
         assert not found & warns, module

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from pyspark_jetstream.devserver import DevServer
-
 from ...kits.accounts import limit, switch
+from ...kits.servers import DevServer
 from ..admin import RefusedError
 from ..cases import Case
 from ..world import World

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark_jetstream.devserver import DevServer
-
+from ...kits.servers import DevServer
 from ...kits.stores import take_back
 from ..cases import TARGET, Case
 from ..outcomes import ends, exact_or

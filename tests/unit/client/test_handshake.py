@@ -17,11 +17,11 @@ from pyspark_jetstream.client import handshake
 from pyspark_jetstream.client import peer as greeting
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.handshake import shake_hands
-from pyspark_jetstream.devserver import DevServer
 from pyspark_jetstream.errors import AuthenticationError, NotConnectedError, TlsError
 from pyspark_jetstream.values import Secret
 
 from ...kits.options import connection_of
+from ...kits.servers import DevServer
 
 INFO = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
 

