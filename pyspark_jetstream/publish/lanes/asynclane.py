@@ -235,8 +235,6 @@ class AsyncLane:
         """Forgets publishes that wait to be sent again, which ascend."""
         self._again.drop(ordinals)
         self._flight.withdraw(ordinals)
-        if not len(self._again):
-            self._again.resume()
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────
 

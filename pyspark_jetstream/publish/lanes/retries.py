@@ -153,10 +153,15 @@ class Retries:
         return late
 
     def drop(self, ordinals: list[int]) -> None:
-        """Forgets these, which are done with; there may be others among them."""
+        """
+        Forgets these, which are done with; there may be others among them. When none is left, the
+        pause is over: nobody would wake up at its end.
+        """
         for ordinal in self._troubled.keys() & ordinals if self._troubled else ():
             if self._troubled.pop(ordinal).waiting:
                 del self.waiting[bisect.bisect_left(self.waiting, ordinal)]
+        if not self._troubled:
+            self.resume()
 
     def pause(self, kind: Kind, now: float) -> bool:
         """Begins a pause, as the server refused one; False while a pause goes on."""

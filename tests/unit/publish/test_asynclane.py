@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -13,7 +14,18 @@ from pyspark_jetstream.publish.sender import absorb
 
 from ...kits.atomic import lane as atomic_lane
 from ...kits.fast import lane as fast_lane
-from ...kits.lanes import INBOX, PREFIX, FixedLimit, ModelServer, hear, messages, parse, sent, terms
+from ...kits.lanes import (
+    INBOX,
+    PREFIX,
+    FixedLimit,
+    ModelServer,
+    error,
+    hear,
+    messages,
+    parse,
+    sent,
+    terms,
+)
 
 MIB = 1 << 20
 
@@ -357,3 +369,21 @@ def test_a_duplicate_of_what_was_sent_once_is_told():
     assert told == [1, 2]
     assert sum(len(part) for part in one.tally.repeated) == 2
     assert (one.tally.acked, one.tally.duplicates) == (4, 4)
+
+
+def test_a_late_puback_ends_the_pause_of_a_refusal():
+    """
+    A publish is sent again after `ackTimeout`, that sending is refused (10158: the first is being
+    stored), and then the PubAck of the first comes: rows behind it go at once.
+    """
+    lane = AsyncLane(PREFIX, terms(FixedLimit(1), ack=5.0))
+    lane.offer(messages(["a", "a"]))
+    assert len(sent(lane)) == 1
+    lane.expire(5.0)
+    assert len(sent(lane, 5.0)) == 1
+    refused = json.dumps({"error": error(409, 10158), "stream": "S", "seq": 0})
+    lane.on_reply(b"0", 0, "", refused.encode(), 5.01)
+    assert lane.next_deadline(5.01) < 5.5
+    lane.on_pubacks([0], 5.02)
+
+    assert [each.reply for each in sent(lane, 5.02)] == [f"{PREFIX}.1"]
