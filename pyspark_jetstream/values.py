@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -72,8 +73,37 @@ class Secret:
     def __hash__(self) -> int:
         return hash(self._value)
 
-    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Secret], tuple[str, ...]]:
         return Secret, (self._value,)
+
+
+class SecretFile(Secret):
+    """
+    The text of a file, which is read again at each `reveal()`: whoever renews the file renews the
+    secret. Where the file is not (a host of Spark's that lacks it), the secret is the text that it
+    had when this was made, or pickled.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str, value: str) -> None:
+        super().__init__(value)
+        self._path = path
+
+    def reveal(self) -> str:
+        """The text of the file now."""
+        with suppress(ValueError):
+            self._value = _text_of_file(self._path)
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretFile) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str, ...]]:
+        return SecretFile, (self._path, self.reveal())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +242,11 @@ def servers(value: str) -> tuple[str, ...]:
         match = re.fullmatch(
             r"(nats|tls)://(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:[0-9]{1,5})?/?", url
         )
+        if re.match(r"wss?://", url):
+            raise ValueError(
+                f"'{server}': WebSocket is not supported; give the server's port for clients, as"
+                " nats://host:4222 or tls://host:4222"
+            )
         if match is None or not 0 < int((match[3] or ":4222")[1:]) < 1 << 16:
             raise ValueError(f"expected a comma list of nats:// or tls:// URLs, got '{server}'")
         servers.append(url.rstrip("/"))
@@ -232,8 +267,8 @@ def secret(value: str) -> Secret:
 
 
 def secret_file(value: str) -> Secret:
-    """A file's text as a secret."""
-    return Secret(_text_of_file(value))
+    """A file's text as a secret, as it is whenever somebody logs in."""
+    return SecretFile(existing_file(value), _text_of_file(value))
 
 
 def _text_of_file(value: str) -> str:

@@ -19,10 +19,11 @@ CONNECTION_OPTIONS: Final = table(
     Option("servers", "servers", value_of.servers, _DEFAULT,
         "Comma list of the servers to try."),
     Option("credentialsFile", "", value_of.secret_file, "",
-        "Path of a `.creds` file. The driver reads it."),
+        "Path of a `.creds` file. It is read again at each login. A host that lacks it uses the"
+        " driver's copy."),
     Option("credentials", "", value_of.secret, "", "The content of a `.creds` file.", secret=True),
     Option("nkeySeedFile", "nkey_seed", value_of.secret_file, "",
-        "Path of a file with an nkey seed. The driver reads it."),
+        "Path of a file with an nkey seed. It is read as `credentialsFile` is."),
     Option("user", "user", value_of.text, "", "User name."),
     Option("password", "password", value_of.secret, "", "Password of `user`.", secret=True),
     Option("token", "token", value_of.secret, "", "Token.", secret=True),

@@ -186,13 +186,14 @@ class Peer:
         self._deadline = time.monotonic() + timeout_s
 
     def dial(self, host: str | None, port: int | None) -> None:
-        """Connects to another server."""
+        """Connects to another server; without a port to that of NATS, 4222."""
         self.close()
+        port = port or 4222
         self.leftover = b""
         self.silent = self.encrypted = False
-        self.name = f"{host}:{port}"
+        self.name = f"[{host}]:{port}" if host is not None and ":" in host else f"{host}:{port}"
         self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
-        sock = self._dial(host, port or 4222)
+        sock = self._dial(host, port)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)

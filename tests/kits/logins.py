@@ -7,7 +7,9 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import nkeys
 
@@ -21,14 +23,20 @@ def keys(prefix: int) -> KeyPair:
     return pair, bytes(seed).decode(), pair.public_key.decode()
 
 
-def jwt(issuer: KeyPair, subject: str, name: str, claims: dict) -> str:
+def jwt(
+    issuer: KeyPair,
+    subject: str,
+    name: str,
+    claims: dict,
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> str:
     """A NATS JWT (version 2), signed by the issuer."""
 
     def part(value: bytes) -> str:
         return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
     body = {"jti": name, "iat": int(time.time()), "iss": issuer[2], "name": name, "sub": subject}
-    body["nats"] = claims | {"version": 2}
+    body |= {"nats": claims | {"version": 2}, **more}
     header = {"typ": "JWT", "alg": "ed25519-nkey"}
     text = ".".join(part(json.dumps(each).encode()) for each in (header, body))
     return f"{text}.{part(issuer[0].sign(text.encode()))}"
@@ -40,13 +48,28 @@ class OperatorMode:
 
     config: str
     """Of the server."""
-    jwt: str
-    seed: str
+    account: KeyPair
+    user: KeyPair
+
+    @property
+    def seed(self) -> str:
+        """Of the user."""
+        return self.user[1]
+
+    @property
+    def jwt(self) -> str:
+        """A JWT of the user, which does not expire."""
+        return self.issued()
 
     @property
     def creds(self) -> str:
         """The user's `.creds` file."""
         return creds_of(self.jwt, self.seed)
+
+    def issued(self, **more: int) -> str:
+        """A JWT of the user, with more claims, such as `exp`: seconds since 1970."""
+        claims = {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
+        return jwt(self.account, self.user[2], "U", claims, more)
 
 
 def creds_of(user_jwt: str, seed: str) -> str:
@@ -76,15 +99,11 @@ def operator_mode() -> OperatorMode:
         for name, (pair, claims) in accounts.items()
     )
     operator_jwt = jwt(operator, operator[2], "O", {"type": "operator"})
-    user_jwt = jwt(
-        account, user[2], "U",
-        {"type": "user", "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1},
-    )  # fmt: skip
     config = (
         f"operator: {operator_jwt}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
         f"system_account: {system[2]}"
     )
-    return OperatorMode(config, user_jwt, user[1])
+    return OperatorMode(config, account, user)
 
 
 def drawn(kind: str) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import time
+from contextlib import closing
+
 import nkeys
 import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import AuthenticationError, JetStreamError
 from pyspark_jetstream.values import Secret
 
 from ..kits.clients import SECRET, account_info, options, refused
 from ..kits.logins import creds_of, keys, operator_mode
 from ..kits.servers import DevServer
+from ..kits.shared import eventually
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +116,36 @@ def test_credentials_file():
 
         assert isinstance(error, AuthenticationError)
         assert mode.jwt not in str(error)
+
+
+def test_a_credentials_file_that_is_renewed(tmp_path):
+    """
+    The server ends a connection when its JWT expires; the next one logs in with the file as it is
+    then, in the driver and in a task whose options were pickled before.
+    """
+    mode = operator_mode()
+    creds = tmp_path / "user.creds"
+    creds.write_text(creds_of(mode.issued(exp=int(time.time()) + 4), mode.seed))
+    with DevServer(mode.config) as server:
+        given = {"servers": server.url, "credentialsFile": str(creds), "requestTimeout": "10s"}
+        parsed = parse_connection(given)
+        pickled = pickle.dumps(parsed)
+        with closing(Client(parsed)) as client:
+            client.request("$JS.API.INFO")
+            expiring = client.connection
+            creds.write_text(mode.creds)
+
+            def is_another() -> bool:
+                assert "memory" in json.loads(client.request("$JS.API.INFO").data)
+                return client.connection is not expiring
+
+            eventually(is_another)
+
+        assert "memory" in account_info(pickle.loads(pickled))
+
+        creds.unlink()
+
+        assert "memory" in account_info(pickle.loads(pickle.dumps(parsed)))
 
 
 @pytest.mark.parametrize("user", ["bob", "cyd"])

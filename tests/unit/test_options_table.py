@@ -161,6 +161,7 @@ NO_TEXTS = [
     ("sink", "inboxPrefix", "48", ["x" * 49]),
     ("sink", "servers", "nats://",
      ["http://h:1", "nats://h:x", "nats://h:99999", "nats://h:0", "a,,b", "", "nats://h/path"]),
+    ("sink", "servers", "WebSocket is not supported", ["wss://h:443", "nats://a,ws://b"]),
     ("sink", "maxCpuPercent", "positive", ["0"]),
     ("sink", "prioritySubjects", "critical, normal", ["orders.>=high"]),
     ("sink", "priorityStrategies", "each once", ["header, header"]),

@@ -117,3 +117,23 @@ def test_nothing_is_written_before_tls_where_an_option_asks_for_it():
         one.close()
 
         assert other.recv(100) == b""
+
+
+@pytest.mark.parametrize(
+    ("server", "port", "named"),
+    [("::1", None, "[::1]:4222"), ("127.0.0.1", None, "127.0.0.1:4222"), ("::1", 9, "[::1]:9")],
+)
+def test_an_error_names_the_port_that_was_dialled(monkeypatch, server, port, named):
+    """
+    Also where the URL has none; an IPv6 address stands in brackets, as in a URL.
+    """
+
+    def refuse(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    peer = Peer(1.0)
+    monkeypatch.setattr(Peer, "_dial", refuse)
+    with pytest.raises(ConnectionRefusedError):
+        peer.dial(server, port)
+
+    assert peer.name == named
