@@ -12,8 +12,10 @@ another account's stream: then a subject can have no target here and be stored a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,15 +29,12 @@ _DEFAULT_WINDOW_NS: Final = 120 * 10**9
 
 _MANY: Final = 4
 """
-Streams from which on a subject is looked up, among the latest ones and by its first tokens, before
-their filters are tried one after the other.
+Streams from which on a subject is looked up by its first tokens; of fewer each filter is tried,
+which is faster then.
 """
 
 _TOGETHER: Final = 64
 """Subjects that are looked up at one time where those before had no stream."""
-
-_UNTAKEN: Final = 1 << 16
-"""Upper bound of the remembered subjects that no stream takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +191,65 @@ class TargetLookup:
         return None
 
 
+class _Known:
+    """
+    Streams at one moment, and which of them takes a subject. It never changes, so threads may share
+    it.
+    """
+
+    def __init__(self, streams: tuple[Target, ...] = ()) -> None:
+        self.streams = streams
+
+    def places(self, subjects: pa.Array) -> pa.Array:
+        """The place of the stream that takes each subject (STRING), as INT32; null for none."""
+        literals, beginnings, others = self._filters
+        found = _looked_up(subjects, literals)
+        for count, by_beginning in beginnings.items():
+            if not found.null_count:
+                return found
+            parts = pc.split_pattern(subjects, ".", max_splits=count)
+            firsts = pc.binary_join(pc.list_slice(parts, 0, count), ".")
+            is_longer = pc.greater(pc.list_value_length(parts), count)
+            places = pc.if_else(is_longer, _looked_up(firsts, by_beginning), int32(None))
+            found = pc.coalesce(found, places)
+        for filter_, place in others.items():
+            if not found.null_count:
+                return found
+            found = pc.if_else(_matched(filter_, subjects), int32(place), found)
+        return found
+
+    @cached_property
+    def _filters(self) -> tuple[dict[str, int], dict[int, dict[str, int]], dict[str, int]]:
+        """
+        The places of streams by their filters: the literal ones; what stands before `.>`, by its
+        number of tokens, which is one look-up however many streams there are; and the others, which
+        are tried one after the other.
+        """
+        literals: dict[str, int] = {}
+        beginnings: dict[int, dict[str, int]] = {}
+        others: dict[str, int] = {}
+        for place, target in enumerate(self.streams):
+            for filter_ in target.subjects:
+                beginning = filter_.removesuffix(f".{REST}")
+                if is_literal(filter_):
+                    literals[filter_] = place
+                elif beginning != filter_ and is_literal(beginning) and self._are_many:
+                    beginnings.setdefault(len(tokens(beginning)), {})[beginning] = place
+                else:
+                    others[filter_] = place
+        return literals, beginnings, others
+
+    @property
+    def _are_many(self) -> bool:
+        return len(self.streams) >= _MANY
+
+
 class Targets:
     """
     The streams that subjects were looked up for so far, in that order.
+
+    The thread that makes rows adds them, and the publisher's reads them meanwhile: each look is at
+    one `_Known`, which is replaced as a whole.
 
     Args:
         lookup: asks the server; without it no stream is looked up.
@@ -202,17 +257,12 @@ class Targets:
 
     def __init__(self, lookup: TargetLookup | None = None) -> None:
         self.lookup = lookup or TargetLookup()
-        self.streams: list[Target] = []
         self.silent = ""
         """Name of a stream that did not answer the last `renew_windows`; "" where all did."""
         self.is_blind = lookup is None
         """Whether streams may not be looked up: that none is known says nothing then."""
-        self._latest: tuple[pa.Array, pa.Array] | None = None
-        """The subjects asked for last, and their places; kept where streams are many."""
-        self._recent: list[int] = []
-        """Their places, those that took something lately first."""
-        self._untaken = pa.array([], pa.string())
-        """Subjects that were looked up and that none takes, as far as they are kept."""
+        self._known = _Known()
+        self._changing = Lock()
 
     def __repr__(self) -> str:
         return f"<Targets {', '.join(target.name for target in self.streams) or 'none'}>"
@@ -220,21 +270,25 @@ class Targets:
     def __getitem__(self, place: int) -> Target:
         return self.streams[place]
 
+    @property
+    def streams(self) -> tuple[Target, ...]:
+        """The streams by their places."""
+        return self._known.streams
+
     def renew_windows(self) -> dict[int, Target]:
         """Those that forget message ids sooner than they did, as they are now, by their places."""
-        streams = list(self.streams)  # rows that are made meanwhile may add one
-        renewed = self.lookup.as_they_are(streams)
+        streams = self.streams  # rows that are made meanwhile may add one
+        renewed = self.lookup.as_they_are(list(streams))
         silent = [known.name for known, now in zip(streams, renewed, strict=True) if now is None]
         self.silent = silent[0] if silent else ""
         shorter = {
             place: target
             for place, target in enumerate(renewed)
-            if target is not None
-            and target.duplicate_window_s < self.streams[place].duplicate_window_s
+            if target is not None and target.duplicate_window_s < streams[place].duplicate_window_s
         }
-        for place, target in shorter.items():
-            self.streams[place] = target
-            self._latest = None
+        with self._changing:
+            changed = [shorter.get(place, known) for place, known in enumerate(self.streams)]
+            self._known = _Known(tuple(changed))
         return shorter
 
     def of(self, subjects: pa.Array, every: bool = False) -> pa.Array:
@@ -248,94 +302,52 @@ class Targets:
             every: whether it is to be known of each; those that have none are then looked up
                 many at one time, and once.
         """
-        codes, together = self.known(subjects), 1
-        while codes.null_count and not self.is_blind:
-            left = pc.is_null(codes)
-            if every and len(self._untaken):
-                left = pc.and_not(left, pc.is_in(subjects, self._untaken))
+        places, together = self.known(subjects), 1
+        untaken = pa.array([], pa.string())
+        while places.null_count and not self.is_blind:
+            left = pc.and_not(pc.is_null(places), pc.is_in(subjects, untaken))
             asked = subjects.take(pc.indices_nonzero(left).slice(0, together))
             if not len(asked):
                 break
-            for target in self.lookup.find(asked.to_pylist()):
-                if target is not None and target not in self.streams:
-                    self.streams.append(target)
-                    self._recent.insert(0, len(self.streams) - 1)
-                    codes = self._assign(len(self.streams) - 1, subjects, codes)
+            self.add(self.lookup.find(asked.to_pylist()))
+            places = self.known(subjects)
             # Also where a stream's subjects are not what they were a moment ago.
-            untaken = asked.filter(pc.is_null(self.known(asked)))
-            if not len(untaken):
-                together = 1
-                continue
-            if not every:
+            none = asked.filter(pc.is_null(self.known(asked)))
+            if len(none) and not every:
                 break
-            together = min(2 * together, _TOGETHER)
-            kept = self._untaken.slice(max(0, len(self._untaken) - _UNTAKEN))
-            self._untaken = pa.concat_arrays([kept, untaken])
-        if len(self.streams) >= _MANY:
-            self._latest = subjects, codes
-        return codes
+            untaken = pa.concat_arrays([untaken, none])
+            together = min(2 * together, _TOGETHER) if len(none) else 1
+        return places
 
     def known(self, subjects: pa.Array) -> pa.Array:
         """As `of`, among the streams found so far; nothing is looked up."""
-        if self._latest is None:
-            codes = pa.nulls(len(subjects), pa.int32())
-        else:
-            before, places = self._latest
-            codes = places.take(pc.index_in(subjects, before))
-        if codes.null_count and len(self.streams) >= _MANY:
-            codes = pc.coalesce(codes, self._by_beginning(subjects))
-        for place in list(self._recent):
-            if not codes.null_count:
-                break
-            codes = self._assign(place, subjects, codes)
-        return codes
+        return self._known.places(subjects)
 
     def names(self, subjects: Sequence[str]) -> list[str]:
         """The names of these subjects' streams, as far as they were found; "" for the others."""
-        places = self.known(pa.array(subjects, pa.string())).to_pylist()
-        return ["" if place is None else self.streams[place].name for place in places]
+        known = self._known
+        places = known.places(pa.array(subjects, pa.string())).to_pylist()
+        return ["" if place is None else known.streams[place].name for place in places]
 
-    def _by_beginning(self, subjects: pa.Array) -> pa.Array:
-        """
-        Likewise by filters like `a.b.>` alone: one look-up for each number of tokens that their
-        beginnings have, however many streams there are.
-        """
-        beginnings: dict[int, dict[str, int]] = {}
-        for place, target in enumerate(self.streams):
-            for filter_ in target.subjects:
-                beginning = filter_.removesuffix(f".{REST}")
-                if beginning != filter_ and is_literal(beginning):
-                    beginnings.setdefault(len(tokens(beginning)), {})[beginning] = place
-        found = pa.nulls(len(subjects), pa.int32())
-        for count, by_beginning in beginnings.items():
-            parts = pc.split_pattern(subjects, ".", max_splits=count)
-            firsts = pc.binary_join(pc.list_slice(parts, 0, count), ".")
-            is_longer = pc.greater(pc.list_value_length(parts), count)
-            known = pc.index_in(firsts, pa.array(by_beginning, pa.string()))
-            places = pa.array(by_beginning.values(), pa.int32()).take(known)
-            found = pc.coalesce(found, pc.if_else(is_longer, places, int32(None)))
-        return found
-
-    def _assign(self, place: int, subjects: pa.Array, codes: pa.Array) -> pa.Array:
-        taken = _taken(self.streams[place].subjects, subjects)
-        if not pc.any(taken).as_py():
-            return codes
-        self._recent.remove(place)
-        self._recent.insert(0, place)
-        return pc.if_else(taken, int32(place), codes)
+    def add(self, found: Iterable[Target | None]) -> None:
+        """Makes these known, in this order."""
+        with self._changing:
+            streams = [*self.streams]
+            for target in found:
+                if target is not None and target not in streams:
+                    streams.append(target)
+            self._known = _Known(tuple(streams))
 
 
-def _taken(filters: tuple[str, ...], subjects: pa.Array) -> pa.Array:
-    """Whether one of the filters matches, for each subject."""
-    literal = [filter_ for filter_ in filters if is_literal(filter_)]
-    taken = pc.is_in(subjects, pa.array(literal, pa.string()))
-    for filter_ in filters:
-        if filter_ in literal:
-            continue
-        beginning = literal_beginning(filter_)
-        if filter_ == f"{beginning}>":
-            matched = pc.starts_with(subjects, beginning)
-        else:
-            matched = pc.match_substring_regex(subjects, f"^{pattern(filter_)}$")
-        taken = pc.or_(taken, matched)
-    return taken
+def _looked_up(subjects: pa.Array, places: Mapping[str, int]) -> pa.Array:
+    """The place of each of these texts, as INT32; null for none."""
+    indices = pc.index_in(subjects, pa.array(places, pa.string()))
+    return pa.array(places.values(), pa.int32()).take(indices)
+
+
+def _matched(filter_: str, subjects: pa.Array) -> pa.Array:
+    """Whether a filter with wildcards matches, for each subject."""
+    beginning = literal_beginning(filter_)
+    if filter_ == f"{beginning}>":
+        return pc.starts_with(subjects, beginning)
+    return pc.match_substring_regex(subjects, f"^{pattern(filter_)}$")

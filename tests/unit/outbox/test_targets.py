@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from pyspark_jetstream.outbox import targets as targets_module
 from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.subjects import FAULTY, matches, subject_fault
 from pyspark_jetstream.write.streams import target_fault
@@ -133,13 +137,63 @@ def test_many_streams_take_what_few_do(seed):
     assert [None if place is None else targets[place].name for place in found] == expected
 
 
+def between_lines(work: Callable[[], object], other: Callable[[], object]) -> int:
+    """Does work, and before each line of it in the module of targets all of another thread's."""
+    lines = 0
+
+    def on_line(frame, event, _argument):
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        return on_line
+
+    def on_call(frame, event, argument):
+        return on_line if frame.f_code.co_filename == targets_module.__file__ else None
+
+    sys.settrace(on_call)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return lines
+
+
+@pytest.mark.parametrize("streams", [2, 9])
+def test_two_threads_may_look_at_once(streams):
+    """
+    Wherever the thread that makes rows stands, the publisher's thread knows each stream that is
+    known; and the other way round.
+    """
+    targets = all_of([{"name": f"S{n}", "subjects": [f"s{n}.>", f"t{n}"]} for n in range(40)])
+    subjects = [f"s{n}.x" for n in range(streams)]
+    expected = [f"S{n}" for n in range(streams)]
+    names(targets, subjects)
+    more = iter(range(streams, 40))
+    seen: list[object] = []
+
+    def look():
+        seen.append(targets.names(subjects[::-1])[::-1])
+
+    def make():
+        seen.append(names(targets, [f"s{next(more, 0)}.y", *subjects])[1:])
+
+    lines = between_lines(make, look) + between_lines(look, make)
+
+    assert lines > 50
+    assert seen == [expected] * len(seen)
+    assert len(seen) == lines + 2
+
+
 def test_subjects_of_many_streams_are_looked_up_and_not_tried(monkeypatch):
     """
     New subjects of streams that take all behind some tokens need no filter tried.
     """
     targets = all_of([{"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(100)])
     targets.of(pa.array([f"s.{n}.x" for n in range(100)]))
-    monkeypatch.delattr(Targets, "_assign")
+    monkeypatch.delattr(targets_module, "_matched")
 
     assert targets.of(pa.array(["s.7.y", "s.99.y.z"])).to_pylist() == [7, 99]
 

@@ -65,7 +65,7 @@ def test_the_maker_of_rows_and_their_publisher_take_turns(monkeypatch):
     rules = rules_of(park_stream="PARKED")
     options = sink_of(connection_of("nats://model"), ledger=True, rules=rules)
     streams = Streams(Client(options.connection), options)
-    streams.targets.streams.append(Target.parse({"name": "S", "subjects": ["a"]}))
+    streams.targets.add([Target.parse({"name": "S", "subjects": ["a"]})])
     record = TaskRecord(TaskName("q", 0, 0), "", 0, {"S": Before(0)}, False)
     one = parking(streams, options, record)
     assert one is not None
