@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -262,7 +261,6 @@ class Targets:
         self.is_blind = lookup is None
         """Whether streams may not be looked up: that none is known says nothing then."""
         self._known = _Known()
-        self._changing = Lock()
 
     def __repr__(self) -> str:
         return f"<Targets {', '.join(target.name for target in self.streams) or 'none'}>"
@@ -286,9 +284,8 @@ class Targets:
             for place, target in enumerate(renewed)
             if target is not None and target.duplicate_window_s < streams[place].duplicate_window_s
         }
-        with self._changing:
-            changed = [shorter.get(place, known) for place, known in enumerate(self.streams)]
-            self._known = _Known(tuple(changed))
+        changed = [shorter.get(place, known) for place, known in enumerate(self.streams)]
+        self._known = _Known(tuple(changed))
         return shorter
 
     def of(self, subjects: pa.Array, every: bool = False) -> pa.Array:
@@ -331,12 +328,11 @@ class Targets:
 
     def add(self, found: Iterable[Target | None]) -> None:
         """Makes these known, in this order."""
-        with self._changing:
-            streams = [*self.streams]
-            for target in found:
-                if target is not None and target not in streams:
-                    streams.append(target)
-            self._known = _Known(tuple(streams))
+        streams = [*self.streams]
+        for target in found:
+            if target is not None and target not in streams:
+                streams.append(target)
+        self._known = _Known(tuple(streams))
 
 
 def _looked_up(subjects: pa.Array, places: Mapping[str, int]) -> pa.Array:
