@@ -285,8 +285,6 @@ class StreamNotFoundError(ApiError):
     """The stream does not exist in this account and domain; perhaps `meant` does."""
 
     meant: str = ""
-    read: tuple[str, ...] = ()
-    """The streams that the query's checkpoint reads, where this is none of them."""
 
     @property
     def stream(self) -> str:
@@ -304,18 +302,7 @@ class StreamNotFoundError(ApiError):
         meant = by_lower[near[0]] if near else ""
         return StreamNotFoundError(self.subject, self.code, self.err_code, self.description, meant)
 
-    def beside(self, read: Iterable[str]) -> StreamNotFoundError:
-        """The same, with the streams that the query's checkpoint reads."""
-        known = self.subject, self.code, self.err_code, self.description, self.meant
-        return StreamNotFoundError(*known, tuple(read))
-
     def _line(self) -> str:
-        if self.read:
-            return (
-                f"stream '{self.stream}' not found (err_code {self.err_code}); the checkpoint of"
-                f" this query reads stream {', '.join(self.read)}: give the options that read this"
-                " layout, or check jsDomain and the account of the credentials"
-            )
         meant = f"did you mean '{self.meant}'? If not, " if self.meant else ""
         return (
             f"stream '{self.stream}' not found (err_code {self.err_code}); {meant}"

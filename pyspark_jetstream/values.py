@@ -165,8 +165,13 @@ def positive(value: str) -> int:
 
 
 def partition_count(value: str) -> int:
-    """An integer above zero; 0 for `auto`."""
-    return 0 if value.strip() == "auto" else positive(value)
+    """An integer above zero."""
+    if value.strip() == "auto":
+        raise ValueError(
+            "expected a number: no query goes over to another layout while it runs. Stop it, and"
+            " let pyspark-jetstream partition --switch write its checkpoint"
+        )
+    return positive(value)
 
 
 def inline_or_file(value: str) -> str:

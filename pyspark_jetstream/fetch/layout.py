@@ -13,7 +13,6 @@ with the wrong N would silently mix partitions, or leave some out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -21,14 +20,10 @@ from typing import Any, Final
 from .. import subjects
 from ..client.info import Mark
 from ..errors import OptionError
-from ..foreign import read_json
 from .options import StreamOptions
 
 PARTITIONS: Final = "pyspark-jetstream.partitions"
 """The key in the metadata of a stream that says of how many partitions it is one."""
-
-REPLACED: Final = "pyspark-jetstream.replaced-by"
-"""The key in the metadata of a layout's first stream that says which layout takes its place."""
 
 MAX_PARTITIONS: Final = 65_536
 """Upper bound of partitions; a larger number is none of ours."""
@@ -292,32 +287,3 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
         wanted = options.subjects or (None,)
         return Layout(tuple(SubjectPartition(p, options.stream, f) for p, f in enumerate(wanted)))
     return Layout.of_filters(options.stream, template, count or 1)
-
-
-def replacing(config: Mapping[str, Any]) -> Layout | None:
-    """
-    The layout that takes the place of a stream's, as the stream's metadata says (`REPLACED`); None
-    where it does not.
-
-    Raises:
-        ValueError: What it says is no layout.
-    """
-    text = (config.get("metadata") or {}).get(REPLACED)
-    if text is None:
-        return None
-    try:
-        said = read_json(text)
-        stream, count, template = said["stream"], int(said["partitions"]), said.get("subject")
-        if 0 < count <= MAX_PARTITIONS and template is not None:
-            return Layout.of_filters(stream, template, count)
-        if 0 < count <= MAX_PARTITIONS:
-            return Layout.of_numbers(stream_names(stream, count))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass
-    raise ValueError(f"metadata {REPLACED} names no layout: {text!r}")
-
-
-def replaced_by(stream: str, partitions: int, template: str | None) -> str:
-    """Text that `replacing` reads, as the metadata of a stream has it."""
-    said = {"stream": stream, "partitions": partitions, "subject": template}
-    return json.dumps({key: value for key, value in said.items() if value is not None})

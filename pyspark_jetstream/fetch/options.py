@@ -28,7 +28,7 @@ READ_OPTIONS: Final = table(
     Option("partitions", "", value_of.partition_count, "1",
         "Number N of subject partitions. Without this option the stream says the number, by its"
         " `partition(N, …)` transform or its metadata. The default is for a stream that says"
-        " none. With `auto` a streaming query also goes over to a layout that replaces this one."),
+        " none."),
     Option("partitionSubject", "partition_subject", value_of.partition_subject, "",
         "Filter of one partition, with `{partition}` as a token: `flights.{partition}.>`. If"
         " several streams are read, the option filters nothing. It then says which token of a"
@@ -133,10 +133,7 @@ class StreamOptions:
     subjects: tuple[str, ...]
     """Filters without a subject in common, each a partition; empty for all of the stream."""
     partitions: int | None
-    """
-    None where nobody says, and the stream's own transform may; 0 where a query also goes over to
-    what replaces its layout.
-    """
+    """None where nobody says, and the stream's own transform may."""
     partition_subject: str | None
     include_headers: bool
     extent: RowExtent
@@ -150,11 +147,6 @@ class StreamOptions:
     """None where there is one stream, or one a partition."""
     bucket: str | None
     """The Key-Value bucket whose stream it is; None where it is read as a stream."""
-
-    @property
-    def follows(self) -> bool:
-        """Whether a query goes over to the layout that replaces the one it has."""
-        return self.partitions == 0
 
     def number(self, stream: str, index: int) -> int | None:
         """The number that the rows of a partition have; None where it is in their subjects."""
@@ -191,10 +183,6 @@ def stream_values(values: Values) -> dict[str, Any]:
     else:
         parsed("stream", value_of.stream_name, stream)
         needs(values, "partitionSubject", "partitions")
-        if "partitionSubject" in values and values["partitions"] == 0:
-            raise OptionError(
-                "partitions", "auto is what the stream says: leave partitionSubject out"
-            )
     if "subject" in values and ("partitions" in values or "partitionSubject" in values):
         raise OptionError(
             "subject",
@@ -250,8 +238,6 @@ def _check_several(values: Values, several: Several) -> None:
     needs(values, "partitionSubject", "partitions")
     if several.numbers:
         exclusive(values, "stream", "partitionSubject")
-    elif "partitions" in values and not values["partitions"]:
-        raise OptionError("partitions", "auto belongs to one stream: give the number")
     else:
         needs(values, "partitions", "partitionSubject")
 

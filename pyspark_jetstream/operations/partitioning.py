@@ -30,8 +30,8 @@ from ..client.versions import require
 from ..errors import ApiError, CountMismatchError, PartitioningError, StreamDiffersError
 from ..fetch.layout import resolve_layout
 from ..fetch.options import plain_read
-from ..readstream.copies import Copies, Feeding, Progress, subject_counts
 from ..sanitize import get_logger
+from .copies import Copies, Feeding, Progress, subject_counts
 from .partitionplan import PartitionPlan, differences, inherited
 
 logger = get_logger(__name__)

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from .. import subjects
 from ..errors import OptionError
-from ..fetch.layout import PARTITIONS, REPLACED
+from ..fetch.layout import PARTITIONS
 from ..mapping.rule import Rule, find_partition
 
 MARK: Final = "pyspark-jetstream."
@@ -245,7 +245,7 @@ def differences(planned: Mapping[str, Any], there: Mapping[str, Any]) -> list[st
         if there.get(key) != planned[key]
     ]
     noted = (there.get("metadata") or {}).items()
-    marks = {k: v for k, v in noted if k.startswith(MARK) and k != REPLACED}
+    marks = {k: v for k, v in noted if k.startswith(MARK)}
     if marks != planned["metadata"]:
         wrong.append(f"its metadata is {marks or 'of none'} and not {planned['metadata']}")
     if there.get("retention", "limits") != "limits":

@@ -48,7 +48,6 @@ from .standby import (
     SEVERAL,
     LeaseRecord,
     LeaseView,
-    followed,
     lease_key,
     next_position,
     waits_key,
@@ -371,22 +370,10 @@ class Standby:
         """Whether this query reads, for all it knows without asking."""
         return self._lease is not None and self._lease.holds
 
-    def followed(self, own: Offset) -> Offset | None:
-        """
-        The end of a batch without rows, where the query that reads has gone over to other
-        partitions (`partitions=auto`): one that waits goes along, as the old ones may be removed.
-        """
-        if not self._options.follows:
-            return None  # `take_turn` says that it has other options than the query that reads
-        found = followed(own, self._lease_of(own).recorded)
-        self._warmed |= found is not None
-        return found
-
     def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """
-        Start of the next batch, in other partitions where `followed` says so; None while another
-        query reads. What the query was asked to go on from is committed in Spark's log by then, and
-        is noted for whoever comes next.
+        Start of the next batch; None while another query reads. What the query was asked to go on
+        from is committed in Spark's log by then, and is noted for whoever comes next.
 
         Raises:
             QueryFencedError: Another query took this one's place.
@@ -396,9 +383,6 @@ class Standby:
         if not lease.wait(_WAIT_S):
             self._warmed |= initial
             return None
-        gone_over = self.followed(own)  # until it gave the lease back
-        if gone_over is not None:
-            return gone_over
         offset = next_position(own, initial, lease.recorded, created)
         if self._options.several is not None:
             remedy = "give this query the same options"

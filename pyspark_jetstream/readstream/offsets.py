@@ -9,8 +9,9 @@ initial offset: until batch 0 is committed, `partitions` gets the symbolic start
 the base from the end. Spark compares offsets as strings, so equal offsets must
 be equal text: `to_json` is the only way out.
 
-What each partition is stands in it, too: `layout`. A batch is read by the layout of its end; where
-its start has another one, the end's partitions begin at the end's base (`begins`).
+What each partition is stands in it, too: `layout`. Of several streams a batch is read by the layout
+of its end; where its start has another one, a partition that is new begins at the end's base
+(`begins`).
 
 Its `version` counts the forms that an older package would misread: what 0.1.0 and its successors
 wrote are forms of version 1, which are read for good. A key that is not known is one of a newer
@@ -39,30 +40,8 @@ do not know. 2: by packages that refuse these.
 
 _KEYS: Final = frozenset(
     ("version", "consumer", "query", "streams", "marks", "filters", "consumers", "layout")
-    + ("base", "sequences", "idle", "resumed", "split", "change")
+    + ("base", "sequences", "idle", "resumed", "split")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The layout that a query goes over to, and the message up to which it reads the old one."""
-
-    to: Layout
-    cut: Mapping[str, int]
-    """By stream of either layout the last sequence up to the cut."""
-    created: Mapping[str, str]
-    """Creation times of the new layout's streams, by name."""
-
-    def upto(self, of: Layout, sequences: Sequence[int]) -> tuple[int, ...]:
-        """End of the old layout's read; a partition may stand behind it already."""
-        return tuple(
-            max(at, self.cut[partition.stream]) for partition, at in zip(of, sequences, strict=True)
-        )
-
-    @property
-    def begins(self) -> tuple[int, ...]:
-        """The query's start in the new layout, by partition."""
-        return tuple(self.cut[partition.stream] for partition in self.to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +51,7 @@ class Offset:
     sequences: tuple[int, ...]
     """The last sequence read of each partition; 0 stands before the first."""
     base: tuple[int, ...]
-    """Start of the query; 0 in partitions that it went over to, of which all before is read."""
+    """Start of the query."""
     streams: Mapping[str, str]
     """Creation time of each stream, by name."""
     consumer: str
@@ -111,8 +90,6 @@ class Offset:
     Layout of the partitions. None in checkpoints of version 1, where it is what the options say;
     but of several filters it is known, too.
     """
-    change: Change | None = None
-    """The layout that the query is about to go over to."""
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is; what is empty is left out."""
@@ -127,7 +104,6 @@ class Offset:
             **({"split": True} if self.split else {}),
             **({"query": self.query} if self.query else {}),
             **({"layout": _layout_json(self.layout)} if self.layout is not None else {}),
-            **({"change": _change_json(self.change)} if self.change is not None else {}),
             **({"marks": marks_json(self.marks)} if self.marks else {}),
             **({"consumers": _consumers_json(self.consumers)} if self.consumers else {}),
         }
@@ -171,24 +147,6 @@ class Offset:
             marks={name: self.marks[name] for name in names if name in self.marks},
         )
 
-    def switched(self, change: Change, marks: Mapping[str, Mark]) -> Offset:
-        """
-        The end of the batch without rows in which the query goes over to another layout.
-
-        Args:
-            marks: of its streams as they are now.
-        """
-        return replace(
-            self.at(change.begins),
-            base=(0,) * len(change.begins),
-            resumed=change.begins,
-            layout=change.to,
-            change=None,
-            streams=dict(change.created),
-            marks=dict(marks),
-            consumers={},
-        )
-
     def is_at(self, other: Offset) -> bool:
         """Whether both stand at the same sequences of the same streams."""
         return self.sequences == other.sequences and dict(self.streams) == dict(other.streams)
@@ -229,7 +187,6 @@ class Offset:
                 split=bool(value.get("split")),
                 query=_name(value.get("query", "")),
                 layout=_layout_of(value),
-                change=_change_of(value["change"]) if "change" in value else None,
                 marks=marks_of(value),
                 consumers={
                     int(index): Made(_name(created), _sequence(since))
@@ -264,7 +221,7 @@ def reading(fault: str, content: object) -> Iterator[None]:
 def begins(start: Mapping[str, Any], end: Offset) -> Offset:
     """
     Start of the batch between two offsets, by these alone, in the layout of its end. `resumed` is
-    not looked at, but of a batch that goes over to other partitions.
+    not looked at.
     """
     if is_initial(start):
         return end.at(end.base)
@@ -273,8 +230,6 @@ def begins(start: Mapping[str, Any], end: Offset) -> Offset:
         return replace(offset, layout=end.layout)
     if offset.layout == end.layout:
         return offset
-    if not end.layout.is_several:
-        return end.at(end.resumed)  # a partition of one layout is none of the other
     places = dict(zip(end.layout.places, end.base, strict=True))
     return offset.laid_out(end.layout, places, end.streams)
 
@@ -310,6 +265,14 @@ def check_written(value: Any, keys: Set[str]) -> None:
         f" reads versions 1 to {VERSION}, and what it does not know might be rows of a batch; use"
         " the one that wrote it, or a newer one"
     )
+
+
+SWITCHING: Final = (
+    "to read another layout, stop the query, run it once more with the options it had, up to a cut"
+    " that both layouts have, and let pyspark-jetstream partition --switch write its checkpoint for"
+    " the new one"
+)
+"""Remedy where a checkpoint is of other partitions."""
 
 
 def check_layout(
@@ -432,28 +395,6 @@ def _laid(laid: Mapping[str, Any]) -> Layout:
     subject = laid.get("subject")
     return Layout(
         partitions, None if subject is None else _name(subject), bool(laid.get("several"))
-    )
-
-
-def _change_json(change: Change) -> dict[str, Any]:
-    return {
-        "to": _layout_json(change.to),
-        "cut": {name: change.cut[name] for name in sorted(change.cut)},
-        "created": {name: change.created[name] for name in sorted(change.created)},
-    }
-
-
-def _change_of(value: Mapping[str, Any]) -> Change:
-    """
-    Raises:
-        KeyError, TypeError, ValueError: It is none.
-    """
-    if set(value) - {"to", "cut", "created"}:
-        raise ValueError(f"change {sorted(value)}")
-    return Change(
-        _laid(value["to"]),
-        {str(name): _sequence(at) for name, at in value["cut"].items()},
-        {str(name): _name(created) for name, created in value["created"].items()},
     )
 
 

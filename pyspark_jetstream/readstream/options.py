@@ -284,10 +284,6 @@ def source_options(values: Values) -> SourceOptions:
             )
     if values["standby"]:
         needs(values, "standby", "consumer")
-    alone = {"priorityPolicy": sharing is not None, "endingOffsets": "endingOffsets" in values}
-    for name, is_given in alone.items():
-        if is_given and common["partitions"] == 0:
-            raise OptionError("partitions", f"auto does not go with {name}: give the number")
     timeout_s = values["priorityTimeout"]
     if timeout_s is not None and timeout_s < SHORTEST_PIN_S:
         raise OptionError(

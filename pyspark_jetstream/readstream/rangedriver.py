@@ -30,7 +30,6 @@ from ..fetch.survey import Survey
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask
 from ..values import LATEST, Moment, Starting
-from .changeover import Changeover
 from .driver import Driver
 from .offsets import Offset, begins, is_initial
 from .options import SourceOptions
@@ -135,9 +134,18 @@ class RangeDriver(Driver):
 
     def _enter(self) -> None:
         options = self._options
-        self._changeover = Changeover(self._survey.js, options, self._layout)
-        self._survey.set_layout(self._changeover.first_layout())
-        self._begin_layout()
+        self._durables = Durables(self._survey.js, options, self._layout)
+        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
+        self._planner = BatchPlanner(options, self._survey, self._durables, self._watched)
+        self._plans: list[Plan] = []
+        """The last two, the newest last: a commit comes one batch late."""
+        self._is_deep = False
+        """Whether the newest leaves so much behind that the next batch is planned by its look."""
+        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
+        """Start behind which nothing was there to read the last time, and the answer to Spark."""
+        self._lagging: Offset | None = None
+        """Start behind which batch metrics ask what is left; None of a query that waits."""
+        self._pauses = _PausedPartitions()
         self._turn: Alone | Standby = Alone()
         if options.standby:
             from .lease import Standby
@@ -155,22 +163,6 @@ class RangeDriver(Driver):
         for info in self._infos.values():
             self._check_start(info)
         self._survey.check_coverage(self._infos)
-
-    def _begin_layout(self) -> None:
-        """All that is known of one layout, anew."""
-        options = self._options
-        self._durables = Durables(self._survey.js, options, self._layout)
-        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
-        self._planner = BatchPlanner(options, self._survey, self._durables, self._watched)
-        self._plans: list[Plan] = []
-        """The last two, the newest last: a commit comes one batch late."""
-        self._is_deep = False
-        """Whether the newest leaves so much behind that the next batch is planned by its look."""
-        self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
-        """Start behind which nothing was there to read the last time, and the answer to Spark."""
-        self._lagging: Offset | None = None
-        """Start behind which batch metrics ask what is left; None of a query that waits."""
-        self._pauses = _PausedPartitions()
 
     @property
     def _infos(self) -> Mapping[str, StreamInfo]:
@@ -230,11 +222,7 @@ class RangeDriver(Driver):
             return stay
         initial = is_initial(start)
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
-        followed = self._turn.followed(checkpoint)
-        if followed is not None:
-            return followed.to_json()
         if not initial:
-            self._adopt_layout(checkpoint)
             self._durables.expect(checkpoint)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._offset(start)
@@ -245,17 +233,11 @@ class RangeDriver(Driver):
         if position is None:
             self._note(own, [None] * len(self._layout), None)
             return self._turn.waiting(start, own, ends=self._end.is_frozen)
-        if position.layout != own.layout and not self._layout.is_several:
-            return position.to_json()
         position = position.bare()
         if not position.is_at(own):  # it may be further than what was seen
             self._watched.look()
         position, own = self._laid_out(position, own)
-        if not initial and not self._end.is_frozen:
-            self._changeover.follow(position, self._infos)
         checked = self._watched.checked(position)
-        if self._changeover.change is not None and checked.streams != position.streams:
-            self._changeover.meet(position)  # raises: the cut is none of the new stream's
         batch_start = self._turn.start(start, own, checked)
         if not initial:
             self._prepare(batch_start.offset)
@@ -267,14 +249,11 @@ class RangeDriver(Driver):
         if plan is not None:
             self._stayed = None
             return plan.end.to_json()
-        if self._changeover.change is not None and not self._is_left(batch_start.offset):
-            return self._changeover.switched(batch_start.offset).to_json()
         self._stayed = start, batch_start.stay
         return batch_start.stay
 
     def _tasks_of(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[ReadTask]:
         upto = Offset.from_json(end)
-        self._adopt_layout(upto)
         self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)
         self._begin_reports(upto.consumer, self._turn.label(upto))
@@ -300,7 +279,6 @@ class RangeDriver(Driver):
         if plan is not None and not is_past:
             # Nor does a task miss what left before it was counted.
             self._watched.check_batch(offset, upto)
-        self._delete_left(start)
         resumed = not is_initial(start) or bool(upto.resumed and start != end)
         self._prepare(offset, resumed)
         if is_empty:
@@ -327,7 +305,7 @@ class RangeDriver(Driver):
         try:
             offset = self._read_by(end)
             if offset.layout != self._layout or not self._infos:
-                return  # nothing was looked at yet in these partitions: the next commit covers it
+                return  # nothing was looked at yet: the next commit covers it
             modes = next((p.modes for p in self._plans if p.end == offset), ())
             around = {
                 i
@@ -432,7 +410,6 @@ class RangeDriver(Driver):
             resumed=start.resumed,
             marks=self._survey.marks(self._infos),
             consumers=dict(self._durables.made),
-            change=self._changeover.change,
         )
         plan = replace(plan, end=replace(noted, split=self._planner.splits(plan)))
         self._plans = [*self._plans[-1:], plan]
@@ -451,40 +428,6 @@ class RangeDriver(Driver):
         if self._options.read_mode != "direct":
             if self._durables.prepare(offset, resumed, self._infos, self._lost):
                 self._watched.forget_consumers()
-
-    # ── a change of the layout ───────────────────────────────────────────────────────────────
-
-    def _adopt_layout(self, offset: Offset) -> None:
-        """
-        Goes on with the layout of an offset, which may not be the one that the options say.
-
-        Raises:
-            OptionError, OffsetError: There is no way from one to the other.
-        """
-        layout = offset.layout
-        if layout is None or layout == self._layout or layout.is_several or self._layout.is_several:
-            return  # or `check_fits` says what does not fit
-        self._durables.close()
-        self._end_reports()  # they go by what follows
-        self._changeover.meet(offset)
-        self._survey.set_layout(layout)
-        self._begin_layout()
-        if self._end.is_frozen:
-            self.freeze()
-
-    def _delete_left(self, start: Mapping[str, Any]) -> None:
-        """Deletes the consumers of the layout that a batch leaves behind."""
-        if is_initial(start) or self._options.read_mode == "direct":
-            return
-        offset = Offset.from_json(start)
-        if offset.layout is not None and offset.layout != self._layout:
-            Durables(self._survey.js, self._options, offset.layout).remove(offset)
-
-    def _is_left(self, offset: Offset) -> bool:
-        """Whether the layout that the query leaves has a message before the cut."""
-        upto = self._changeover.upto(offset)
-        left = available(self._survey, offset, upto, self._infos)
-        return any(count != 0 for count in left)
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
 
@@ -567,11 +510,6 @@ class RangeDriver(Driver):
             p.index: self._end.last(p.index, p.stream, infos[p.stream].last_seq)
             for p in offset.layout or self._layout
         }
-        if self._changeover.change is not None:
-            cut = self._changeover.upto(offset)
-            lasts = {
-                i: min(cut[i], infos[self._layout.partitions[i].stream].last_seq) for i in lasts
-            }
         return tuple(max(at, lasts.get(index, 0)) for index, at in enumerate(offset.sequences))
 
     def _await_resumed(self, offset: Offset) -> None:
@@ -603,7 +541,7 @@ class RangeDriver(Driver):
     ) -> bool:
         """Whether `minRecordsPerTrigger` holds the batch back; waits a moment if it does."""
         minimum = self._options.min_records
-        if minimum is None or self._end.is_frozen or self._changeover.change is not None:
+        if minimum is None or self._end.is_frozen:
             return False
         now = time.monotonic()
         self._waiting_since = self._waiting_since or now

@@ -10,8 +10,7 @@ raises. So nothing is raised there: a read that cannot be says so when Spark fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ..errors import OffsetError, OptionError, StreamNotFoundError
+from ..errors import OptionError
 from ..tasks.rows import SentAsRows, TaskRows
 from .options import MAX_CLAIMS, SourceOptions
 
@@ -59,26 +58,6 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
                 self._driver = RangeDriver(self._options)
         return self._driver
 
-    def _driver_at(self, offset: Mapping[str, Any]) -> Driver:
-        """
-        The driver, for a plan at an offset.
-
-        Args:
-            offset: of the checkpoint. If a stream of the options is missing, as the query went over
-                from it to another layout, the error names what the checkpoint reads.
-        """
-        try:
-            return self.driver
-        except StreamNotFoundError as error:
-            from .offsets import Offset
-
-            layout = None
-            with suppress(OffsetError):  # the start is no offset with a layout
-                layout = Offset.from_json(offset).layout
-            if layout is None or layout.is_several or error.stream in layout.streams:
-                raise
-            raise error.beside(layout.streams) from None
-
     def getDefaultReadLimit(self) -> ReadLimit:
         """Tells Spark that batches are limited; the limits are applied together in ours."""
         options = self._options
@@ -108,7 +87,7 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
             DataLossError: A stream was recreated, or messages left unread, or the shared consumer
                 is gone (`failOnDataLoss`).
         """
-        return self._driver_at(start).latest(start, unlimited=isinstance(limit, ReadAllAvailable))
+        return self.driver.latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freezes what this run reads: what is there by now, nothing that comes later."""
@@ -120,7 +99,7 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the offsets alone."""
-        driver = self._driver_at(end)
+        driver = self.driver
         return driver.counted(driver.tasks(start, end))
 
     def commit(self, end: dict[str, Any]) -> None:

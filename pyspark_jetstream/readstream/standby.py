@@ -253,19 +253,6 @@ class LeaseView:
         return False
 
 
-def followed(own: Offset, recorded: Offset | None) -> Offset | None:
-    """
-    The end of the batch without rows in which a query goes over to the partitions that another one
-    has by now, and to where that one stands; None where it has the same ones.
-    """
-    if recorded is None or own.layout is None or recorded.layout in (None, own.layout):
-        return None
-    if recorded.query == own.query:
-        return None  # it has gone over itself since
-    here = recorded.at(recorded.sequences)
-    return replace(here, resumed=here.sequences, consumer=own.consumer, query=own.query)
-
-
 def next_position(
     own: Offset, initial: bool, recorded: Offset | None, created: Mapping[str, str]
 ) -> Offset:
@@ -285,9 +272,9 @@ def next_position(
     Raises:
         OffsetError: The record is of a query with other partitions or streams.
     """
-    noted_itself = recorded is not None and recorded.query == own.query
-    if recorded is None or (noted_itself and recorded.layout != own.layout):
-        return own  # it has gone over to other partitions since
+    if recorded is None:
+        return own
+    noted_itself = recorded.query == own.query
     if own.layout is not None and own.layout.is_several:
         own, recorded = _side_by_side(own, initial, recorded)
     count = len(own.sequences)
@@ -325,7 +312,6 @@ def next_position(
         resumed=(),
         marks={**own.marks, **{s: m for s, m in recorded.marks.items() if is_newer(s, m)}},
         consumers=recorded.consumers or own.consumers,
-        change=own.change if noted_itself else recorded.change,
     )
 
 

@@ -34,10 +34,6 @@ class Alone:
     may_skip_looks = True
     """Whether a batch may be planned by what was seen for the one before."""
 
-    def followed(self, own: Offset) -> Offset | None:
-        """Position of a query that has other partitions by now: nobody else is there."""
-        return None
-
     def take_turn(self, own: Offset, initial: bool, created: Mapping[str, str]) -> Offset | None:
         """Start of the next batch: `own`, the checkpoint's."""
         return own

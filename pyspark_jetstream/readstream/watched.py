@@ -24,7 +24,7 @@ from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey
 from ..sanitize import get_logger
 from .driver import lasting
-from .offsets import Offset, check_filters, check_layout, check_several
+from .offsets import SWITCHING, Offset, check_filters, check_layout, check_several
 from .options import SourceOptions
 from .pinned.durables import Durables
 
@@ -173,25 +173,27 @@ class WatchedStreams:
             check_several(
                 known.streams if known is not None and known.is_several else None,
                 self._options.several,
-                "give this query a checkpointLocation of its own. Where other streams take its"
-                " place: a query of several does not go over to them, one that reads these"
-                " partitions alone does",
+                "give this query a checkpointLocation of its own",
             )
         else:
             check_filters(known, layout)
             check_layout(
                 len(offset.sequences), offset.streams, layout.streams, len(layout),
-                "start the query once more with the options it had, until it has read a batch: then"
-                " its checkpoint knows its partitions, and it goes over to others by itself",
+                SWITCHING,
             )  # fmt: skip
+            if known is not None and known != layout:
+                filters = (", ".join(map(str, of.filters(None))) for of in (known, layout))
+                raise OffsetError(
+                    "the checkpoint was written for partitions with filters {}; this query has {}:"
+                    " {}".format(*filters, SWITCHING)
+                )
         for index, end in ends.items():
             if offset.sequences[index] > end:
                 of, number = (known or layout).within(index)
                 raise OffsetError(
                     f"partition {number} of stream '{of.partitions[number].stream}' was read up to"
                     f" sequence {offset.sequences[index]}, beyond its endingOffsets {end}: stop the"
-                    " query first, then take the offsets anew (pyspark-jetstream partition"
-                    " --hand-over)"
+                    " query first, then take the offsets anew"
                 )
 
     def drop_deleted(self, offset: Offset) -> Offset:

@@ -26,10 +26,10 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.layout import resolve_layout
 from pyspark_jetstream.fetch.options import plain_read
 from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.operations.copies import feeding_of
 from pyspark_jetstream.operations.inspection.findings import consumer_state, stream_state
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.read.snapshotplan import StreamLimits
-from pyspark_jetstream.readstream.copies import feeding_of
 
 from ..kits.options import connection_of
 from ..kits.replicas import create

@@ -14,7 +14,7 @@ _LONGEST: Final = [
     "tests/unit/readstream/test_shared_fence.py",
     *(
         f"tests/spark/test_{name}.py"
-        for name in ("layout_changes", "round_trip", "faults", "source_starts", "source")
+        for name in ("round_trip", "faults", "source_starts", "source")
     ),
     *(f"tests/spark/test_{name}.py" for name in ("snippets", "backfill_steps", "secrets")),
 ]

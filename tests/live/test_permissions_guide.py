@@ -6,21 +6,15 @@ import json
 import re
 import signal
 import time
-from contextlib import nullcontext
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.operations.console import throttle
 from pyspark_jetstream.operations.console.commands import main
-from pyspark_jetstream.operations.handover import announce
 from pyspark_jetstream.operations.inspection import inspector
-from pyspark_jetstream.operations.partitioning import partition_stream
-from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -28,9 +22,7 @@ from pyspark_jetstream.write.task import write_task
 
 from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, sink_of
-from ..kits.partitions import layouts, raw_messages
 from ..kits.pins import Puller, Query
-from ..kits.servers import DevServer
 from .test_inboxes import guarded, login, rows
 from .test_throttle import Task
 from .test_throttle_job import PATIENT, start
@@ -260,56 +252,3 @@ def test_a_user_does_nothing_more(guarded, admin, user):
     assert allowed == []
     assert heard is not None and heard.subject == b"_INBOX.end.x"
     assert [admin.stream_info(name).last_seq for name in ("FLIGHTS", "ALERTS")] == before
-
-
-@pytest.mark.parametrize("grants", ["neither", "asks", "both"])
-def test_a_query_that_goes_over(tmp_path, caplog, grants):
-    """
-    Without the right to ask for origin and numbered streams, a query that runs stays where it is
-    and says so, and one that starts ends. With that right alone, it ends when it goes over. With
-    the page's rights, it goes over.
-    """
-    plans = [layouts("RAW", n, "streams") for n in (2, 3)]
-    old, new = plans
-    asked = ("RAW", old.numbered_name, new.numbered_name, *new.stream_names)
-    read = old.stream_names + (new.stream_names if grants == "both" else ())
-    rights = [f"$JS.API.STREAM.{what}.{name}" for name in read for what in ("INFO", "MSG.GET")]
-    rights += [f"$JS.API.DIRECT.GET.{name}" for name in read]
-    rights += [f"$JS.API.CONSUMER.{call}.{name}.*" for name in read for call in CONSUMER_CALLS]
-    if grants != "neither":
-        rights += [
-            f"$JS.API.STREAM.{what}.{name}" for name in asked for what in ("INFO", "MSG.GET")
-        ]
-    users = [
-        {"user": "admin", "password": "a"},
-        {"user": "q", "password": "q",
-         "permissions": {"publish": [*rights, "_INBOX.>", "spark.jetstream.metrics"],
-                         "subscribe": ["_INBOX.>", "$JS.EVENT.>"]}},
-    ]  # fmt: skip
-    account = {"APP": {"jetstream": "enabled", "users": users}}
-    store = json.dumps({"store_dir": str(tmp_path / "data")})
-    with DevServer(f"jetstream {store}\naccounts {json.dumps(account)}") as server:
-        client = Client(connection_of(server.url, user="admin", password=Secret("a")))
-        js = JetStream(client)
-        js.create_stream({"name": "RAW", "subjects": ["RAW.>"], "allow_direct": True})
-        for subject, data in raw_messages("RAW"):
-            js.publish(subject, data, [])
-        for plan in plans:
-            partition_stream(js, plan)
-        named = {"stream": old.layout, "partitions": "auto", "user": "q", "password": "q"}
-        query = Query(server, **named)
-        query.batch()
-        announce(js, old.layout, new)
-        ended = pytest.raises(PermissionsError) if grants == "asks" else nullcontext()
-        with ended:
-            for _ in range(3):
-                query.batch()
-        query.stop()
-        warned = "does not go over to the new layout, and tries again in 60 s: Permissions"
-        assert (warned in caplog.text) is (grants == "neither")
-        assert (new.stream_names[0] in query.at["streams"]) is (grants == "both")
-        again = Query(server, query.at, **named)
-        with pytest.raises(PermissionsError) if grants == "neither" else nullcontext():
-            again.reader.latestOffset(again.at, ReadAllAvailable())
-        again.stop()
-        client.close()

@@ -105,7 +105,7 @@ def test_numbered_streams_of_a_list(tenants: Tenants, query: Callable[..., Query
     numbered.options["stream"] = f"{tenants.name('p')}-{{partition}},{r}"
     numbered.options["partitions"] = "1"
     numbered.restart()
-    with pytest.raises(OffsetError, match=f"stream '{tenants.name('o-0')}', too.*does not go over"):
+    with pytest.raises(OffsetError, match=f"stream '{tenants.name('o-0')}', too.*name it as well"):
         drain(numbered)
     numbered.options["stream"] = ",".join(map(tenants.name, numbers))
     del numbered.options["partitions"]

@@ -66,7 +66,6 @@ COMMANDS = {
     "partition": ("partition", *PLAN),
     "partition --dry-run": ("partition", *PLAN, "--dry-run"),
     "partition --undo": ("partition", *PLAN, "--undo"),
-    "partition --hand-over": ("partition", *PLAN, "--replaces", "T", "--hand-over"),
     "throttle producers": ("throttle", "producers"),
     "throttle pause": ("throttle", "pause", "--subject", "s.>", "--for", "1s"),
     "throttle lift": ("throttle", "lift", "--subject", "s.>"),

@@ -60,12 +60,6 @@ CASES = [
         " options stream, jsDomain and the account of the credentials",
     ),
     (
-        errors.StreamNotFoundError("A.R-0", 404, 10059, "no").near(["R8-0"]).beside(["R8-0", "S"]),
-        "stream 'R-0' not found (err_code 10059); the checkpoint of this query reads stream R8-0,"
-        " S: give the options that read this layout, or check jsDomain and the account of the"
-        " credentials",
-    ),
-    (
         errors.ConsumerNotFoundError("A.S.c", 404, 10014, "consumer not found"),
         "A.S.c: consumer not found (code 404, err_code 10014)",
     ),

@@ -305,7 +305,7 @@ MORE_FIELDS: dict[str, int] = {
     "read.options.RangeOptions": 17,
     "read.options.SnapshotOptions": 18,
     "readstream.options.SourceOptions": 28,
-    "readstream.rangedriver.RangeDriver": 19,
+    "readstream.rangedriver.RangeDriver": 18,
     "readstream.shared.claimdriver.ClaimDriver": 15,
     "tasks.ranges.OwnRead": 15,
 }

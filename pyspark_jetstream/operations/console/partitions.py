@@ -15,11 +15,7 @@ the command again, it goes on where it was and compares again.
 A layout with another N stands beside the old one, which queries may go on reading:
 
     pyspark-jetstream partition --stream RAW --partitions 6 --subject 'raw.*.*' --tokens 1 \\
-        --streams 'RAW6-{partition}' --replaces 'RAW-{partition}'
-
-Queries go over to the new layout under their checkpoints. If a query must begin a new checkpoint,
-stop it and use --hand-over. This prints, as JSON, the options for the end of the old layout and for
-the beginning of the new one. The guide about partitions has all steps.
+        --streams 'RAW6-{partition}'
 
 --undo removes the streams. Give it the arguments with which they were made.
 
@@ -37,7 +33,6 @@ from typing import Any, Final
 
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import CopyMismatchError, OptionError
-from pyspark_jetstream.operations.handover import announce, check_selected, hand_over, reading
 from pyspark_jetstream.operations.removal import undo_partitions
 from pyspark_jetstream.operations.terminal import say, say_json
 
@@ -68,19 +63,14 @@ def arguments(parser: Parser) -> None:
         " after the first literal tokens")  # fmt: skip
     add("--stall-timeout", type=seconds, default=60.0, metavar="TIME",
         help="fail if nothing is copied for this time (60s)")  # fmt: skip
-    add("--replaces", metavar="LAYOUT", help="the layout read now: a stream, or NAME-{partition}")
-    add("--replaces-partitions", type=int, metavar="N",
-        help="number of partitions of that layout, if its streams do not have it")  # fmt: skip
-    act = parser.add_mutually_exclusive_group()
-    act.add_argument("--hand-over", action="store_true", help="print the cut between the layouts")
-    act.add_argument("--undo", action="store_true", help="remove the streams that were made")
+    add("--undo", action="store_true", help="remove the streams that were made")
     add("--force", action="store_true", help="undo even if others need the streams")
     add(
         "--dry-run",
         action="store_true",
         help="only say what would be made, or removed",
     )
-    parser.add_json("one JSON document instead of text; --hand-over always prints one")
+    parser.add_json("one JSON document instead of text")
     parser.add_connection()
 
 
@@ -90,12 +80,8 @@ def run(given: argparse.Namespace) -> int:
     with connected(given) as client:
         js = JetStream(client)
         try:
-            if given.replaces is not None and not given.undo:
-                check_selected(js, plan)
             if given.undo:
                 undo(js, plan, given)
-            elif given.hand_over:
-                hand(js, plan, given)
             elif given.dry_run:
                 show_planned(js, plan, given)
             else:
@@ -115,8 +101,6 @@ def planned(given: dict[str, Any]) -> PartitionPlan:
     """
     if given["force"] and not given["undo"]:
         raise OptionError("force", "goes with --undo")
-    if given["hand_over"] and given["replaces"] is None:
-        raise OptionError("replaces", "required with --hand-over: the layout read so far")
     origin, streams, numbered = given["stream"], given["streams"], given["numbered"]
     alone = numbered is not None and streams is None
     layout = given["layout"] or ("filtered" if alone else "streams")
@@ -160,7 +144,13 @@ def show_planned(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) 
         f"give them no {_NOT_OF_COPIES}: it would drop messages",
         "their timestamp is the time of copying",
         *_read_by(plan),
-        *([_going_over(given.replaces, plan)] if given.replaces is not None else []),
+    )
+
+
+def reading(plan: PartitionPlan) -> dict[str, str]:
+    """Options of the data source that read the layout of `plan`."""
+    return {"stream": plan.layout, "partitions": str(plan.partitions)} | (
+        {} if plan.streams is not None else {"partitionSubject": plan.template}
     )
 
 
@@ -169,18 +159,6 @@ def _read_by(plan: PartitionPlan) -> list[str]:
         "options that read the result:",
         *(f"  {name}={value}" for name, value in reading(plan).items()),
     ]
-
-
-def _going_over(old: str, plan: PartitionPlan) -> str:
-    """What the user of a query must be allowed, so that the query goes over from `old`."""
-    feeds = list(dict.fromkeys(hop.feed for hop in plan.hops))
-    numbered = old.replace("{partition}", "all")
-    if plan.rule is not None and numbered not in (old, *feeds):
-        feeds.append(f"and each stream between {plan.origin} and '{old}' (such as {numbered})")
-    return (
-        f"The user of a query that goes over needs the rights of a read of '{plan.layout}', and"
-        f" STREAM.INFO and STREAM.MSG.GET of {', '.join(feeds)}."
-    )
 
 
 def _settings(settings: dict[str, Any]) -> str:
@@ -202,43 +180,12 @@ def make(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
             progress=show,
             stall_timeout_s=given.stall_timeout,
         )
-    old = given.replaces
-    if old is not None:
-        announce(js, old, plan)
     if given.json:
         streams = [{"stream": name, "messages": count} for name, count in done.streams.items()]
         say_json(asdict(done) | {"streams": streams, "messages": done.messages})
         return
     say(f"{done.messages:,} messages of {done.subjects:,} subjects, {done.left_out:,} left out")
-    if old is None:
-        say(*_read_by(plan))
-    else:
-        say(
-            "",
-            f"A query that reads '{old}' with partitions=auto goes over by itself, now. Any other"
-            " query goes over when you stop it, and start it with its checkpoint and these"
-            " options:",
-            *(f"  {name}={value}" for name, value in reading(plan).items()),
-            _going_over(old, plan),
-            f"Keep '{old}': the server copies from it."
-            if old in {hop.feed for hop in plan.hops}
-            else "When no query reads the old layout any more, remove it: run the command that made"
-            " it, with --undo.",
-        )
-
-
-def hand(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:
-    """Prints the options on both sides of the cut."""
-    with copying() as show:
-        cut = hand_over(
-            js,
-            given.replaces,
-            plan,
-            partitions=given.replaces_partitions,
-            progress=show,
-            stall_timeout_s=given.stall_timeout,
-        )
-    say_json(asdict(cut), indent=None)
+    say(*_read_by(plan))
 
 
 def undo(js: JetStream, plan: PartitionPlan, given: argparse.Namespace) -> None:

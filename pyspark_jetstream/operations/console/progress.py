@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from pyspark_jetstream.operations.copies import Copied
 from pyspark_jetstream.operations.terminal import Row, cell, complain, console, drawn
-from pyspark_jetstream.readstream.copies import Copied
 from pyspark_jetstream.sanitize import sanitized
 
 Bar = Callable[[str, int, int, str], None]

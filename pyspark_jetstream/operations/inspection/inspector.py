@@ -227,7 +227,6 @@ class Inspector:
             parkings=self._parkings(records, checkpoint, streams),
             notes=(
                 *notes,
-                *_changes(sources),
                 *([] if absent else unread(consumers, leases)),
                 *(_unasked(each) for each in self._unasked.values() if each.query in shown),
                 *(
@@ -691,23 +690,6 @@ def _targets(records: Sequence[StoredMessage]) -> set[str]:
         with suppress(LedgerError):  # a stranger's
             targets |= committed_of(record).streams.keys()
     return targets
-
-
-def _changes(sources: Sequence[_Source]) -> list[str]:
-    """State of a change of the partitions, a line for each source that is amid one."""
-    said = []
-    for source in sources:
-        planned = source.planned
-        if not isinstance(planned, Offset) or planned.change is None or planned.layout is None:
-            continue
-        change, of = planned.change, planned.layout
-        ends = change.upto(of, planned.sequences)
-        said.append(
-            f"source {source.name} goes over from {len(of)} partitions to {len(change.to)} of"
-            f" {', '.join(change.to.streams)}: before that {sum(ends) - sum(planned.sequences):,}"
-            " sequences are left to read"
-        )
-    return said
 
 
 def _by_index(streams: Sequence[str], n: int) -> list[str]:

@@ -34,7 +34,6 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int
         ("--stream S --partitions 2", "--partition-subject: give either it"),
         ("--stream S --partitions 0 --subject a.*", "--partitions: expected a positive"),
         ("--stream S --partitions 2 --subject a.* --force", "--force: goes with --undo"),
-        ("--stream S --partitions 2 --subject a.* --hand-over", "--replaces: required"),
         (
             "--stream S --partitions 2 --subject a.* --layout filtered --streams S-{partition}",
             "--streams: contradicts --layout filtered",
@@ -43,7 +42,6 @@ def ended(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int
             "--stream S --partitions 2 --partition-subject a.{partition} --layout filtered",
             "--layout: stream 'S' with --partition-subject is the filtered layout already",
         ),
-        ("--stream S --partitions 2 --subject a.* --undo --hand-over", "not allowed with"),
         ("--stream S --partitions 2 --subject a.* --password hidden", "arguments: --password …"),
         ("--stream S --partitions 2 --subject a.* --token=hidden", "arguments: --token …"),
     ],
@@ -100,18 +98,14 @@ def test_the_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("nats://127.0.0.1:1" in said for _, said in done)
 
 
-@pytest.mark.parametrize("replaces", [None, "S-{partition}", "S"])
-def test_what_a_dry_run_says_of_settings_and_rights(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, replaces: str | None
+def test_what_a_dry_run_says_of_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Settings to set by hand are named, without the duplicate window, which copies must not have; and
-    with --replaces the streams that the user of a query must be allowed to ask for.
-    """
+    """Settings to set by hand are named, without the duplicate window: copies must have none."""
     words = shlex.split("--stream S --partitions 2 --subject a.* --streams T-{partition} --dry-run")
     parser = Parser(prog="partition")
     partitions.arguments(parser)
-    given = parser.parse([*words, *(("--replaces", replaces) if replaces else ())])
+    given = parser.parse(words)
     left_out = {"max_bytes": 9, "duplicate_window": 120_000_000_000}
     found = Forecast((), {"max_age": 1_000_000_000}, left_out)
     monkeypatch.setattr(partitions, "forecast", lambda js, plan: found)
@@ -121,9 +115,3 @@ def test_what_a_dry_run_says_of_settings_and_rights(
 
     assert "they do not inherit max_bytes=9: set what they should have by hand" in said
     assert "give them no duplicate_window: it would drop messages" in said
-    between = ", and each stream between S and 'S-{partition}' (such as S-all)"
-    rights = (
-        "The user of a query that goes over needs the rights of a read of 'T-{partition}', and"
-        f" STREAM.INFO and STREAM.MSG.GET of S, T-all{between if replaces != 'S' else ''}."
-    )
-    assert (said[-1] == rights) is (replaces is not None)

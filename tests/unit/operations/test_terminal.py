@@ -11,8 +11,8 @@ import pytest
 from pyspark_jetstream.operations import terminal
 from pyspark_jetstream.operations.console import commands, progress, tables
 from pyspark_jetstream.operations.console.backfills import replay
+from pyspark_jetstream.operations.copies import Copied
 from pyspark_jetstream.operations.inspection import findings
-from pyspark_jetstream.readstream.copies import Copied
 from pyspark_jetstream.sanitize import conceal
 
 from ...kits.strangers import EVIL, assert_plain

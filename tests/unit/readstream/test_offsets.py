@@ -9,12 +9,10 @@ import pytest
 
 from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
-from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
+from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.readstream.offsets import (
     INITIAL,
-    Change,
     Offset,
-    begins,
     check_layout,
     is_initial,
 )
@@ -268,45 +266,3 @@ def test_partitions_that_come_and_go():
     assert list(laid.marks) == ["B"]
     assert laid.split
     assert SEVERAL.laid_out(Layout.of_streams("BAC"), {}, {}) == SEVERAL
-
-
-FILTERED = Layout(
-    tuple(SubjectPartition(p, "N", f"n.{p}.>") for p in range(2)),
-    partition_subject="n.{partition}.>",
-)
-
-
-def test_an_offset_on_its_way_to_another_layout():
-    """
-    Layout, filters and all, and a change under way survive the JSON; what is not known of a change
-    is refused.
-    """
-    change = Change(Layout.of_streams("XY"), {"N": 9, "X": 4, "Y": 0}, {"X": "t1", "Y": "t2"})
-    offset = Offset((7, 8), (0, 0), {"N": "t0"}, "c", layout=FILTERED, change=change)
-    value = json.loads(json.dumps(offset.to_json()))
-
-    assert Offset.from_json(value) == offset
-    assert value["layout"] == {
-        "places": [["N", "n.0.>"], ["N", "n.1.>"]],
-        "subject": FILTERED.partition_subject,
-    }
-    assert change.upto(FILTERED, (7, 11)) == (9, 11)
-    with pytest.raises(OffsetError, match="no offset"):
-        Offset.from_json(value | {"change": value["change"] | {"pace": 1}})
-
-
-def test_the_batch_between_two_layouts_has_no_rows():
-    """
-    A switch ends where its new layout begins; of what the query agreed to, only the partitions and
-    their streams are others. A batch of one layout begins where the one before ended.
-    """
-    whole = Layout((SubjectPartition(0, "X"),))
-    change = Change(whole, {"N": 9, "X": 4}, {"X": "t1"})
-    old = Offset((9, 9), (0, 0), {"N": "t0"}, "c", (1,), query="q", layout=FILTERED, change=change)
-    new = old.switched(change, {"X": Mark("t1", 5, "", 1)})
-
-    assert begins(old.to_json(), new) == new.bare()
-    assert (new.sequences, new.resumed, new.base) == ((4,), (4,), (0,))
-    assert (new.streams, new.change) == ({"X": "t1"}, None)
-    assert (new.consumer, new.query, new.layout) == ("c", "q", whole)
-    assert begins(old.to_json(), old.at((10, 11))) == old.bare()

@@ -12,12 +12,11 @@ from pyspark_jetstream.client.info import Mark
 from pyspark_jetstream.errors import OffsetError
 from pyspark_jetstream.fetch.layout import Layout
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.readstream.offsets import Change, Offset
+from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.readstream.standby import (
     LeaseRecord,
     LeaseView,
     Silence,
-    followed,
     left_s,
     next_position,
 )
@@ -323,37 +322,3 @@ def test_another_layout_is_refused():
         next_position(OWN, False, Offset((1,), (0,), STREAMS, "c"), STREAMS)
     with pytest.raises(OffsetError, match="of T, this one 2"):
         next_position(OWN, False, at(1, 1, streams={"T": "t0"}), STREAMS)
-
-
-THREE = Layout.of_numbers(["T-0", "T-1", "T-2"])
-CREATED = dict.fromkeys(THREE.streams, "t0")
-OVER = Offset((4, 5, 6), (0, 0, 0), CREATED, "c", query="a", layout=THREE)
-
-
-def test_who_reads_has_gone_over_to_other_partitions():
-    """
-    A query goes along to the partitions, and the place, of the one that reads; where it noted that
-    record itself it has gone over since, and goes on where it is.
-    """
-    own = at(9, 9, layout=TWO)
-    found = followed(own, OVER)
-
-    assert found == replace(OVER, query="b", resumed=(4, 5, 6))
-    for recorded in (None, at(1, 2, query="a"), at(1, 2, layout=TWO, query="a")):
-        assert followed(own, recorded) is None
-    mine = replace(OVER, query="b")
-    assert followed(mine, own) is None
-    assert next_position(mine, False, own, CREATED) == mine
-
-
-def test_a_change_goes_on_as_the_record_says():
-    """
-    The cut is the one up to which the query that read was reading; none where it had none, as one
-    of an earlier time may lie before what it has read. Its own a query keeps.
-    """
-    old, new = (Change(THREE, {"S": cut}, CREATED) for cut in (5, 8))
-    own = at(3, 3, layout=TWO, change=old)
-    for change in (new, None):
-        theirs = at(6, 6, layout=TWO, query="a", change=change)
-        assert next_position(own, False, theirs, STREAMS).change == change
-    assert next_position(own, False, at(3, 2, layout=TWO), STREAMS).change == old
