@@ -149,6 +149,14 @@ _HERE: Final[tuple[tuple[str, str, str], ...]] = (
 """By use of a name: its spelling elsewhere, and the advice."""
 
 
+GONE: Final = {
+    "throttleParkStream": "it is gone: a paused row waits in its task, or is a dead letter with"
+    " 'onThrottleTimeout=dead-letter'",
+    "throttleParkBytes": "it is gone with 'throttleParkStream'",
+}
+"""Options that earlier versions had, and what takes their place."""
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -160,6 +168,8 @@ _SAID: Final = {
     for name in names.split()
 }
 
+_GONE: Final = {_plain(name): said for name, said in GONE.items()}
+
 
 def said_of(name: str, kind: str) -> str | None:
     """
@@ -168,7 +178,7 @@ def said_of(name: str, kind: str) -> str | None:
     Args:
         kind: `stream`, `range` or `sink`, where it was given.
     """
-    said = _SAID.get((kind, _plain(name)))
+    said = _GONE.get(_plain(name)) or _SAID.get((kind, _plain(name)))
     prefix = next((each for each in _PREFIXES if name.lower().startswith(each)), None)
     if said is None and prefix is not None:
         return _SAID.get((kind, _plain(name[len(prefix) :]))) or _PREFIXES[prefix]

@@ -49,11 +49,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import int32, view
-from ..errors import ProducerThrottledError, PublishTimeoutError, QueueTimeoutError
+from ..errors import (
+    ProducerThrottledError,
+    PublishError,
+    PublishTimeoutError,
+    QueueTimeoutError,
+)
 from .held import Held, Late
 from .messages import Messages
 from .overload import Overload
-from .parking import Aside
 from .priority import Priority
 from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
@@ -91,7 +95,7 @@ class Leaving(NamedTuple):
     reason: str | None = None
     """
     Reason for shedding them: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of
-    the two timeouts; None where they are to be sent.
+    the timeouts; None where they are to be sent.
     """
 
 
@@ -110,15 +114,13 @@ class Rules:
     queue_timeout_s: float
     publish_timeout_s: float
     """A row that the server keeps refusing for a limit fails after it."""
-    park_stream: str | None
-    """Stream in which rows of paused subjects wait; None where they wait in the task."""
-    park_bytes: int
-    """Size of that stream from which on no more rows are parked for a pause."""
     throttle_max_wait_s: float
     """
     A row whose subject an operator pauses fails after it. With 0 such a row has
     `publish_timeout_s`, and fails at once if the pause is longer.
     """
+    buries_paused: bool
+    """Whether a row that an operator pauses for too long is a dead letter, and fails nothing."""
     by_subject: bool
     """Whether rows of a subject keep their order; if not, each goes by its own priority."""
 
@@ -143,10 +145,9 @@ class Admission:
 
     Args:
         throttle: says which subjects are paused.
-        aside: says which rows step aside for a pause; they go as if there were none.
     """
 
-    def __init__(self, rules: Rules, throttle: Throttle, aside: Aside | None = None) -> None:
+    def __init__(self, rules: Rules, throttle: Throttle) -> None:
         self.offered = 0
         self.taken = 0
         self.shed = 0
@@ -154,7 +155,6 @@ class Admission:
         """For each row that `take` returned last: the time when it was offered, or first sent."""
         self._rules = rules
         self._throttle = throttle
-        self._aside = aside
         self._queue = RowQueue(rules.by_subject)
         self._held = Held(rules.by_subject, throttle)
         self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
@@ -271,9 +271,6 @@ class Admission:
         held = self._throttle.paused(pa.array(block.messages.distinct, pa.string()), now)
         if held is not None:
             own = held.take(block.messages.indices)
-            if self._aside is not None:
-                aside = self._aside.mask(block.messages, self._throttle, now)
-                own = own if aside is None else pc.and_not(own, aside)
             self._held.pause(block.where(own))
             block = block.where(pc.invert(own))
         limited = self._limited(block, now)
@@ -371,8 +368,9 @@ class Admission:
             load: if there is an overload, rows above the capacity make room now.
 
         Returns:
-            Those, and rows that waited longer than `queueTimeout` and may be shed (A15). A row that
-            was sent has `publishTimeout` instead.
+            Those; rows that waited longer than `queueTimeout` and may be shed (A15), but a row that
+            was sent has `publishTimeout` instead; rows that were paused for too long
+            (`onThrottleTimeout=dead-letter`).
 
         Raises:
             QueueTimeoutError: A row waited longer and may not.
@@ -380,10 +378,9 @@ class Admission:
         """
         if not self.waiting:
             return []
-        self._check_pauses(now)
-        shed: list[Leaving] = []
+        shed = self._check_pauses(now)
         if load is not None and self._rules.sheddable and self._is_overloaded(now, load):
-            shed = self._make_room(now, load)
+            shed += self._make_room(now, load)
         before = now - self._rules.queue_timeout_s
         if math.isinf(before) or not self.waiting or self._oldest_unsent() > before:
             return shed
@@ -447,17 +444,39 @@ class Admission:
         self.sort_again()
         return self._queue.merged()
 
-    def _check_pauses(self, now: float) -> None:
-        """Fails the task if a paused row has waited for as long as it may (B14, B15)."""
+    def _check_pauses(self, now: float) -> list[Leaving]:
+        """
+        Fails the task if a paused row has waited for as long as it may (B14, B15), or gives up such
+        rows (`onThrottleTimeout=dead-letter`).
+        """
         turn = self._sorted
         self._queue_anew(now)
         if turn == self._sorted and now - self._checked_at < _CHECK_S:
-            return
+            return []
         self._checked_at = now
+        given_up: list[str] = []
         for late in self._held.lately(now):
-            self._check_pause(late, now)
+            error = self._pause_fault(late, now)
+            if error is None:
+                continue
+            by_operator = self._throttle.state(late.subject, now, (PausedBy.OPERATOR,)) is not None
+            if not (self._rules.buries_paused and by_operator and late.sent is None):
+                raise error
+            given_up.append(late.subject)
+        if not given_up:
+            return []
+        block = self._all()
+        subjects = pc.is_in(pa.array(block.messages.distinct, pa.string()), pa.array(given_up))
+        mask = subjects.take(block.messages.indices)
+        if not self._rules.fail_fast:
+            before = now - self._rules.throttle_max_wait_s
+            mask = pc.and_(mask, pc.less_equal(block.unsent, before))
+        leaving = Leaving(self._shed(mask), "ThrottleTimeout")
+        self._queue_anew(now)
+        return [leaving]
 
-    def _check_pause(self, late: Late, now: float) -> None:
+    def _pause_fault(self, late: Late, now: float) -> PublishError | None:
+        """The failure of the rows that wait for this pause; None if they may wait on."""
         rules, subject, since = self._rules, late.subject, late.since
         pause = self._throttle.state(subject, now, (PausedBy.OPERATOR,))
         short = rules.fail_fast or pause is None
@@ -469,18 +488,18 @@ class Admission:
         elif not rules.fail_fast:
             since = max(since, late.moved)  # where rows go, be it slowly, nothing stands still
         if pause is None:
-            return
+            return None
         give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
         goes = pause.until if late.goes is None else late.goes
         # A producer that cannot send in time fails before it queues (B14).
         if now < give_up_at and not (rules.fail_fast and goes > give_up_at):
-            return
+            return None
         error = self._throttle.error(subject, since, now)
         if error is None and now < give_up_at:
             throttled_s = self._throttle.throttled_s(subject, since, now)
             error = ProducerThrottledError(
                 subject, "", 0, pause.reason.name, pause.filter, throttled_s, pause.request_id
             )
-        raise error or PublishTimeoutError(
+        return error or PublishTimeoutError(
             subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
         )

@@ -74,9 +74,6 @@ ADDED: Final = (
 )
 """Headers that only a dead letter has, in the order of their lines."""
 
-BEHIND: Final = f"{_OURS}Behind"
-"""Header of a row that is parked: where its stream ended before any attempt of its task."""
-
 MAX_HEADERS: Final = (1 << 16) - 1
 """Bytes of a message's headers that a stream takes."""
 
@@ -268,7 +265,7 @@ def restore(headers: pa.Array) -> pa.Array:
     """
     starts, keys, values = entries(headers)
     names, value = keys.cast(pa.string()), _firsts(headers)
-    gone = pc.is_in(names, pa.array([*ADDED, BEHIND, ID, f"{ORIGINAL}{ID}"], pa.string()))
+    gone = pc.is_in(names, pa.array([*ADDED, ID, f"{ORIGINAL}{ID}"], pa.string()))
     kept = pc.invert(gone)
     old = names.filter(kept)
     renamed = pc.starts_with(old, ORIGINAL)
@@ -280,19 +277,6 @@ def restore(headers: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(
         [value(subject), restored, value(f"{ORIGINAL}{ID}"), word, value(priority)],
         ["subject", "headers", "msg_id", "reason", "priority"],
-    )
-
-
-def notes(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """
-    Notes in the letters of parked rows beside the rows, by the column `headers` of a read: INT64,
-    the batch, and STRING, where the row's stream ended before; null where it is not said.
-    """
-    value = _firsts(headers)
-    batch = value(f"{_OURS}Batch-Id")
-    is_number = pc.match_substring_regex(batch, "^[0-9]{1,18}$")
-    return pc.if_else(is_number, batch, pa.scalar(None, pa.string())).cast(pa.int64()), value(
-        BEHIND
     )
 
 

@@ -1,8 +1,7 @@
 """
 The inputs of a task's publishing beside its connection and its rows.
 
-Two of them ask the server when they are called: `targets` for streams, and `aside`, if rows are
-parked, for room in the parking stream. The others are values.
+One of them asks the server when it is called: `targets` for streams. The others are values.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..client.patience import Clock
-from ..outbox.parking import Aside
 from ..outbox.targets import Targets
 from .options import SinkOptions
 from .telemetry import Origin, Telemetry
@@ -55,6 +53,4 @@ class WriteContext:
     signals: RowSignals = field(default_factory=RowSignals)
     is_checked: bool = False
     """Whether rows are looked up before they are sent: then few leave the queue at one time."""
-    aside: Aside | None = None
-    """Says which rows step aside for a pause; without it they wait."""
     clock: WriterClock = time

@@ -54,7 +54,7 @@ at its beginning and end, and until the server lets it have its share of the flo
 more may be on its way, too (`max_in_flight_far`).
 """
 
-_APART: Final = {"dead_letters": 64, "parked": 512}
+_APART: Final = {"dead_letters": 64}
 """Rows that go elsewhere, without a PubAck at one time (overload.md A22)."""
 
 _AGAIN_S: Final = 0.1
@@ -101,7 +101,7 @@ class LaneSet:
         self.main: list[Lane] = []
         """Lanes of rows."""
         self.apart: dict[str, Lane] = {}
-        """Lanes of `dead_letters` and of rows that are `parked`, once there are such."""
+        """The lane of `dead_letters`, once there are such."""
         self.publish_timeout_s = options.window.publish_timeout_s
         """The least that any row has."""
         self.outlook = Outlook()
@@ -219,8 +219,7 @@ class LaneSet:
         """Rows that do not go where they should go out, in their order; see `apart`."""
         if kind not in self.apart:
             limit = GradientLimit(*[_APART[kind]] * 3)
-            stream = self._options.rules.park_stream if kind == "parked" else None
-            self.apart[kind] = self._new(Way("async", stream or ""), limit)
+            self.apart[kind] = self._new(Way("async", ""), limit)
         self.apart[kind].offer(messages)
 
     def stored_apart(self, kind: str) -> Tally:

@@ -162,11 +162,6 @@ DROPPED = _counter(
     "reason priority stream",
     "Rows that were dropped.",
 )
-PARKED = _counter(
-    "jetstream_publish_parked_total",
-    "stream",
-    "Rows of paused subjects that were stored in the parking stream.",
-)
 RETRIES = _counter(
     "jetstream_publish_retries_total",
     "reason priority stream",
@@ -489,6 +484,7 @@ _VALUES: Final = {
 }
 _SHED: Final = (
     "MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "PublishTimeout",
+    "ThrottleTimeout",
     "Rejected",
 )  # fmt: skip
 _REASONS: Final = {

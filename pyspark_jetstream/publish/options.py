@@ -206,8 +206,8 @@ class SinkOptions:
 
 
 def _spoken_on(values: Values) -> list[str]:
-    """Subjects of operators, writers and metrics, and of rows that are parked."""
-    given = [values[name] for name in ("throttleSubject", "metricsSubject", "throttleParkStream")]
+    """Subjects of operators, writers and metrics."""
+    given = [values[name] for name in ("throttleSubject", "metricsSubject")]
     return [THROTTLE_SUBJECT, *(subject for subject in given if subject is not None)]
 
 
@@ -325,19 +325,12 @@ def sink_options(values: Values, streaming: bool) -> SinkOptions:
             "requireStream",
             "false needs exactlyOnce=false: what an unknown stream has stored cannot be told",
         )
-    ledger = streaming if once is None else once
-    if "throttleParkStream" in values and not (streaming and ledger):
-        raise OptionError(
-            "throttleParkStream",
-            "belongs to writeStream with exactlyOnce=true: without batches that follow, and the"
-            " ledger of what is written, nobody could send what is parked, once and in order",
-        )
     return values.fill(
         SinkOptions,
         connection=connection,
         rows=rows,
         message_ids=once is not False,
-        ledger=ledger,
+        ledger=streaming if once is None else once,
         create=_creation(values),
         window=_window(values),
         metrics=metrics_options(values),

@@ -27,11 +27,9 @@ class Written(NamedTuple):
     """Rows that were shed or rejected and are stored elsewhere (`deadLetterSubject`)."""
     dropped: int = 0
     """Rows that were shed and are gone (`overloadPolicy=drop`)."""
-    parked: int = 0
-    """Rows of paused subjects that wait in the parking stream (`throttleParkStream`)."""
 
     @property
     def adds_up(self) -> bool:
         """Whether the place of every row is known."""
-        elsewhere = self.dead_letters + self.dropped + self.parked
+        elsewhere = self.dead_letters + self.dropped
         return self.rows == self.acked + self.lost + self.already_stored + elsewhere

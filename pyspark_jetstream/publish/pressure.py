@@ -71,13 +71,8 @@ PRESSURE_OPTIONS: Final = table(
     Option("throttleMaxWait", "throttle_max_wait_s", _max_wait, "10m",
         "Longest time that a paused row waits. With `0` a pause counts for `publishTimeout`. If the"
         " pause will end after that time, the task fails without waiting for it."),
-    Option("throttleParkStream", "park_stream", value_of.stream_name, "",
-        "Stream in which rows of paused subjects wait, so that the batch ends and other rows go"
-        " on. `createStream` makes it, with the subjects `<name>.>`. It needs `writeStream` with"
-        " `exactlyOnce`."),
-    Option("throttleParkBytes", "park_bytes", value_of.size, "1GiB",
-        "Largest size of the parking stream. When it is full, rows of paused subjects wait in their"
-        " task."),
+    Option("onThrottleTimeout", "", value_of.choice("fail", "dead-letter"), "fail",
+        "Action for a paused row that has waited for `throttleMaxWait`."),
     Option("throttleReroute", "reroutes_weights", value_of.boolean, "false",
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
@@ -133,22 +128,21 @@ def under_pressure(values: Values) -> dict[str, Any]:
     if "shedPriorities" in values and policy == "block":
         why = "does nothing with overloadPolicy=block; set dead-letter or drop, or leave it out"
         raise OptionError("shedPriorities", why)
-    rejects = values["onReject"] == "dead-letter"
-    makes = "onReject" if rejects else "overloadPolicy" if policy == "dead-letter" else ""
+    words = {
+        "onReject": values["onReject"],
+        "overloadPolicy": policy,
+        "onThrottleTimeout": values["onThrottleTimeout"],
+    }
+    makes = next((name for name, word in words.items() if word == "dead-letter"), "")
     if makes and "deadLetterSubject" not in values:
         why = f"required with {makes}=dead-letter, such as rejected.{{subject}}"
         raise OptionError("deadLetterSubject", why)
     if "deadLetterSubject" in values and not makes:
         raise OptionError(
             "deadLetterSubject",
-            "does nothing without onReject=dead-letter or overloadPolicy=dead-letter; give one of"
-            " them, or leave it out",
+            "does nothing without onReject=dead-letter, overloadPolicy=dead-letter or"
+            " onThrottleTimeout=dead-letter; give one of them, or leave it out",
         )
-    if "throttleParkBytes" in values and "throttleParkStream" not in values:
-        raise OptionError("throttleParkBytes", "is about throttleParkStream, which is not given")
-    if "throttleParkStream" in values and values["throttleSubject"] is None:
-        why = "does nothing with throttleSubject=none: nobody pauses a subject then"
-        raise OptionError("throttleParkStream", why)
     if "deadLetterSubject" in values:
         fault = template_fault(values["deadLetterSubject"], values["subject"])
         if fault is not None:
@@ -165,6 +159,7 @@ def under_pressure(values: Values) -> dict[str, Any]:
             held_bytes=max(1, memory // 2),
             overload_window_s=OVERLOAD_WINDOW_S,
             by_subject=values["publishOrder"] != "none",
+            buries_paused=values["onThrottleTimeout"] == "dead-letter",
         ),
         "priorities": values.fill(Priorities),
     }

@@ -115,11 +115,11 @@ class Publisher:
         """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
         """Pauses that hold rows back."""
-        self.admission = Admission(options.rules, self.pauses.throttle, context.aside)
+        self.admission = Admission(options.rules, self.pauses.throttle)
         """The queue of rows that wait to be sent."""
         self.shedding = Shedding(context, self.lanes, connection)
         """Stores or drops rows that are shed or rejected."""
-        self._stored_before = 0  # by an earlier attempt; in a drain also those that stay parked
+        self._stored_before = 0  # by an earlier attempt
         self._unreleased: list[Leaving] = []
         """Shed rows that the caller has not released."""
         self._goes_on = False  # whether rows have left the queue for this turn
@@ -171,7 +171,6 @@ class Publisher:
             already_stored=self._stored_before,
             dead_letters=letters.acked,
             dropped=self.shedding.dropped,
-            parked=self.lanes.stored_apart("parked").acked,
         )
         if not counts.adds_up:
             raise PublishError("*", f"the rows do not add up, report this: {counts}")
@@ -247,8 +246,8 @@ class Publisher:
 
     def release(self, leaving: Leaving, fresh: pa.Array | None = None) -> None:
         """
-        Hands rows on: to their lanes, to where shed or parked rows go, or back to the queue, where
-        a pause or a limit has come up meanwhile.
+        Hands rows on: to their lanes, to where shed rows go, or back to the queue, where a limit
+        has come up meanwhile.
 
         Args:
             fresh: BOOL, which of them no earlier attempt has stored: the others go nowhere. None
@@ -263,41 +262,17 @@ class Publisher:
         now = self._now()
         if len(unstored) < len(rows):
             self.admission.refund(rows.where(pc.invert(fresh)), now)
-        unstored = self._step_aside(unstored, now)
         wait = self.pauses.untried(unstored, now)
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
             unstored = unstored.where(pc.invert(wait))
         self.pauses.operators.sent(unstored.distinct)
         self.lanes.outlook.round_trip_s = self.sender.connection.round_trip_s
-        if self._context.aside is not None and len(unstored):
-            self._context.aside.note_wire(is_empty=False)
         for lane, part in self.lanes.parts(unstored):
             lane.offer(part)
         since = self.admission.since
         if len(unstored) and len(unstored) == len(since):
             self._context.telemetry.sent(unstored, since, self.lanes.way, now)
-
-    def _step_aside(self, rows: Messages, now: float) -> Messages:
-        """The rows that go on; others are parked, or stay where they are, for a pause."""
-        aside, throttle = self._context.aside, self.pauses.throttle
-        if aside is None:
-            return rows
-        mask = aside.mask(rows, throttle, now)
-        if mask is not None:
-            parted, rows = rows.where(mask), rows.where(pc.invert(mask))
-            self.admission.refund(parted, now)
-            letters = aside.put_aside(parted)
-            if letters is None:
-                self._stored_before += len(parted)
-            else:
-                self.lanes.store_apart("parked", letters)
-        paused = throttle.paused(pa.array(rows.distinct, pa.string()), now)
-        if paused is not None:  # there was room for them when they left the queue
-            waits = paused.take(rows.indices)
-            self.admission.give_back(rows.where(waits), now)
-            rows = rows.where(pc.invert(waits))
-        return rows
 
     def _take_block(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
@@ -329,10 +304,6 @@ class Publisher:
         now = self._now()
         if self.pauses.throttle.active(now):
             self._recall(now, _Unsent.STAY)
-        aside = self._context.aside
-        is_empty = not any(lane.busy for lane in self.lanes.main)
-        if aside is not None and aside.note_wire(is_empty):
-            self.admission.sort_again()
         if not self.admission.waiting or not all(lane.wants_rows for lane in self.lanes.main):
             return None
         maximum = max(1, self.lanes.load().limit)
@@ -400,12 +371,6 @@ class Publisher:
             if explained is error:
                 raise
             raise explained from None
-
-    def settle(self) -> None:
-        """Takes no more rows, and returns when all that have left the queue are stored."""
-        self._goes_on = False
-        while any(lane.busy for lane in self.lanes.all):
-            self.turn()
 
     def _send_or_wait(self) -> None:
         connection, pauses = self.sender.connection, self.pauses

@@ -63,7 +63,6 @@ TOTALS: Final[dict[str, tuple[Metric, Labels]]] = {
     "rejected": (metrics.OUTCOMES, ("rejected", "")),
     "invalid": (metrics.INVALID_COMMANDS, ()),
     "unrecognised": (metrics.UNRECOGNISED, ()),
-    "parked": (metrics.PARKED, (_STREAM,)),
 }
 """
 The totals of a lane or of the whole writer, with the metric, and its labels, that each counts for.

@@ -44,7 +44,6 @@ from .exactlyonce.changes import FoundStream
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import LedgerLook, TaskName, TaskRecord
 from .exactlyonce.recovery import Recovery
-from .parked import found_parking, parking
 from .rows import MessageBuilder
 from .streams import Streams, duplicate_id, target_fault
 
@@ -167,7 +166,7 @@ class TaskAttempt:
         first = next(filter(len, blocks), None)
         if first is None:  # the mapping loses all of its rows
             return Written(self._builder.rows, 0, 0, 0, lost=self._builder.lost)
-        new = self._new_targets(first) | found_parking(self._streams, task.options)
+        new = self._new_targets(first)
         ledger = Ledger(JetStream(task.client))
         ids = task.id_prefix or ""
         record = ledger.begin_attempt(task.name, self._as_found(new), self._mapping, ids, task.look)
@@ -176,7 +175,6 @@ class TaskAttempt:
             return None
         self._record, self._looked_at = record, time.monotonic()
         self._reached.update(new)
-        self._streams.parking = parking(self._streams, task.options, record)
         self._streams.publishing = True
         if record.again:
             self._recover(record, moves)
@@ -195,7 +193,6 @@ class TaskAttempt:
             self._report.telemetry,
             self._signals,
             is_checked=recovery is not None,
-            aside=self._streams.parking,
         )
         with (
             Supply(rows) as supply,
@@ -341,8 +338,6 @@ class TaskAttempt:
     def _recover(self, record: TaskRecord, moves: bool) -> None:
         js = JetStream(self._streams.client)
         for name in record.streams:
-            if name == self._task.options.rules.park_stream:
-                continue  # rows are parked again, and sent once all the same (`parked`)
             try:
                 self._earlier.append(Target.parse(js.stream_info(name).config))
             except StreamNotFoundError:

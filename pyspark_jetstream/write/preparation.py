@@ -68,10 +68,6 @@ def prepare(options: SinkOptions, schema: StructType) -> None:
             for config in stream_configs(options.create):
                 _check_target(Target.parse(config), schema, options)
             create_streams(js, options.create)
-        if options.rules.park_stream is not None:
-            from .parked import ensure_parking
-
-            ensure_parking(js, options)
         if options.ledger:
             Ledger(js).ensure()
         with closing(Streams(client, options)) as streams:
@@ -116,11 +112,6 @@ def check_rows(schema: StructType, options: SinkOptions) -> None:
         raise ColumnError(
             min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"
         )
-    commands = {"ttl", "deliver_at", "schedule", "schedule_target", "increment"}
-    timed = commands & set(schema.names)
-    if timed and options.rules.park_stream is not None:
-        why = "cannot wait with a row that is parked; drop it, or option throttleParkStream"
-        raise ColumnError(min(timed), why)
     fields = []
     for each in schema.fields:
         try:

@@ -35,7 +35,7 @@ from pyspark.taskcontext import TaskContext
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
-from ..errors import CommitError, JetStreamError, OptionError, WriterFencedError
+from ..errors import CommitError, JetStreamError, OptionError
 from ..logs import log_for
 from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
@@ -194,10 +194,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         return _write(self.options, iterator, query, batch, ids, is_query=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """
-        Checks the counts and the streams, marks the batch as written, and sends parked rows that
-        may go.
-        """
+        """Checks the counts and the streams, and marks the batch as written."""
         self._log_for(_reported(messages), batchId)
         tasks = _checked(messages, self.options)
         total = _sum(tasks)
@@ -220,15 +217,7 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
             if total is None:
                 ledger.forget(query, batchId)
             else:
-                counts, rules = total._asdict(), self.options.rules
-                park = rules.park_stream or ""
-                if park:  # for whoever inspects it
-                    from .parked import PARK_BYTES
-
-                    counts |= {PARK_BYTES: rules.park_bytes}
-                ledger.commit(query, batchId, len(messages), counts, targets, park)
-        if self.options.rules.park_stream is not None:
-            self._drain(query)
+                ledger.commit(query, batchId, len(messages), total._asdict(), targets)
 
     def _warn_of_circle(self, tasks: list[Published], batch: int) -> None:
         """Says once in a run of the query that it reads rows that it writes."""
@@ -255,29 +244,6 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
                 " or leave these rows out by the option subject of the read",
                 *found,
             )  # fmt: skip
-
-    def _drain(self, query: str) -> None:
-        """
-        Sends parked rows that may go now; the others are sent as soon as they may.
-
-        Raises:
-            PublishError: One will never be stored.
-        """
-        from .drainer import keep_draining
-        from .parked import drain
-
-        try:
-            is_left = drain(self.options, query) > 0
-        except JetStreamError as error:
-            if not (error.retryable or isinstance(error, WriterFencedError)):
-                raise
-            logger.warning(
-                "query=%s: parked rows could not be sent. They stay parked, and the query tries"
-                " again until the stream has them: %s", query, error,
-            )  # fmt: skip
-            is_left = True
-        if is_left:
-            keep_draining(self.options, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""

@@ -24,7 +24,6 @@ from ..errors import (
     TargetChangedError,
 )
 from ..outbox.messages import Messages
-from ..outbox.parking import Parking
 from ..outbox.targets import Target, TargetLookup, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
@@ -39,9 +38,6 @@ _LOOK_S: Final = 1.0
 
 def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     """Reason that rows cannot be written into this stream as the options say."""
-    if target.name == options.rules.park_stream:
-        why = f"rows go to stream '{target.name}' itself; name one that is for parked rows alone"
-        return OptionError("throttleParkStream", why)
     fault = target.mode_fault(options.publish_mode)
     if fault is not None:
         return OptionError("publishMode", fault)
@@ -77,8 +73,6 @@ class Streams(TargetLookup):
         """Whether PubAcks are under way on the task's own connection."""
         self.seen: dict[str, FoundStream] = {}
         """Each stream at the moment it was found."""
-        self.parking: Parking | None = None
-        """Which rows are parked; None for none."""
         self._client = client
         self._control = Client(options.connection)
         # Its requests are made between two turns of the one loop there is: PubAcks wait meanwhile.

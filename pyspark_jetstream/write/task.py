@@ -42,7 +42,6 @@ from .batchmapping import BatchMapping, digest
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import BUCKET, Ledger
 from .exactlyonce.records import LedgerLook, TaskName
-from .parked import check_parked
 from .reroutes import Reroutes
 from .rows import MessageBuilder
 from .streams import Streams
@@ -84,7 +83,6 @@ def write_task(
     if options.ledger:
         ledger = Ledger(JetStream(client))
         look = ledger.look(name, ids is not None and ids.keyed, wished.mapping is not None)
-        check_parked(JetStream(client), options, name.write, look.committed)
         if ids is not None:
             id_prefix = ledger.id_prefix(name, ids, look)
         if wished.mapping is not None:

@@ -91,11 +91,11 @@ def test_what_a_write_imports(given):
     """
     plan, task, commit = imported([f"write: {each}" for each in ("plan", "task", "commit")], given)
 
-    sending = {"publish.publisher", "publish.lanes", "write.attempt", "write.task", "write.parked"}
+    sending = {"publish.publisher", "publish.lanes", "write.attempt", "write.task"}
     for modules in (plan, commit):
         assert not (sending | {"mapping"}) & modules
     assert not {"write.preparation", "write.exactlyonce.ledger"} & commit
     for modules in (task, commit):
         assert not {"readstream", "read", "fetch", "options", "datasource", "tasks"} & modules
-    assert sending - {"write.parked"} <= task
+    assert sending <= task
     assert not {"mapping", "write.preparation"} & task

@@ -322,6 +322,33 @@ def test_b14_b15_a_pause_that_lasts_is_an_error(js, nats_server, new_stream, ope
     assert 0.8 < raised.value.throttled_for < 30
 
 
+def test_rows_that_wait_for_too_long_are_dead_letters(js, nats_server, new_stream, operator):
+    """
+    With `onThrottleTimeout=dead-letter` a paused row is a dead letter after `throttleMaxWait`; the
+    task ends, and all other rows are stored.
+    """
+    name, dead = new_stream(), new_stream()
+    rules = rules_of(throttle_max_wait_s=1.0, buries_paused=True)
+    options = sink(nats_server, rules=rules, dead_letter_subject=f"{dead}.{{subject}}")
+    task = Task(nats_server, options, [f"{name}.a", f"{name}.b"])
+    task.start()
+    while js.stream_info(name).messages < 500:
+        time.sleep(0.01)
+    operator.pause(f"{name}.a", 60.0)
+    task.stop.set()
+    task.join(60)
+    counts = task.finish()
+
+    letters = js.messages(dead, [{"seq": 1}])
+    assert counts.rows == counts.acked + counts.dead_letters
+    assert counts.dead_letters > 0
+    assert js.stream_info(dead).messages == counts.dead_letters
+    assert dict(letters[0].headers)["Jetstream-Sink-Reason"] == "ThrottleTimeout"
+    assert letters[0].subject == f"{dead}.{name}.a"
+    found = Counter(subject for subject, _ in stored(js, name))
+    assert found[f"{name}.b"] == task.offered[f"{name}.b"]
+
+
 def test_b14_fail_fast_fails_at_once(js, nats_server, new_stream, operator):
     """
     B14: with fail-fast a pause longer than what is left of publishTimeout is an error at once.

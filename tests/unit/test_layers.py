@@ -71,7 +71,7 @@ PURE = {
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases",
-    "operations.inspection.parkings", "operations.metrics",
+    "operations.metrics",
     "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",

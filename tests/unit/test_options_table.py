@@ -27,7 +27,6 @@ LIST, PATTERN = {"stream": "ORDERS, RETURNS"}, {"streamPattern": "tenant-*"}
 BY_SUBJECT = {"partitions": "2", "partitionSubject": "a.{partition}"}
 NUMBERED = {"stream": "S-{partition}", "partitions": "2"}
 CREATE = {"createStream": "true", "stream": "S"}
-PARK = {"throttleParkStream": "P", "throttleParkBytes": "1MiB"}
 CONFIG = {
     "num_replicas": 3, "retention": "interest", "subject_transform": {"dest": "h.>"},
     "of": {"tomorrow": 1},
@@ -329,7 +328,7 @@ TAKEN = [
     # writes: a ledger is the default of streaming ones; far away twice as many are in flight
     ("sink", {}, {"connection.api_prefix": "$JS.API", "ledger": False, "message_ids": True,
                   "throttle_subject": "spark.jetstream.throttle", "rows.rejects": False}),
-    ("streaming", {}, {"ledger": True, "message_ids": True, "rules.park_stream": None}),
+    ("streaming", {}, {"ledger": True, "message_ids": True, "rules.buries_paused": False}),
     *((kind, {"exactlyOnce": value}, {"ledger": value == "true", "message_ids": value == "true"})
       for kind in ("sink", "streaming") for value in ("true", "false")),
     *(("sink", given, {"window.max_in_flight": near, "window.max_in_flight_far": far,
@@ -368,7 +367,8 @@ TAKEN = [
           subjects=(("orders.>", Priority.CRITICAL), ("metrics.*", Priority.NON_CRITICAL)),
           header="X-Priority", claim="tenant", claim_values=(("acme", Priority.CRITICAL),),
           strategies=("claim", "header"))}),
-    ("streaming", PARK, {"rules.park_stream": "P", "rules.park_bytes": 1 << 20}),
+    ("sink", {"onThrottleTimeout": "dead-letter", "deadLetterSubject": "dead"},
+     {"rules.buries_paused": True}),
 ]  # fmt: skip
 """Kind, options, and the fields that these fill."""
 
@@ -585,11 +585,7 @@ REFUSED = [
     ("sink", {"throttleReroute": "true"}, "throttleReroute: needs a subjectMapping"),
     ("sink", {"throttleReroute": "true", "subjectMapping": '{"a": "b.{{random(2)}}"}',
               "mappingKey": "subject"}, "throttleReroute: keys"),
-    # B27: rows are parked where they can be sent on
-    ("sink", {"throttleParkBytes": "1GiB"}, "throttleParkBytes: is not given"),
-    ("sink", {"throttleParkStream": "P"}, "throttleParkStream: writeStream with exactlyOnce"),
-    ("streaming", PARK | {"throttleSubject": "none"}, "throttleParkStream: nobody pauses"),
-    ("streaming", PARK | {"exactlyOnce": "false"}, "throttleParkStream: exactlyOnce"),
+    ("sink", {"onThrottleTimeout": "dead-letter"}, "deadLetterSubject: onThrottleTimeout"),
 ]  # fmt: skip
 """Kind, options, the one that is blamed, and what is said of it."""
 

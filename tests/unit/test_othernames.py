@@ -55,6 +55,16 @@ def test_what_is_said_names_options_that_are_there():
         assert SECRET not in str(error)
 
 
+@pytest.mark.parametrize("name", othernames.GONE)
+def test_a_name_that_went_says_what_takes_its_place(name):
+    """
+    It is no option any more, wherever it is given.
+    """
+    for kind in KINDS:
+        assert name.lower() not in named(kind)
+        assert str(refused(kind, {name: SECRET})).endswith(f"; {othernames.GONE[name]}")
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "here"),
     [

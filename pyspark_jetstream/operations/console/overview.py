@@ -1,5 +1,5 @@
 """
-Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, parked rows, and a
+Shows streams, partitions, consumers, pins, lag, claims, leases of standbys, and a
 checkpoint beside what the server holds.
 
     pyspark-jetstream inspect

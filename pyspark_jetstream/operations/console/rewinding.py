@@ -14,9 +14,8 @@ Batch 41 is read again as it was planned. Its rows that are still in their strea
 Later batches are planned again, with other ids. If one stream has lost more than another, rows of
 later batches may still be in the other one. These rows are then stored twice. The command refuses
 while a stream still knows message ids of the last duplicate window, because the server would drop
-the lost rows as duplicates. It also refuses while rows of the query are parked
-(throttleParkStream): send those first. The source must still have the messages. Spark keeps the
-last 100 batches (spark.sql.streaming.minBatchesToRetain).
+the lost rows as duplicates. The source must still have the messages. Spark keeps the last 100
+batches (spark.sql.streaming.minBatchesToRetain).
 
 With --accept nothing is written again. The query goes on after the last batch that the checkpoint
 or the ledger has committed, with the rows that are stored.

@@ -72,11 +72,6 @@ def tables(inspection: Inspection) -> list[Table]:
         Table("Partitions", list(map(_PARTITION.row, inspection.partitions))),
         Table("Consumers", list(map(_consumer, inspection.consumers))),
         Table("Standby", [row for lease in inspection.leases for row in _lease(lease)]),
-        Table("Parking", list(map(_PARKING.row, inspection.parkings))),
-        *(
-            Table(f"Parked in {sanitized(parking.stream)}", list(map(_PARKED.row, parking.parked)))
-            for parking in inspection.parkings
-        ),
     ]
     checkpoint = inspection.checkpoint
     if checkpoint is not None:
@@ -235,14 +230,6 @@ _READS: Final = Columns(
 _WAITS: Final = Columns(
     "query=called host process=pid last_seen=seen", {"pid": _id, "seen": _moment}
 )
-
-_PARKING: Final = Columns(
-    "stream rows subjects bytes used throttleParkBytes=most_bytes oldest age=age_s notes problems",
-    {"bytes": size, "used": _part, "oldest": _moment, "age_s": _age,
-     "most_bytes": lambda most: None if most is None else size(most)},
-)  # fmt: skip
-
-_PARKED: Final = Columns("query subject rows oldest age=age_s", {"oldest": _moment, "age_s": _age})
 
 _CLAIM: Final = Columns(
     "partition=index stream claimed first last redelivered not_acknowledged=ack_pending problems",

@@ -9,8 +9,6 @@ Pauses what Spark publishes on some subjects, or holds it to a rate; says who ac
     pyspark-jetstream throttle quota --limit 'orders.>=1000/s and 1MiB/s' --broker 100MiB/s
     pyspark-jetstream throttle quota --group 'orders.>, metrics.>=5MiB/s'
     pyspark-jetstream throttle quota --config conf/throttle.toml
-    pyspark-jetstream throttle parked --stream ORDERS_PARKED
-    pyspark-jetstream throttle parked --stream ORDERS_PARKED --drain
 
 `pause` sends the pause again each second and lifts it at the end. Ctrl-C and SIGTERM end it early.
 A writer that starts meanwhile hears of the pause before its first row. If a writer does not
@@ -20,13 +18,9 @@ were stored meanwhile.
 `producers` shows the writers and the pauses: why, by whom and until when.
 `quota` gives each writer its share of the quota, and shows how much of it the writer publishes. A
 writer that knows no rates is paused for a second at a time, while the quota is exceeded.
-`parked` counts the rows that wait in a parking stream (option throttleParkStream), by query and
-subject. With --drain it sends the rows whose pause is over, also those of queries that do not run,
-and counts the rest.
 
 Exit status 0: all expected writers have acknowledged; 1: failed; 2: wrong arguments; 3: some have
-not and are listed, or rows are still parked; 4: no writer answered. A query has writers only while
-a batch runs.
+not and are listed; 4: no writer answered. A query has writers only while a batch runs.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
 $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 """
@@ -34,7 +28,6 @@ $JETSTREAM_CREDENTIALS, or [options] in the file of --config.
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +41,7 @@ from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses, Response
 from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
-from pyspark_jetstream.operations.terminal import Columns, Row, complain, say, say_json, show, size
+from pyspark_jetstream.operations.terminal import Columns, Row, complain, say_json, show, size
 from pyspark_jetstream.operations.throttled import throttled_of
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy
@@ -120,10 +113,6 @@ def arguments(parser: Parser) -> None:
     add("--broker", metavar="RATE", help="rate of all streams together; it pauses whole writers")
     add("--config", metavar="FILE",
         help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
-    _common(one)
-    one = command("parked", parked, "Counts rows that wait in a parking stream; sends them.")
-    one.add_argument("--stream", metavar="NAME", required=True, help="as option throttleParkStream")
-    one.add_argument("--drain", action="store_true", help="send the rows whose pause is over")
     _common(one)
 
 
@@ -229,36 +218,6 @@ def quota(given: argparse.Namespace) -> int:
     else:
         show(rows)
     return _verdict(given, pauses) if pauses.told else 0
-
-
-def parked(given: argparse.Namespace) -> int:
-    """Counts the rows that are parked, when those that may go were sent if that was asked for."""
-    # Messages are columns, which no other command needs.
-    from pyspark_jetstream.options import parse_sink
-    from pyspark_jetstream.write.parked import drain, parked_rows
-
-    with connected(given) as client:
-        found = parked_rows(JetStream(client), given.stream)
-        if given.drain:
-            words = connection_words(given) | {
-                "throttleParkStream": given.stream,
-                "throttleSubject": given.throttle_subject,
-            }
-            for query in found:
-                drain(parse_sink(words, streaming=True), query, math.inf)
-            found = parked_rows(JetStream(client), given.stream)
-    rows: list[Row] = [
-        {"query": query, "subject": subject, "rows": count}
-        for query, subjects in sorted(found.items())
-        for subject, count in sorted(subjects.items())
-    ]
-    if given.json:
-        say_json({"parked": rows})
-    elif rows:
-        show(rows)
-    else:
-        say(f"no rows wait in stream '{given.stream}'")
-    return SILENT if given.drain and rows else 0
 
 
 def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:

@@ -37,7 +37,6 @@ from ...fetch.owner import FILTER, NAMES, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length, shared_name
 from .leases import LeaseState
-from .parkings import ParkingState
 
 Command = Callable[[str], str]
 """A command line in quotes, as it reaches the server that was asked (`ConnectionOptions`)."""
@@ -266,7 +265,6 @@ class Inspection:
     consumers: tuple[ConsumerState, ...]
     checkpoint: CheckpointState | None
     leases: tuple[LeaseState, ...] = ()
-    parkings: tuple[ParkingState, ...] = ()
     notes: tuple[str, ...] = ()
     """Parts that could not be inspected, and changes of partitions that are under way."""
     missing: tuple[str, ...] = ()
@@ -277,7 +275,6 @@ class Inspection:
         places: list[tuple[str, Any]] = [(f"stream {each.name}", each) for each in self.streams]
         places += [(f"consumer {each.stream}/{each.name}", each) for each in self.consumers]
         places += [(f"standby {each.stream}/{each.consumer}", each) for each in self.leases]
-        places += [(f"parking stream {each.stream}", each) for each in self.parkings]
         for source in self.checkpoint.sources if self.checkpoint else ():
             where = f"source {source.source}"
             places.append((where, source))

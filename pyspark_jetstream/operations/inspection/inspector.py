@@ -51,7 +51,6 @@ from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
 from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
-from ...outbox.parking import parking_prefix
 from ...readstream.offsets import Offset, begins, is_initial
 from ...readstream.options import POLICIES
 from ...readstream.shared.claims import ClaimedOffset
@@ -60,8 +59,7 @@ from ...readstream.shared.openbatches import BUCKET as CLAIMS
 from ...readstream.standby import BUCKET
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ...write.exactlyonce.ledger import STREAM as LEDGER_STREAM
-from ...write.exactlyonce.records import committed_of, content_of
-from ...write.parked import PARK_BYTES, parked_rows
+from ...write.exactlyonce.records import committed_of
 from ..partitionplan import MARK
 from .checkpoints import Checkpoint, Directory, read_checkpoint
 from .findings import (
@@ -72,7 +70,6 @@ from .findings import (
     PartitionState,
     ServerState,
     SourceState,
-    StreamState,
     answered,
     claim_state,
     consumer_state,
@@ -86,7 +83,6 @@ from .findings import (
     unread,
 )
 from .leases import LeaseState, lease_states, recorded, wanted_keys
-from .parkings import ParkingState, gone, most_rows, parking_state
 
 _TRIES: Final = 3
 _ANSWERS_S: Final = 1.0
@@ -224,7 +220,6 @@ class Inspector:
                 others=len(checkpoint.planned_offsets) - len(sources),
             ),
             leases=leases,
-            parkings=self._parkings(records, checkpoint, streams),
             notes=(
                 *notes,
                 *([] if absent else unread(consumers, leases)),
@@ -261,42 +256,6 @@ class Inspector:
         except (PermissionsError, StreamNotFoundError):
             return []
         return [record for record in records if record is not None]
-
-    def _parkings(
-        self,
-        records: Sequence[StoredMessage],
-        checkpoint: Checkpoint | None,
-        streams: Mapping[str, StreamState],
-    ) -> tuple[ParkingState, ...]:
-        """
-        The parking streams among these, and that of the checkpoint's query; with its rows.
-
-        Args:
-            records: of all queries, where all is looked at.
-        """
-        query = checkpoint.query if checkpoint is not None else None
-        may_park = any(f"{name}.>" in state.subjects for name, state in streams.items())
-        if query is not None or (may_park and not self._everything):
-            records = self._records(query)
-        most: dict[str, int | None] = {}
-        for record in records:
-            with suppress(LedgerError):  # a stranger's
-                stream, size = committed_of(record).parking, content_of(record).get(PARK_BYTES)
-                if stream and (query is not None or self._everything or stream in streams):
-                    known = [each for each in (size, most.get(stream)) if type(each) is int]
-                    most[stream] = max(known, default=None)
-        return tuple(self._parking(stream, size, query) for stream, size in sorted(most.items()))
-
-    def _parking(self, stream: str, most_bytes: int | None, query: str | None) -> ParkingState:
-        prefix = parking_prefix(stream, query)
-        try:
-            rows = parked_rows(self._js, stream, query)
-            filters = [f"{parking_prefix(stream, of)}{name}" for of, name in most_rows(rows)]
-            firsts = [{"seq": 1, "next_by_subj": each} for each in (f"{prefix}>", *filters)]
-            oldest = self._js.messages_of([(stream, query) for query in firsts])
-            return parking_state(self._js.stream_info(stream), most_bytes, rows, oldest)
-        except StreamNotFoundError:
-            return gone(stream)
 
     def _layout(self, infos: Mapping[str, StreamInfo]) -> Layout | None:
         if self._options is None:

@@ -68,8 +68,6 @@ class Committed:
     streams: Mapping[str, Noted] = field(default_factory=dict)
     rewound: bool = False
     """Whether the next batch may have been written before (`pyspark-jetstream rewind`)."""
-    parking: str = ""
-    """Stream in which rows of the query may be parked; "" for none."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Committed:
@@ -84,7 +82,7 @@ class Committed:
         batch = number(-1 if rewound else 0, MAX_COUNT)(content["batch"])
         streams = content.get("streams", {}).items()
         noted = {name: Noted(s["created"], tuple(s["ends"]), s["time"]) for name, s in streams}
-        return cls(batch, noted, rewound, content.get("parking", ""))
+        return cls(batch, noted, rewound)
 
     def content(self) -> dict[str, Any]:
         """Content of its record."""
@@ -96,18 +94,10 @@ class Committed:
             "batch": self.batch,
             **({"streams": streams} if streams else {}),
             **({"rewound": True} if self.rewound else {}),
-            **({"parking": self.parking} if self.parking else {}),
         }
 
-    def followed_by(
-        self, batch: int, targets: Iterable[FoundStream], parking: str = ""
-    ) -> Committed:
-        """
-        The record of a later batch, whose commit found its target streams so.
-
-        Args:
-            parking: the stream in which its rows may be parked.
-        """
+    def followed_by(self, batch: int, targets: Iterable[FoundStream]) -> Committed:
+        """The record of a later batch, whose commit found its target streams so."""
         streams = dict(self.streams)
         for target in targets:
             before = streams.pop(target.name, None)
@@ -116,7 +106,7 @@ class Committed:
         kept = list(streams.items())[-_STREAMS:]
         most = max(1, min(_ENDS, _ENDS_IN_ALL // max(1, len(kept))))
         noted = {name: Noted(n.created, n.ends[-most:], n.time) for name, n in kept}
-        return Committed(batch, noted, parking=parking)
+        return Committed(batch, noted)
 
     def shortened(self) -> Committed:
         """The same with half as many ends, or streams, but for the last ones."""
@@ -145,7 +135,7 @@ class Committed:
                 # Of a stream without a note of then all is read.
                 unknown = Noted(noted.created, ((max(batch - 1, 0), 0),), "")
                 streams[target.name] = noted.until(batch - 1) or unknown
-        return Committed(batch - 1, streams, rewound=True, parking=self.parking)
+        return Committed(batch - 1, streams, rewound=True)
 
     def loss(self, write: str, batch: int, targets: Iterable[FoundStream]) -> PublishError | None:
         """
@@ -225,8 +215,5 @@ def _ends(value: Any) -> list[tuple[int, int]]:
 _COUNT: Final = number(0, MAX_COUNT)
 _COMMITTED: Final = record(
     {"batch": number(-1, MAX_COUNT)},
-    {
-        "streams": each(record({"created": text, "ends": _ends, "time": text}), dict),
-        "parking": text,
-    },
+    {"streams": each(record({"created": text, "ends": _ends, "time": text}), dict)},
 )

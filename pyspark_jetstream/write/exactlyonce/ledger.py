@@ -9,8 +9,6 @@ It is a Key-Value bucket, `SPARK_LEDGER` (stream `KV_SPARK_LEDGER`), so that `na
     <write>.<batch>.mapping   the subject mapping of the batch (`batchmapping`), if it has one
     <write>.committed         {"batch": 41, "rows": 1000, …, "streams": {…}}
     <write>.ids               {"secrets": [[0, "7d…"]]}, of which ids are made (`ids`)
-    <write>.parked            {"drain": "81c0…", "process": "f2…"}, which drain of parked rows is
-                              the latest, and which process that does nothing else
 
 `<write>` is a streaming query's id, or the id of one `df.write`. A task's record is there from
 before its first publish, and says for every stream it publishes into where that stream ended
@@ -53,10 +51,8 @@ from ...errors import (
     JetStreamError,
     LedgerError,
     PermissionsError,
-    StreamNotFoundError,
     WriterFencedError,
 )
-from ...outbox.parking import parking_prefix
 from ...outbox.targets import Target
 from ...sanitize import get_logger
 from .changes import SETTLES_S, Before, FoundStream, fewest
@@ -69,7 +65,6 @@ from .records import (
     TaskRecord,
     begun_of,
     committed_of,
-    content_of,
     mapping_key,
     secrets_key,
     secrets_of,
@@ -383,14 +378,12 @@ class Ledger:
         tasks: int,
         counts: Mapping[str, int],
         targets: Iterable[FoundStream] = (),
-        parking: str = "",
     ) -> None:
         """
         Marks the batch as written, and drops the records of its tasks.
 
         Args:
             targets: its streams as they are now, for batches that come later.
-            parking: the stream in which rows of it may be parked.
 
         Raises:
             LedgerError: An earlier attempt of the batch had more tasks.
@@ -427,45 +420,10 @@ class Ledger:
             if rewound is not None:
                 raise rewound
             self._check_ends(write, committed, targets)
-            content = self._fitting(committed.followed_by(batch, targets, parking), counts)
+            content = self._fitting(committed.followed_by(batch, targets), counts)
             if self._bucket.replace(key, content, last.sequence) is None:
                 raise _overtaken(write, batch)
         self.forget(write, batch)
-
-    def take_drain(
-        self, write: str, process: str = "", is_new: bool = False
-    ) -> tuple[int, int] | None:
-        """
-        Makes the caller the one that sends parked rows of a query; the last batch that is
-        committed, and the sequence of its record. None where another process has begun since.
-
-        Args:
-            process: name of one that sends them for as long as there are any; "" of a commit.
-            is_new: whether this process begins with it.
-
-        Raises:
-            LedgerError: Others keep doing the same, or the record is none.
-        """
-        key = f"{write}.parked"
-        for _ in range(_MAX_TAKEOVERS):
-            committed, last = self._bucket.last(f"{write}.committed", key)
-            holder = content_of(last).get("process", "")
-            if process and not is_new and holder != process:
-                return None
-            content = {"drain": os.urandom(6).hex(), "process": process or holder}
-            sequence = self._replace(key, content, last)
-            if sequence is not None:
-                return committed_of(committed).batch, sequence
-        raise LedgerError(key, "others keep sending the parked rows of the query")
-
-    def check_drain(self, write: str, sequence: int) -> None:
-        """
-        Raises:
-            WriterFencedError: Another drain has begun since.
-        """
-        (last,) = self._bucket.last(f"{write}.parked")
-        if last.sequence != sequence:
-            raise WriterFencedError("*", f"another drain sends the parked rows of query {write}")
 
     def _check_ends(self, write: str, committed: Committed, targets: Iterable[FoundStream]) -> None:
         """
@@ -507,9 +465,7 @@ class Ledger:
         (last,) = self._bucket.last(f"{write}.committed")
         committed = committed_of(last)
         done = max(batch, committed.batch)
-        self._put_committed(
-            write, Committed(done, rewound=done < 0, parking=committed.parking), last
-        )
+        self._put_committed(write, Committed(done, rewound=done < 0), last)
 
     def rewind(self, write: str, batch: int, force: bool = False) -> bool:
         """
@@ -523,8 +479,8 @@ class Ledger:
             Whether the ledger knew of the query.
 
         Raises:
-            LedgerError: Batches before this one are missing in the ledger, too; rows of the query
-                are parked; or a stream was written to within its duplicate window.
+            LedgerError: Batches before this one are missing in the ledger, too; or a stream was
+                written to within its duplicate window.
             ApiError: It cannot be told now how a stream is.
             WriterFencedError: The query runs.
         """
@@ -537,13 +493,6 @@ class Ledger:
                 write,
                 f"the ledger ends with batch {committed.batch}: write again from batch"
                 f" {committed.batch + 1} on",
-            )
-        if rows := parked_of(self._js, committed, write):
-            raise LedgerError(
-                write,
-                f"{rows} of its rows are parked in stream '{committed.parking}', and would go out"
-                " beside the same rows of batches that are written again: end the pause and send"
-                f" them first ({drained_by(self._js, committed.parking)})",
             )
         infos = self._js.stream_infos_there(list(committed.streams)) if committed.streams else []
         there = [info for info in infos if info is not None]
@@ -625,22 +574,6 @@ def _mapped_otherwise(name: TaskName) -> LedgerError:
         " be stored where this one would not look. Give the options as they were until the batch is"
         f" committed; `nats kv del {BUCKET} {name}` lets the task write all of its rows anew",
     )
-
-
-def drained_by(js: JetStream, stream: str) -> str:
-    """The command that sends the rows that are parked in this stream."""
-    return js.client.options.command(f"pyspark-jetstream throttle parked --stream {stream} --drain")
-
-
-def parked_of(js: JetStream, committed: Committed, query: str) -> int:
-    """Number of a query's rows that are parked, by what its last commit says of where."""
-    name = committed.parking
-    if not name:
-        return 0
-    try:
-        return sum(js.subject_counts(name, [f"{parking_prefix(name, query)}>"])[1].values())
-    except StreamNotFoundError:
-        return 0
 
 
 def _check_forgotten(write: str, stream: StreamInfo) -> None:

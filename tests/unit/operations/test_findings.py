@@ -35,7 +35,6 @@ from pyspark_jetstream.operations.inspection.findings import (
     stream_state,
 )
 from pyspark_jetstream.operations.inspection.leases import LeaseState, WaitingState
-from pyspark_jetstream.operations.inspection.parkings import gone
 from pyspark_jetstream.readstream.offsets import INITIAL, Offset
 from pyspark_jetstream.readstream.shared.claims import ClaimedOffset
 
@@ -515,14 +514,12 @@ def test_all_problems_with_their_places() -> None:
         (replace(CONSUMER_STATE, problems=("no leader answers",)),),
         CheckpointState("", "", 1, 1, sources, 0),
         (LeaseState("S", "q", problems=("nobody reads",)),),
-        (gone("PARK"),),
     )  # fmt: skip
 
     assert found.problems() == [
         "stream S: replica n2 is offline",
         "consumer S/q-0: no leader answers",
         "standby S/q: nobody reads",
-        f"parking stream PARK: {gone('PARK').problems[0]}",
         "source 0: N differs",
         "source 0, partition 0 of S: stream was made anew",
         "source 1, partition 2 of S: consumer is gone",

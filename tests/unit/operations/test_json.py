@@ -17,7 +17,7 @@ from pyspark_jetstream.operations.console import (
     program,
 )
 from pyspark_jetstream.operations.console.backfills import backfilling, replay
-from pyspark_jetstream.operations.inspection import findings, leases, parkings
+from pyspark_jetstream.operations.inspection import findings, leases
 from pyspark_jetstream.operations.inspection.findings import Inspection
 
 from ...kits.schemas import FOLDER, mistakes, schema
@@ -45,7 +45,7 @@ def test_every_program_that_shows_something_has_a_schema():
             assert takes is (name not in WITHOUT), name
 
 
-@pytest.mark.parametrize("kind", [findings, leases, parkings])
+@pytest.mark.parametrize("kind", [findings, leases])
 def test_the_schema_of_inspect_has_every_field(kind):
     """
     Each state has a definition of just its fields, all of which are always there.
@@ -80,7 +80,6 @@ def test_what_inspect_shows():
         (findings.ConsumerState("S", "c"),),
         findings.CheckpointState("p", "q", 1, None, (source,), 0),
         (leases.LeaseState("S", "q", waiting=(leases.WaitingState("q", "n", "h", 1, "t"),)),),
-        (parkings.ParkingState("P", parked=(parkings.ParkedState("q", "s", 1, "t", 2.0),)),),
     )  # fmt: skip
     document = json.loads(json.dumps(overview.document(inspection)))
 

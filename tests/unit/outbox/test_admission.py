@@ -116,6 +116,47 @@ def test_b14_a_pause_longer_than_a_row_may_wait(fail_fast):
     assert failed.reason == "TopicProduceQuotaExceeded"
 
 
+def test_rows_that_were_paused_for_too_long_are_given_up():
+    """
+    With `onThrottleTimeout=dead-letter` each row that has waited for `throttleMaxWait` leaves, the
+    others of its subject wait on, and those of another go. Failing fast, all that cannot be sent in
+    time leave at once.
+    """
+    rules = rules_of(throttle_max_wait_s=60.0, buries_paused=True)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    pause(throttle, "a", 500.0)
+    one.offer(rows("a b a.c"), 0.0, FULL)
+    one.offer(rows("a", first=3), 30.0, FULL)
+
+    assert one.expire(59.9) == []
+    assert numbers(one.take(9, 59.9)) == [1]
+    (leaving,) = one.expire(60.0)
+    assert (numbers(leaving.rows), leaving.reason) == ([0, 2], "ThrottleTimeout")
+    assert (one.waiting, one.shed, one.next_deadline(60.1)) == (1, 2, 90.0)
+    (leaving,) = one.expire(90.0)
+    assert numbers(leaving.rows) == [3]
+
+    fast = admission(replace(rules, throttle_max_wait_s=0.0), throttle=throttle)
+    fast.offer(rows("a b a"), 90.0, FULL)
+    (leaving,) = fast.expire(90.1)
+    assert (numbers(leaving.rows), numbers(fast.take(9, 90.1))) == ([0, 2], [1])
+
+
+def test_rows_that_may_be_stored_are_not_given_up():
+    """
+    A paused row that was sent may be stored already: its write fails, it is no dead letter.
+    """
+    rules = rules_of(throttle_max_wait_s=60.0, buries_paused=True)
+    one = admission(rules, throttle=(throttle := Throttle()))
+    one.offer(rows("a"), 0.0, FULL)
+    sent = replace(one.take(1, 0.0), sent=pa.array([0.0]), unsure=pa.array([0.0]))
+    pause(throttle, "a", 500.0)
+    one.give_back(sent, 1.0)
+
+    with pytest.raises(ProducerThrottledError):
+        one.expire(61.0)
+
+
 def test_where_no_row_may_make_room_none_is_copied():
     """
     In an overload it is looked for in each turn, while the queue may hold megabytes.

@@ -44,7 +44,6 @@ TABLE = {
     "jetstream_publish_outcomes_total": ("counter", "status stream"),
     "jetstream_publish_dead_letter_total": ("counter", "reason priority stream"),
     "jetstream_publish_dropped_total": ("counter", "reason priority stream"),
-    "jetstream_publish_parked_total": ("counter", "stream"),
     "jetstream_publish_retries_total": ("counter", "reason priority stream"),
     "jetstream_publish_duplicates_total": ("counter", "reason priority stream"),
     "jetstream_publish_blocked_seconds_total": ("counter", "cause"),

@@ -7,15 +7,10 @@ import threading
 from types import SimpleNamespace
 
 from pyspark_jetstream.client.connection import Client, Reply
-from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write.exactlyonce.changes import Before
-from pyspark_jetstream.write.exactlyonce.records import TaskName, TaskRecord
-from pyspark_jetstream.write.parked import parking
 from pyspark_jetstream.write.streams import Streams
 
-from ...kits.options import connection_of, rules_of, sink_of
-from ..outbox.test_parking import rows
+from ...kits.options import connection_of, sink_of
 
 TIME = "2026-01-01T00:00:00Z"
 
@@ -45,8 +40,8 @@ class Lock:
 
 def test_the_maker_of_rows_and_their_publisher_take_turns(monkeypatch):
     """
-    While the one looks up a stream, the other, which asks for room to park rows, waits: a
-    connection is read by one thread at a time.
+    While the one looks up a stream, the other, which does so too, waits: a connection is read by
+    one thread at a time.
     """
     asking, wanted, turns = threading.Event(), threading.Event(), list[str]()
 
@@ -62,23 +57,16 @@ def test_the_maker_of_rows_and_their_publisher_take_turns(monkeypatch):
 
     monkeypatch.setattr(Client, "requests", requests)
     monkeypatch.setattr(Client, "connection", SimpleNamespace(max_payload=1 << 20))
-    rules = rules_of(park_stream="PARKED")
-    options = sink_of(connection_of("nats://model"), ledger=True, rules=rules)
+    options = sink_of(connection_of("nats://model"), ledger=True)
     streams = Streams(Client(options.connection), options)
-    streams.targets.add([Target.parse({"name": "S", "subjects": ["a"]})])
-    record = TaskRecord(TaskName("q", 0, 0), "", 0, {"S": Before(0)}, False)
-    one = parking(streams, options, record)
-    assert one is not None
     streams.requests, streams.publishing = Lock(streams.requests, wanted), True
     wanted.clear()
     turns.clear()
     maker = threading.Thread(target=streams.find, args=(["a"],), name="rows")
     maker.start()
     assert asking.wait(60)
-    parked = one.put_aside(rows("a"))
+    assert streams.find(["b"]) == [Target.parse({"name": "S", "subjects": ["a"]})]
     maker.join()
 
-    assert isinstance(parked, Messages) and one.has_room
     mine = threading.current_thread().name
-    assert turns == ["rows", "rows done"] * 2 + [mine, f"{mine} done"]
-    assert list(parked.subjects) == ["PARKED.q.a"]
+    assert turns == ["rows", "rows done"] * 2 + [mine, f"{mine} done"] * 2

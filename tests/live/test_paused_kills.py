@@ -1,0 +1,320 @@
+"""Rows that wait for pauses through kills: each is stored once, in the order of its subject."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.client import connection as connections
+from pyspark_jetstream.client import wire
+from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.errors import JetStreamError, NotConnectedError, WriterFencedError
+from pyspark_jetstream.outbox.throttling.throttleprotocol import (
+    Active,
+    Producer,
+    Reason,
+    ThrottleProducer,
+    understand,
+)
+from pyspark_jetstream.write.attempt import TaskAttempt
+from pyspark_jetstream.write.exactlyonce.ids import of_query
+from pyspark_jetstream.write.exactlyonce.ledger import Ledger
+from pyspark_jetstream.write.exactlyonce.records import TaskName
+from pyspark_jetstream.write.task import write_task
+
+from ..kits.options import connection_of, rules_of, sink_of
+from ..kits.places import ROOT
+from ..kits.seeds import fresh
+from ..kits.servers import DevServer
+from .test_publisher import stored
+
+QUERIES = count()
+
+
+class Query:
+    """A streaming query without Spark: its batches, each of one task, and their commits."""
+
+    def __init__(self, server, stream, **changes):
+        self.id = f"query{next(QUERIES)}"
+        self.stream = stream
+        self.options = sink_of(
+            connection_of(server.url),
+            ledger=True,
+            rules=rules_of(throttle_max_wait_s=60.0),
+            **changes,
+        )
+        self.batch = 0
+        self.rows: dict[str, list[str]] = {}
+        self.client = Client(self.options.connection)
+        self.js = JetStream(self.client)
+        Ledger(self.js).ensure()
+
+    def made(self, *subjects, rows=20):
+        """The rows of the next batch, on these subjects in turn."""
+        data = []
+        for number in range(rows):
+            subject = f"{self.stream}.{subjects[number % len(subjects)]}"
+            of = self.rows.setdefault(subject, [])
+            of.append(str(len(of)))
+            data.append((subject, of[-1]))
+        names, values = zip(*data, strict=True)
+        return pa.record_batch({"subject": pa.array(names), "data": pa.array(values)})
+
+    def write(self, batch, size=1000):
+        """One attempt of the task."""
+        blocks = [batch.slice(at, size) for at in range(0, batch.num_rows, size)]
+        with closing(Client(self.options.connection)) as client:
+            name, ids = TaskName(self.id, self.batch, 0), of_query(self.id, self.batch)
+            return write_task(client, self.options, blocks, name, ids)
+
+    def commit(self):
+        """The driver's commit."""
+        Ledger(self.js).commit(self.id, self.batch, 1, {})
+        self.batch += 1
+
+    def check(self):
+        """Everything is stored, once and in the order of its subject."""
+        found: dict[str, list[str]] = {}
+        for subject, data in stored(self.js, self.stream):
+            found.setdefault(subject, []).append(data.decode())
+        assert found == self.rows
+
+
+class Whims(threading.Thread):
+    """An operator who pauses other subjects now and then; writers that begin are told, too."""
+
+    def __init__(self, server, control, subjects, seed):
+        super().__init__(daemon=True)
+        self.words = dict.fromkeys(subjects, 0.0)
+        self._control = control
+        self._requests = count(1)
+        self._chance = random.Random(seed)
+        self._options = connection_of(server.url)
+        self._over = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self._over.is_set():
+            try:
+                with closing(Client(self._options)) as client:
+                    self._command(client.connection)
+            except NotConnectedError:
+                time.sleep(0.05)  # the server is down
+
+    def end(self):
+        self._over.set()
+        self.join(60)
+        with closing(Client(self._options)) as client:
+            self.words = dict.fromkeys(self.words, 0.0)
+            self._send(client.connection, self._control)
+            client.connection.ping(30)
+
+    def _command(self, connection):
+        connection.subscribe(f"{self._control}.active")
+        connection.ping(30)
+        due = 0.0
+        while not self._over.is_set():
+            frame = connection.next_frame(time.monotonic() + 0.02)
+            said = understand(frame.data) if frame is not None and frame.data else None
+            if isinstance(said, Producer):
+                to = f"{self._control}.{said.producer_id}"
+                self._send(connection, to)
+                connection.send(wire.pub(to, Active(len(self.words)).encode()))
+            if time.monotonic() >= due:
+                chance = self._chance
+                due = time.monotonic() + chance.choice((0.01, 0.1, 0.5))
+                self.words = {name: chance.choice((0.0, 0.0, 0.6)) for name in self.words}
+                self._send(connection, self._control)
+
+    def _send(self, connection, to):
+        for subject, seconds in self.words.items():
+            reason = Reason.TopicProduceQuotaExceeded
+            command = ThrottleProducer(next(self._requests), reason, seconds, subject)
+            connection.send(wire.pub(to, command.encode()))
+
+
+@pytest.fixture
+def query(nats_server, js, new_stream):
+    made = []
+
+    def make(control, window_s, **options):
+        name = new_stream(allow_direct=True, duplicate_window=round(window_s * 1e9))
+        made.append(Query(nats_server, name, throttle_subject=control, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.client.close()
+    while connections._idle.clients:
+        connections._idle.clients.popitem()[1].close()
+
+
+def attempt(options, batch, name, ids):
+    """One attempt of a task, in a process of its own."""
+    write_task(Client(options.connection), options, [batch], name, ids)
+
+
+def begun(function, *arguments):
+    """A process that does it; it may be killed at any time."""
+    script = "import pickle, sys; call, given = pickle.load(sys.stdin.buffer); call(*given)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with process.stdin:
+        process.stdin.write(pickle.dumps((function, arguments)))
+    return process
+
+
+@pytest.mark.parametrize("seed", fresh(__name__, 1))
+def test_processes_and_the_server_are_killed(seed):
+    """
+    Attempts with paused rows are killed (SIGKILL), and the server between them: every row is stored
+    once, in the order of its subject.
+    """
+    chance = random.Random(seed)
+    with DevServer() as server:
+        with closing(Client(connection_of(server.url))) as setup:
+            JetStream(setup).create_stream({
+                "name": "S", "subjects": ["S.>"], "allow_direct": True,
+            })  # fmt: skip
+        whims = Whims(server, "killed", ["S.a", "S.b"], seed)
+        one = Query(server, "S", throttle_subject="killed")
+        for _ in range(4):
+            batch = one.made(*"abc", rows=3000)
+            name, ids = TaskName(one.id, one.batch, 0), of_query(one.id, one.batch)
+            while True:
+                process = begun(attempt, one.options, batch, name, ids)
+                time.sleep(chance.choice((0.5, 1.0, 2.0)))
+                if chance.random() < 0.3:
+                    server.kill()
+                    server.restart()
+                if chance.random() < 0.5:
+                    process.kill()
+                if process.wait(120) == 0:
+                    break
+            one.commit()
+        whims.end()
+        one.check()
+        one.client.close()
+
+
+class Killed(BaseException):
+    """What ends an attempt as a kill does."""
+
+
+class Fate(threading.local):
+    """What becomes of this thread's attempt, and at which of its turns."""
+
+    left = -1
+    frozen: threading.Event | None = None
+
+    def step(self):
+        """The next turn: the thread is killed, or stands still, when it is the last one."""
+        self.left -= 1
+        if self.left == 0 and self.frozen is None:
+            raise Killed
+        if self.left == 0:
+            assert self.frozen.wait(120)
+
+
+@pytest.fixture
+def fate(monkeypatch):
+    """Attempts that ask at each turn whether they go on."""
+    one = Fate()
+    real = TaskAttempt._check_latest
+
+    def asked(*arguments):
+        one.step()
+        return real(*arguments)
+
+    monkeypatch.setattr(TaskAttempt, "_check_latest", asked)
+    return one
+
+
+class Zombie(threading.Thread):
+    """An attempt that stands still amid its work, and goes on later."""
+
+    def __init__(self, fate, steps, work):
+        super().__init__(daemon=True)
+        self.go_on = threading.Event()
+        self._fate, self._steps, self._work = fate, steps, work
+        self.error = None
+
+    def run(self):
+        self._fate.left, self._fate.frozen = self._steps, self.go_on
+        try:
+            self._work()
+        except JetStreamError as error:
+            self.error = error
+        finally:
+            for client in connections._idle.clients.values():
+                client.close()
+
+    def end(self):
+        self.go_on.set()
+        self.join(120)
+        assert not self.is_alive()
+        assert self.error is None or isinstance(self.error, WriterFencedError), self.error
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seed", fresh(__name__, 4), ids=["first", "second", "third", "fourth"])
+def test_any_pauses_and_kills(query, nats_server, fate, seed):
+    """
+    Whatever is paused when, whoever is killed where, and whoever was thought dead and goes on:
+    every row is stored once, and each subject has its order.
+    """
+    chance = random.Random(seed)
+    window_s = chance.choice((120.0, 4.0))
+    control = f"control{next(QUERIES)}"
+    one = query(control, window_s, ack_timeout_s=1.5)
+    names = "abcd"
+    zombies: list[Zombie] = []
+    whims = Whims(nats_server, control, [f"{one.stream}.{name}" for name in names], seed)
+
+    def tried(work):
+        """As often as it takes; some attempts are killed, some come back later."""
+        while True:
+            what = chance.random()
+            steps = chance.randrange(1, 12)
+            if what < 0.2 and len(zombies) < 3:
+                zombies.append(Zombie(fate, steps, work))
+                zombies[-1].start()
+                zombies[-1].join(chance.choice((0.05, 0.3)))
+            fate.left = steps if what > 0.5 else -1
+            try:
+                return work()
+            except (Killed, WriterFencedError):
+                pass  # or a zombie has taken the record over
+            finally:
+                fate.left = -1
+            if window_s < 10 and chance.random() < 0.2:
+                time.sleep(window_s)
+
+    for _ in range(12):
+        batch = one.made(*names, rows=chance.choice((4, 40, 200)))
+        size = chance.choice((3, 1000))
+        tried(lambda batch=batch, size=size: one.write(batch, size=size))
+        if zombies and chance.random() < 0.3:
+            zombies.pop(chance.randrange(len(zombies))).end()
+        one.commit()
+        if zombies and chance.random() < 0.3:
+            zombies.pop(chance.randrange(len(zombies))).end()
+    whims.end()
+    while zombies:
+        zombies.pop().end()
+    one.check()
+    gc.collect()  # what a killed process would have closed
