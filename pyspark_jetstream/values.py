@@ -304,14 +304,6 @@ def bucket_name(value: str) -> str:
     return _name(value, "[a-zA-Z0-9_-]+", "a bucket name of a-z A-Z 0-9 _ -")
 
 
-def header_value(value: str) -> tuple[str, str]:
-    """`<name>=<value>` of a header."""
-    name, equals, wanted = value.partition("=")
-    if not equals or not name or any(letter in ": \t\r\n" for letter in name):
-        raise ValueError(f"expected the name of a header, '=' and its value, got '{value}'")
-    return name, wanted
-
-
 def consumer_name(value: str) -> str:
     """A name the server takes for a durable consumer."""
     what = "a durable name (no dots, wildcards, slashes or blanks)"

@@ -381,6 +381,12 @@ class StoredMessage:
     time: str = ""
     """Time when the message was stored, in the server's text."""
 
+    @property
+    def found(self) -> Found:
+        """As a direct get brings it."""
+        subject, time = self.subject.encode(), self.time.encode()
+        return Found(subject, self.sequence, time, self.stored, self.data)
+
 
 class Found(NamedTuple):
     """A stored message as a direct get brought it."""

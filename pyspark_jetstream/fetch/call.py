@@ -69,11 +69,6 @@ class DirectCall:
         """Whether several messages may answer, with an end marker behind them."""
         return bool(self.batch or self.multi_last)
 
-    @property
-    def by_sequence(self) -> bool:
-        """Whether it names one message by its sequence, and nothing else."""
-        return self.query().keys() == {"seq"}
-
     def check_version(self, found: Version) -> None:
         """
         Accepts a server of this version for this call.

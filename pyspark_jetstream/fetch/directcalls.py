@@ -8,10 +8,11 @@ Direct gets of single messages and small batches: every call of ADR-31, answered
 Whoever of the stream's replicas and mirrors is nearest answers, and may lag. What is handed on
 here:
 
-* messages of the stream itself (`Nats-Stream`), and those of its mirrors that are proven to be
-  just these (`mirrors`): single ones by sequence, and batches;
-* the leader's word (STREAM.MSG.GET) where a mirror's proves nothing, and for "no such message". The
+* messages of the stream itself, which each names (`Nats-Stream`);
+* the leader's word (STREAM.MSG.GET) where a mirror has answered, and for "no such message". The
   exception is the subject-appended form of users who are not allowed to ask.
+
+A `multi_last` that a mirror has answered is asked for again, until the stream answers itself.
 
 A message may still be older than the leader's last of its subject (ADR-31, "A note on
 read-after-write coherency"); a snapshot (`read.snapshotplanner`) is checked against the leader.
@@ -36,7 +37,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -66,8 +66,7 @@ from ..values import stream_name
 from .call import MAX_MATCHES, PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from .decoding.replies import Columns
 from .decoding.rows import RowBuilder
-from .gets import Ending, ForeignAnswerError, Gets, check_on
-from .mirrors import Mirrors
+from .gets import Ending, ForeignAnswerError, Gets, check_on, of_leader
 from .pace import FAR_S, appetite_of, pace_of
 
 logger = get_logger(__name__)
@@ -82,8 +81,8 @@ _BYTES_TOGETHER: Final = 24 << 20
 _FAR_BYTES: Final = 1 << 20
 """Bytes of each of several calls under way together, give or take its last message."""
 
-_FEW: Final = 16
-"""Messages of a stream with mirrors that are asked of its leader directly, in one round trip."""
+_LEADERS: Final = 100
+"""Messages of a batch that the leader is asked for one by one, where a mirror has answered."""
 
 _AGAIN_S: Final = 0.001
 _AGAIN_AT_MOST_S: Final = 0.02
@@ -132,7 +131,6 @@ class DirectCalls:
         self._client = client
         self._appetite = appetite_of(client.options)
         self._js = JetStream(client)
-        self._mirrors = Mirrors(self._js, stream)
         self._may_ask = True
         """Whether the user is not known to be forbidden to ask the leader."""
 
@@ -318,20 +316,14 @@ class DirectCalls:
         self, calls: list[DirectCall], which: Sequence[int], by_call: list[Found | None]
     ) -> list[int]:
         """Makes these calls at one time; returns those to be made again."""
-        few = self._mirrors.have_answered and self._may_ask and len(which) <= _FEW
-        asked = [] if few and self._instead(calls, which, by_call) else which
         again, missing, foreign = [], [], []
-        requests = [calls[i].request(self._js.prefix, self.stream) for i in asked]
+        requests = [calls[i].request(self._js.prefix, self.stream) for i in which]
         bound = 2 * _BYTES_TOGETHER if len(requests) > 1 else math.inf
-        replies = self._client.requests(requests, bound) if asked else []
-        held = cache(self._mirrors.held)
-        for i, reply in zip(asked, replies, strict=True):
+        replies = self._client.requests(requests, bound)
+        for i, reply in zip(which, replies, strict=True):
             got = direct(reply.headers)
             if got is not None:
-                name = got.stream.decode("utf-8", "replace")
-                is_copy = name != self.stream
-                origin = held(name) if is_copy and calls[i].by_sequence else None
-                if not is_copy or (origin is not None and origin.holds(got.sequence)):
+                if got.stream == self.stream.encode():
                     by_call[i] = found_of(got, reply.data)
                 else:
                     foreign.append(i)
@@ -345,7 +337,6 @@ class DirectCalls:
             else:
                 self._refused(calls[i], reply.status, reply.description)
                 again.append(i)
-        self._mirrors.have_answered |= bool(foreign)
         self._of_leader(calls, [i for i in missing if not calls[i].appended], by_call)
         appended = [i for i in missing if calls[i].appended]
         if self._may_ask and self._instead(calls, foreign + appended, by_call):
@@ -372,8 +363,7 @@ class DirectCalls:
         messages = self._js.messages_of([(self.stream, calls[i].query()) for i in which])
         for i, message in zip(which, messages, strict=True):
             if message is not None:
-                subject, time = message.subject.encode(), message.time.encode()
-                by_call[i] = Found(subject, message.sequence, time, message.stored, message.data)
+                by_call[i] = message.found
 
     def ask(self, call: DirectCall) -> Page:
         """`answers` of one call."""
@@ -416,19 +406,18 @@ class DirectCalls:
             trip_s = away_s(client.connection) if len(calls) > 1 else 0.0
             most_bytes = _FAR_BYTES if trip_s >= FAR_S else PAGE_BYTES
             each_bytes = appetite.limit(most_bytes) + client.connection.max_payload
-            gets = Gets(client, self.stream, self._mirrors, BATCHED)
+            gets = Gets(client, self.stream, BATCHED)
             while waiting or under_way:
                 most = appetite.limit(pace.together(trip_s, each_bytes))
-                if self._mirrors.have_answered:  # what they say is proven alone
-                    most = 1
                 while waiting and len(under_way) < most:
                     under_way.append(waiting.popleft())
                     gets.ask(self._smaller(under_way[-1][1], most_bytes).query())
                 try:
                     ending = gets.gather(patience.deadline)
                 except ForeignAnswerError:
-                    self._mirrors.have_answered = True
-                    under_way.popleft()
+                    place, call = under_way.popleft()
+                    if not call.multi_last:
+                        yield place, self._page_of_leader(call)
                     continue
                 place, call = under_way.popleft()
                 if ending.code not in (204, 404):
@@ -448,6 +437,16 @@ class DirectCalls:
         finally:
             if gets is not None:
                 gets.close()
+
+    def _page_of_leader(self, call: DirectCall) -> Page:
+        """What a mirror has answered, from the leader; what it leaves is pending."""
+        query, size = self._smaller(call, PAGE_BYTES).query(), 0
+        found = of_leader(self._js, self.stream, query, min(query.pop("batch"), _LEADERS))
+        for count, message in enumerate(found, 1):
+            size += message.stored_bytes
+            if size >= query["max_bytes"]:
+                return Page(found[:count], Ending(204, "", {}))
+        return Page(found, Ending(204 if found else 404, "", {}))
 
     def _smaller(self, call: DirectCall, most_bytes: int) -> DirectCall:
         """The call for as much as is asked for at a time; what it leaves is pending."""
@@ -506,8 +505,7 @@ class DirectCalls:
                 0,
                 f"no answer that counts to {str(call.query())[:200]} within"
                 f" {patience.timeout_s:.0f}s (requestTimeout): replicas that lag, or mirrors of it,"
-                " answer instead; see `nats stream info`, and make mirrors again that are older"
-                " than the stream",
+                " answer instead; see `nats stream info`, or read the mirror as a stream itself",
             )
         patience.pause()
 
@@ -556,11 +554,4 @@ def _call(**given: Any) -> DirectCall:
 
 def record_batch(builder: RowBuilder, found: Sequence[Found]) -> pa.RecordBatch:
     """Messages as rows of a read; the column `partition` is 0."""
-    columns = Columns(
-        subjects=pa.array([message.subject for message in found], pa.binary()),
-        sequences=pa.array([message.sequence for message in found], pa.int64()),
-        times=pa.array([message.time for message in found], pa.binary()),
-        payloads=pa.array([message.data for message in found], pa.binary()),
-        stored=pa.array([message.stored for message in found], pa.binary()),
-    )
-    return builder.batch(columns, 0, (1 << 63) - 1)
+    return builder.batch(Columns.of(found), 0, (1 << 63) - 1)

@@ -11,8 +11,8 @@ before it, and read to its end before Spark gets the batch: server and worker wo
 nothing waits in a socket while Spark takes its time.
 
 A direct get may be answered by a replica that lags, or by a mirror. What looks like the end of the
-stream before the range's end is therefore asked of the leader, and only its word counts. What a
-mirror brings counts where it is proven to be what the stream holds there (`mirrors`).
+stream before the range's end is therefore asked of the leader, and only its word counts. Where a
+mirror has answered, the leader is asked for the messages themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields
 from typing import Final
 
 import pyarrow as pa
@@ -44,9 +45,11 @@ from ..worker import core_time
 from .assumptions import removed_unread, stream_changes
 from .call import behind
 from .dataloss import GO_ON, History, check_loss, is_read, report_loss
+from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
-from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on
-from .layout import DirectRead
+from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
+from .layout import DirectRead, Slice
+from .own import Own
 from .pace import FAR_S, Pace, Waits, appetite_of, courtesy_of, pace_of
 
 logger = get_logger(__name__)
@@ -78,9 +81,12 @@ Far away requests follow each other until so many bytes have come; then Spark ge
 nothing is under way.
 """
 
+_LEADERS: Final = 100
+"""Messages that the leader is asked for one by one, where a mirror has answered in its place."""
+
 _FIRST_PAUSE_S: Final = 0.0001
 _LONGEST_PAUSE_S: Final = 0.05
-"""Before a request follows an answer that did not count: by chance a mirror's, or one that lags."""
+"""Before a request follows an answer that did not count: of a replica that lags."""
 
 _LOOK_S: Final = 1.0
 """Time-out of a look at the stream, beside the round trip."""
@@ -109,6 +115,7 @@ def read_direct(
             yield from reader.requests(patience)
             why = "the replies end before the range"
         except ForeignAnswerError as foreign:
+            yield from reader.of_leader()
             why = str(foreign)
         except (NotConnectedError, RequestTimeoutError) as error:
             client.drop()
@@ -172,14 +179,6 @@ class _RangeReader:
                 try:
                     ending = gets.gather(patience.deadline)
                 except (ForeignAnswerError, NotConnectedError, RequestTimeoutError) as error:
-                    if isinstance(error, ForeignAnswerError) and not patience.over:
-                        if gets.under_way:
-                            self._pace = None  # of a mirror's answers each is looked at alone
-                        else:
-                            patience.pause()
-                        gets.abandon()
-                        self._ask(gets, reached)
-                        continue
                     if not isinstance(error, ForeignAnswerError):
                         self._appetite.shrink()
                     yield from ready
@@ -226,6 +225,28 @@ class _RangeReader:
             raise
         finally:
             gets.close()
+
+    def of_leader(self) -> Iterator[pa.RecordBatch]:
+        """What follows, where a mirror answers in its place: of many by a consumer's deliveries."""
+        from .pulling.alone import ConsumerRefusedError, OwnAttempt  # of mirrored streams alone
+
+        read, js = self._read, self._js
+        if read.end - self.last > _LEADERS and js.stream_info(read.stream).retention == "limits":
+            rest = {each.name: getattr(read, each.name) for each in fields(Slice)}
+            own = Own(**rest | {"start": self.last, "expected": None, "mark": None})
+            attempt = OwnAttempt(self._client, own, self._builder)
+            try:
+                yield from attempt.batches()
+                attempt.last = read.end
+            except ConsumerRefusedError as refused:
+                logger.info("stream=%s is read from its leader: %s", read.stream, refused)
+            finally:
+                self.last, self.rows = attempt.last, self.rows + attempt.rows
+            if self.last == read.end:
+                return
+        found = of_leader(js, read.stream, behind(self.last, read.filter), _LEADERS)
+        reached = found[-1].sequence if len(found) == _LEADERS else read.end
+        yield from self._handed_on(Columns.of(found), min(reached, read.end))
 
     def _look_and_ask(self, gets: Gets, deadline: float) -> StreamInfo:
         """The stream as it is now: asked for ahead of the first requests, and awaited first."""
@@ -312,9 +333,13 @@ class _RangeReader:
         if self._pace is not None and took_s is not None:
             self._pace.answered(len(replies or ()), reached - self.last, size, took_s)
             self._made += size
-        if replies is not None:
-            columns = replies.columns(read.include_headers)
-            batch = self._builder.batch(columns, self.last, read.end)
+        yield from self._handed_on(
+            None if replies is None else replies.columns(read.include_headers), reached
+        )
+
+    def _handed_on(self, columns: Columns | None, reached: int) -> Iterator[pa.RecordBatch]:
+        if columns is not None:
+            batch = self._builder.batch(columns, self.last, self._read.end)
             self.rows += batch.num_rows
             if batch.num_rows:
                 self._history.check(batch)

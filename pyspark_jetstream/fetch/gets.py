@@ -6,8 +6,9 @@ which they were asked for. One server answers in that order, and then the bytes 
 read in one run. Where several servers answer, what comes of one between another's is kept for it.
 
 Messages are kept as they came until all are taken, and cut into columns then (`decoding.replies`).
-What comes is proven to be whole; what a mirror answers counts where it is proven to be what the
-stream would have answered (`mirrors`).
+What comes is proven to be whole. ADR-31 lets mirrors answer in their origin's place, and a mirror
+may hold less, more, or something else. Each message names the stream that has answered: a mirror's
+answer is a `ForeignAnswerError`, and whoever asked asks the stream's leader.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from ..client.versions import COUNTED, Version, require, unsupported
 from ..errors import NotConnectedError, ProtocolError, ReadError, RequestTimeoutError
 from ..sanitize import get_logger
 from .decoding.replies import Replies, cut
-from .mirrors import Mirrors, OriginState
 
 logger = get_logger(__name__)
 
@@ -41,7 +41,7 @@ _CAPABILITY: Final = "batched direct get"
 
 
 class ForeignAnswerError(Exception):
-    """A mirror answered something else than the stream; the next request may fare better."""
+    """A mirror has answered in the stream's place: what it brought is dropped."""
 
 
 class Ending(NamedTuple):
@@ -97,10 +97,6 @@ class _Request:
     early: bytearray = field(default_factory=bytearray)
     """Frames of its answer that came between the answers to an earlier request."""
     ending: Ending | None = None
-    answering: str = ""
-    """The stream that answered: the one that was asked, or a mirror of it."""
-    origin: OriginState | None = None
-    """State of the stream, where a mirror answered whose messages are compared with it."""
 
     @property
     def after(self) -> int:
@@ -124,13 +120,11 @@ class Gets:
         self,
         client: Client,
         stream: str,
-        mirrors: Mirrors | None = None,
         needs: Version = COUNTED,
     ) -> None:
         self._client = client
         self._connection = client.connection
         self._stream = stream
-        self._mirrors = mirrors or Mirrors(JetStream(client), stream)
         self._needs = needs
         require(self._connection.version, needs, _CAPABILITY)
         self._inbox = self._new_inbox()
@@ -189,8 +183,7 @@ class Gets:
         Raises:
             RequestTimeoutError: Its end did not come before `deadline`.
             NotConnectedError: The connection broke.
-            ForeignAnswerError: A mirror answered, and nothing proves that the stream would have
-                answered the same; what it brought is dropped.
+            ForeignAnswerError: A mirror answered; what it brought is dropped.
         """
         request = next(iter(self._under_way.values()))
         if request.inbox is not self._inbox:
@@ -224,7 +217,7 @@ class Gets:
                 connection.buffer, connection.pos = rest + connection.buffer[connection.pos :], 0
                 headers = dict(wire.parse_headers(frame.headers))
                 request.ending = Ending(code, text, headers, request.until, took_s)
-                self._complete(request, request.ending, at)
+                self._complete(request, at)
                 return request.ending
 
     def take(self) -> Replies | None:
@@ -239,15 +232,14 @@ class Gets:
         if not done:
             return None
         frames, prefix = memoryview(self._buffer)[:size], done[0].inbox.prefix
-        names = {self._stream: None} | {request.answering: None for request in done}
-        replies = cut(frames, prefix, *names)
+        replies = cut(frames, prefix, self._stream)
         if replies is None:
-            replies = cut(self._sorted_out(bytes(frames), done[0].inbox.sid), prefix, *names)
+            replies = cut(self._sorted_out(bytes(frames), done[0].inbox.sid), prefix, self._stream)
         if replies is None or not replies.ascending():
             raise self._lost(done[0])
         row = 0
         for request in done:
-            begin, ending = row, request.ending
+            ending = request.ending
             assert ending is not None
             # The server counts down what follows each message, and names the one before it.
             if row == len(replies) or replies.previous(row) > request.after:
@@ -255,9 +247,6 @@ class Gets:
             row += replies.pending(row) - ending.pending + 1
             if not 0 < row <= len(replies) or replies.sequence(row - 1) != ending.last:
                 raise self._lost(request)
-            origin = request.origin
-            if origin is not None and origin.lacks(replies.sequences(begin, row)):
-                raise self._lost(request)  # the mirror has as many, but not the same
         if row != len(replies):
             raise self._lost(done[-1])
         return replies
@@ -274,19 +263,16 @@ class Gets:
         size, self._begin, self._end = self._begin, 0, 0
         found: list[Found] = []
         for request in done:
-            answering, previous = request.answering.encode(), 0
+            stream, previous = self._stream.encode(), 0
             frames = bytes(memoryview(self._buffer)[:size])
             for _, _, frame in self._messages(frames, request.inbox.sid):
                 got = direct(frame.headers)
-                if got is None or got.stream != answering or got.previous != previous:
+                if got is None or got.stream != stream or got.previous != previous:
                     raise self._lost(request)
                 found.append(found_of(got, frame.data))
                 previous = got.sequence
-            origin, ending = request.origin, request.ending
-            if ending is None or previous != ending.last:
+            if request.ending is None or previous != request.ending.last:
                 raise self._lost(request)
-            if origin is not None and origin.lacks(message.sequence for message in found):
-                raise self._lost(request)  # the mirror has as many, but not the same
         return found
 
     def abandon(self) -> None:
@@ -368,13 +354,17 @@ class Gets:
 
     def _unbatched(self, request: _Request, message: Direct) -> Exception:
         """The error for a message of a server that is too old for batches."""
-        answering = message.stream.decode("utf-8", "replace")
-        if answering == self._stream:
+        if message.stream == self._stream.encode():
             return unsupported(self._connection.version, self._needs, _CAPABILITY)
-        self._drop(request)
-        return ForeignAnswerError(f"the mirror '{answering}' is on an old server")
+        return self._foreign(request, message)
 
-    def _complete(self, request: _Request, ending: Ending, at: int) -> None:
+    def _foreign(self, request: _Request, message: Direct | None) -> ForeignAnswerError:
+        """The error for an answer of another stream, which is dropped."""
+        self._drop(request)
+        name = message.stream.decode("utf-8", "replace") if message is not None else ""
+        return ForeignAnswerError(f"the mirror '{name}' answers in its place")
+
+    def _complete(self, request: _Request, at: int) -> None:
         """The first request ends with the status at `at`."""
         self._under_way.pop(request.inbox.sid)
         self._end = at
@@ -386,20 +376,8 @@ class Gets:
                 raise self._lost(request)
             return
         message = self._message(first, request.inbox.prefix)
-        answering = message.stream.decode("utf-8", "replace") if message is not None else ""
-        if answering != self._stream:
-            if self._under_way:  # the stream can be asked about it when nothing is under way
-                self._drop(request)
-                raise ForeignAnswerError(f"the mirror '{answering}' answers")
-            origin = self._mirrors.held(answering)
-            if message is None or origin is None or not _counts(origin, request, message, ending):
-                self._drop(request)
-                raise ForeignAnswerError(
-                    f"stream '{answering}' answers in its place, a mirror with other messages; if"
-                    " it is older than the stream, make it again"
-                )
-            request.origin = origin
-        request.answering = answering
+        if message is None or message.stream != self._stream.encode():
+            raise self._foreign(request, message)
         self._done.append(request)
         self._begin = at
 
@@ -480,6 +458,25 @@ class Gets:
         )
 
 
+def of_leader(js: JetStream, stream: str, query: Mapping[str, Any], most: int) -> list[Found]:
+    """
+    Up to `most` messages in order, one by one from the stream's leader.
+
+    Args:
+        query: where to begin (`seq`, `start_time`), and a filter (`next_by_subj`) or none.
+    """
+    fields = ("seq", "start_time", "next_by_subj")
+    query = {"next_by_subj": ">"} | {name: query[name] for name in fields if name in query}
+    found: list[Found] = []
+    while len(found) < most:
+        (message,) = js.messages_of([(stream, query)])
+        if message is None:
+            break
+        found.append(message.found)
+        query = {"next_by_subj": query["next_by_subj"], "seq": message.sequence + 1}
+    return found
+
+
 def check_on(js: JetStream, stream: str, partition: int = 0) -> None:
     """
     Accepts that nobody answers direct gets: no leader and no replica may be there right now.
@@ -494,20 +491,3 @@ def check_on(js: JetStream, stream: str, partition: int = 0) -> None:
             f"direct get is off; set allow_direct on the stream (`nats stream edit {stream}"
             " --allow-direct`), or let a streaming query do without it (readMode=consumer)",
         )
-
-
-def _counts(origin: OriginState, request: _Request, first: Direct, ending: Ending) -> bool:
-    """
-    Whether the answer of a mirror, from its `first` message on, is what the stream's would be.
-    That nothing of it is lost on its way, and that it has the same messages and not only as many,
-    shows when it is taken.
-    """
-    query, is_part = request.query, origin.is_part(first.sequence, ending.last)
-    if "multi_last" in query:
-        # As of a sequence that the answer does not show the mirror to have come to: never.
-        is_now = "up_to_seq" not in query and "up_to_time" not in query
-        return is_now and is_part and ending.up_to == origin.last
-    if is_part or "next_by_subj" in query or "seq" not in query:
-        return is_part
-    count = first.pending - ending.pending + 1
-    return origin.is_run(request.after, first.sequence, ending.last, count)

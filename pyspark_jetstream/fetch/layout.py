@@ -61,8 +61,6 @@ class Slice:
     """Treatment of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
     mark: Mark | None = field(default=None, kw_only=True)
     """The stream as the plan saw it; None where nobody minds whether it is another one since."""
-    copy_of: str | None = field(default=None, kw_only=True)
-    """The stream that `stream` is a mirror of, which is read in its place (`readFrom`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,6 @@ class Layout:
     def places(self) -> tuple[Place, ...]:
         """Place of each partition, as an offset has it."""
         return tuple((p.stream,) if p.filter is None else (p.stream, p.filter) for p in self)
-
-    def in_stream(self, name: str) -> Layout:
-        """The same partitions of another stream, which has the same messages."""
-        moved = (replace(partition, stream=name) for partition in self.partitions)
-        return replace(self, partitions=tuple(moved))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -47,9 +47,6 @@ READ_OPTIONS: Final = table(
     Option("includeCount", "include_count", value_of.boolean, "false",
         "Add the column `count`, the sum of the subject's counter. The column is null if the"
         " message has no counter."),
-    Option("headerFilter", "header_filter", value_of.header_value, "",
-        "Return only messages whose header has this value: `<name>=<value>`. The other messages"
-        " are sent to the worker as well, and the worker drops them."),
     Option("failOnDataLoss", "fail_on_data_loss", value_of.boolean, "true",
         "Fail if messages have left the stream before they were read."),
     Option("onInvalidSubject", "on_invalid_subject", value_of.choice("fail", "replace", "drop"),
@@ -114,13 +111,11 @@ class RowExtent:
 
     include_data: bool
     include_count: bool
-    header_filter: tuple[str, str] | None
-    """Name and value of a header that the messages have; None for all messages."""
 
     @property
     def needs_headers(self) -> bool:
         """Whether headers tell."""
-        return self.include_count or self.header_filter is not None
+        return self.include_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,7 @@ class JetStreamBucketReader(SentAsRows, NarrowedReader):
         same |= {"bucket": None, "include_headers": True}
         same["subjects"] = (filters[0] if len(filters) == 1 else f"{prefix}>",)
         ending = Starting(LATEST, {0: upto} if upto is not None else {})
-        history = JetStreamRangeReader(
-            RangeOptions(**same, ending=ending, drop_markers=False, read_from=None)
-        )
+        history = JetStreamRangeReader(RangeOptions(**same, ending=ending, drop_markers=False))
         history.narrowing = narrowing
         tasks = history.partitions()
         if len(filters) == 1:

@@ -34,10 +34,6 @@ BATCH_OPTIONS: Final = table(
     Option("endingTimestamp", "", value_of.moments, "",
         "End before this time: RFC 3339, or `-10m`. If several streams are read, JSON by stream is"
         " taken as well."),
-    Option("readFrom", "read_from", value_of.stream_name, "",
-        "Read the messages of `stream` from this mirror of it, so that the read does not delay"
-        " publishes into the stream. `mirror` means the stream's only mirror. If the mirror lacks a"
-        " message, that is an error."),
     Option("multiLast", "multi_last", value_of.whole_filters, "",
         "Take a snapshot: the last message of every subject that matches. The filters are a comma"
         " list or a JSON list.",
@@ -75,8 +71,6 @@ class RangeOptions(StreamOptions):
 
     ending: Starting
     drop_markers: bool
-    read_from: str | None
-    """The mirror that has the messages, or `mirrors.ANY`; None where the stream itself is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +122,6 @@ def read_options(
         return _bucket(values)
     for name in ("keys", "history"):
         needs(values, name, "bucket")
-    for name in ("bucket", "multiLast", *_CALLS):
-        exclusive(values, name, "readFrom")
     if any(name in values for name in _CALLS):
         return _call(values)
     needs(values, "maxBytes", "batch")
@@ -140,9 +132,6 @@ def read_options(
             raise OptionError(name, "needs option 'multiLast' or 'bucket' too")
     common = stream_values(values)
     exclusive(values, "endingOffsets", "endingTimestamp")
-    if "readFrom" in values:
-        one_stream(values, "a read from a mirror")
-        parsed("stream", stream_name, values["stream"].replace("{partition}", "/"))
     return values.fill(RangeOptions, **common, ending=ending_of(values))
 
 
@@ -162,8 +151,8 @@ def _snapshot(values: Values) -> SnapshotOptions:
 
 
 def _bucket(values: Values) -> BucketOptions:
-    _refuse(values, "bucket", "stream", "subject", "includeCount", "includeData", "headerFilter",
-            "multiLast", "maxBytes", "startingTimestamp", "streamPattern", *_CALLS, *_RANGE,
+    _refuse(values, "bucket", "stream", "subject", "includeCount", "includeData", "multiLast",
+            "maxBytes", "startingTimestamp", "streamPattern", *_CALLS, *_RANGE,
             *_LAYOUT)  # fmt: skip
     bucket, keys = values["bucket"], values["keys"]
     values = values.also(stream=f"KV_{bucket}")

@@ -16,12 +16,10 @@ from typing import Final
 
 from ..client.connection import borrow
 from ..client.info import StreamInfo
-from ..client.jetstream import JetStream
 from ..errors import DataLossError, OptionError
 from ..fetch import planning
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
-from ..fetch.mirrors import lack_of, mirror_to_read
 from ..fetch.survey import Span, Survey, check_direct, total
 from ..tasks.ranges import RangeRead, direct_tasks
 from ..tasks.rows import ReadTask, SentAsRows, TaskRows
@@ -39,8 +37,6 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
         self.rows = TaskRows.of(options, options.drop_markers, ends=True)
-        if options.read_from is not None:
-            self.rows = self.rows._replace(stream=options.stream)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -66,31 +62,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
             starts = tuple(self._first(survey.layout, infos, starts))
             if not self.narrowing.everything:
                 starts, ends = self._narrowed(survey, infos, starts, ends)
-            if options.read_from is None:
-                return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
-            mirror = mirror_to_read(survey.js, infos[options.stream], options.read_from)
-            check_direct(mirror, "readFrom")
-            layout = survey.layout.in_stream(mirror.name)
-            survey = Survey(client, options)
-            survey.set_layout(layout)
-            infos = {mirror.name: mirror}
-            tasks = self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
-            self._check_mirror(survey.js, mirror.name, min(starts), max(ends))
-            return tasks
-
-    def _check_mirror(self, js: JetStream, name: str, start: int, end: int) -> None:
-        """
-        Accepts a mirror that has the messages of (start, end]. What it loses from now on the tasks
-        miss, because the messages are counted.
-
-        Raises:
-            DataLossError: It has not all of them.
-        """
-        options = self._options
-        mirror, origin = js.stream_infos([name, options.stream])
-        lack = lack_of(js, mirror, origin, start, end)
-        if lack is not None:
-            report_loss(DataLossError(origin.name, 0, lack), options.fail_on_data_loss)
+            return self._tasks(survey, infos, self._reads(survey, infos, starts, ends))
 
     def _check_order(self, layout: Layout, starts: Sequence[int], ends: Sequence[int]) -> None:
         options = self._options
@@ -176,7 +148,6 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
                 fail_on_data_loss=options.fail_on_data_loss,
                 mark=infos[span.stream].mark,
                 on_invalid_subject=options.on_invalid_subject,
-                copy_of=options.stream if options.read_from is not None else None,
                 layout=part,
             )
             for (_, span, count, by_server), (part, number) in zip(targets, parts, strict=True)

@@ -234,7 +234,7 @@ class SourceOptions(StreamOptions):
 def _of_bucket(values: Values) -> Values:
     """The options of the stream of a Key-Value bucket, whose keys are read."""
     of_streams = ("stream", "streamPattern", "subject", "partitions", "partitionSubject")
-    for name in (*of_streams, "includeCount", "includeData", "headerFilter"):
+    for name in (*of_streams, "includeCount", "includeData"):
         exclusive(values, "bucket", name)
     if values["priorityPolicy"] != "pinned_client":
         raise OptionError("bucket", "is read by consumers of its own: leave priorityPolicy out")

@@ -85,8 +85,6 @@ class TaskRows(NamedTuple):
     drop_markers: bool = False
     ends: bool = False
     """Whether the history of a range is looked at when it is read: no later batch looks."""
-    stream: str | None = None
-    """Name in the column `stream` where a mirror of that stream is read; else None."""
 
     @classmethod
     def of(cls, options: StreamOptions, drop_markers: bool = False, ends: bool = False) -> TaskRows:

@@ -55,7 +55,7 @@ def check_history(connection: ConnectionOptions, work: Work) -> None:
 
 def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.RecordBatch]:
     """
-    Batches with the rows (`dropMarkers`, `headerFilter`) and columns that the read has: `count`
+    Batches with the rows (`dropMarkers`) and columns that the read has: `count`
     behind the others (`includeCount`), and `data` not with `includeData=false`. Headers, which all
     of them go by, stay if `includeHeaders` wants them.
 
@@ -64,15 +64,8 @@ def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.Rec
     """
     extent = of.extent
     for batch in batches:
-        if of.stream is not None:
-            at = batch.schema.get_field_index("stream")
-            name = pa.scalar(of.stream, batch.schema.field(at).type)
-            names = pa.repeat(name, batch.num_rows)
-            batch = batch.set_column(at, batch.schema.field(at), names)
         if of.drop_markers:
             batch = without_markers(batch)
-        if extent.header_filter is not None:
-            batch = batch.filter(_have(batch, *extent.header_filter))
         counts = _count(batch) if extent.include_count else None
         if not of.include_headers and "headers" in batch.schema.names:
             batch = batch.drop_columns(["headers"])
@@ -102,14 +95,6 @@ def numbered(
         numbers = pa.array(map(number, of.dictionary.to_pylist()), pa.int32())
         at = batch.schema.names.index("partition")
         yield batch.set_column(at, batch.schema.field(at), numbers.take(of.indices))
-
-
-def _have(batch: pa.RecordBatch, name: str, value: str) -> pa.Array:
-    """Rows that have a header with this value, or one of several values; a mask."""
-    values = pc.map_lookup(batch.column("headers"), name, "first")
-    matching = pc.equal(pc.list_flatten(values), value)
-    rows = pc.list_parent_indices(values).filter(matching)
-    return pc.is_in(pa.array(range(batch.num_rows), rows.type), rows)
 
 
 def _count(batch: pa.RecordBatch) -> pa.Array:

@@ -79,10 +79,6 @@ class _Client:
         self.connection = Feed()
         self.options = SimpleNamespace(request_timeout_s=1.0, api_prefix="$JS.API")
 
-    def requests(self, requests: Any) -> Any:
-        """Nobody answers about mirrors."""
-        raise ForeignAnswerError("asked about a mirror")
-
 
 def _heard(ending: Ending) -> None:
     """Reads of an end what those who gather read of it, also where it brought no message."""

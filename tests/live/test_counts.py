@@ -109,13 +109,13 @@ def test_a_sum_that_is_too_long_is_named(counters, js, rows):
         rows(stream=counters, includeCount="true")
 
 
-@pytest.mark.parametrize("option", ["includeCount", "includeData", "headerFilter"])
+@pytest.mark.parametrize("option", ["includeCount", "includeData"])
 def test_a_bucket_has_no_counters_and_always_values(rows, option):
     """
     The options contradict a bucket.
     """
     with pytest.raises(OptionError, match=option):
-        rows(bucket="B", **{option: "a=b" if option == "headerFilter" else "false"})
+        rows(bucket="B", **{option: "false"})
 
 
 @pytest.mark.parametrize(
@@ -146,45 +146,3 @@ def test_a_stream_without_its_data(counters, query, mode):
 
     assert [row["sequence"] for row in reader.rows] == [1, 2, 3, 4, 5]
     assert all("data" not in row and row["subject"] for row in reader.rows)
-
-
-@pytest.fixture
-def kinds(js, new_stream):
-    """Seven messages: of a kind, of another, of both, of none."""
-    name = new_stream(allow_direct=True)
-    headers = [
-        [("kind", "a")],
-        [("kind", "b")],
-        [("kind", "b"), ("kind", "a")],
-        [],
-        [("Kind", "a")],
-    ]
-    for each in (*headers, [("kind", "")], [("kind", "a"), ("other", "b")]):
-        js.publish(f"{name}.x", b"d", each)
-    return name
-
-
-@pytest.mark.parametrize("headers", ["true", "false"])
-@pytest.mark.parametrize("options", [{}, {"sequence": 3}], ids=["range", "call"])
-def test_only_messages_with_a_header(kinds, rows, options, headers):
-    """
-    `headerFilter` leaves out what has not that very value, in batch reads with and without headers.
-    """
-    found = rows(stream=kinds, headerFilter="kind=a", includeHeaders=headers, **options)
-
-    assert [row["sequence"] for row in found] == ([3] if options else [1, 3, 7])
-    assert all(("headers" in row) == (headers == "true") for row in found)
-    assert not rows(stream=kinds, headerFilter="other=a", **options)
-
-
-@pytest.mark.parametrize("mode", ["consumer", "direct", "overflow"])
-def test_a_stream_of_messages_with_a_header(kinds, query, mode):
-    """
-    So has a stream, however it is read; what is left out counts as read.
-    """
-    how = {"readMode": mode} if mode != "overflow" else {"priorityPolicy": mode, "consumer": "c"}
-    reader = query(stream=kinds, headerFilter="kind=", **how)
-    reader.drain()
-
-    assert [row["sequence"] for row in reader.rows] == [6]
-    assert "headers" not in reader.rows[0]

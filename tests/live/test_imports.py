@@ -64,7 +64,7 @@ def test_what_a_streaming_read_imports(given):
     assert of("fetch", plan) == {"options"} and of("client", plan) == {"options"}
     unused = {"counts", "reporting", "lease", "standby", "copies", "shared"}
     assert not unused & of("readstream", source)
-    assert not {"directget", "gets", "mirrors", "pulling", "decoding"} & of("fetch", source)
+    assert not {"directget", "gets", "pulling", "decoding"} & of("fetch", source)
     assert {"tasks.rows", "tasks.shape", "tasks.ranges"} & (source | plan) == {
         "tasks.rows", "tasks.ranges",
     }  # fmt: skip

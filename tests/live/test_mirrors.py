@@ -7,7 +7,6 @@ made (nats-server 2.15.1). Each kind stands beside the stream twice, so most ans
 
 from __future__ import annotations
 
-import logging
 import time
 
 import pytest
@@ -20,8 +19,6 @@ from pyspark_jetstream.fetch.call import DirectCall
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
-from pyspark_jetstream.fetch.mirrors import Mirrors
-from pyspark_jetstream.values import Secret
 
 from ..kits.messages import ODD
 from ..kits.options import connection_of
@@ -257,12 +254,15 @@ def only_mirrors():
         client.close()
 
 
-def test_what_a_plain_mirror_has_is_taken(only_mirrors):
+@pytest.mark.parametrize("count", [40, MESSAGES])
+def test_the_leader_is_asked_where_mirrors_answer(only_mirrors, count):
     """
-    Messages by sequence, batches and ranges are read from mirrors alone, as the origin has them to
-    the byte; once it is there, no other answer is waited for.
+    Messages by sequence, batches and ranges are the leader's, to the byte, though mirrors alone
+    answer direct gets, and have nothing: short ranges, and long ones, filtered or not.
     """
     js = only_mirrors
+    for name in ("M1", "M2"):
+        js.purge(name, None, 200)
     last = js.stream_info("S").last_seq
     calls = DirectCalls(js.client, "S")
     leader = js.messages_of([("S", {"seq": i}) for i in range(1, last + 1)])
@@ -274,28 +274,22 @@ def test_what_a_plain_mirror_has_is_taken(only_mirrors):
     for got in (found, batch):
         assert [(f.sequence, f.subject, f.time, f.stored, f.data) for f in got] == mine
     assert [f.sequence for f in filtered_] == [m.sequence for m in leader if m.subject == "S.3"]
-    assert len(calls.multi_last(["S.*"])) == SUBJECTS + 1
-    for headers in (True, False):
-        read = DirectRead(0, "S", None, 0, last, last, headers, True)
-        rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
-        assert [(row["sequence"], row["data"]) for row in rows] == [(m[0], m[4]) for m in mine]
-
-
-def test_what_mirrors_do_not_have_is_asked_of_the_leader(only_mirrors):
-    """
-    A few messages are had from the leader at once; a batch that no mirror has ends in an error that
-    says so.
-    """
-    js = only_mirrors
-    for name in ("M1", "M2"):
-        js.purge(name, None, None)
-    calls = DirectCalls(js.client, "S")
-
-    assert [calls.message(i).sequence for i in (1, 2, 300)] == [1, 2, 300]
     assert calls.message(10_000) is None
     assert calls.last("S.3", appended=False).data == b"old297"
+    for filter_ in (None, "S.3"):
+        for headers in (True, False):
+            read = DirectRead(0, "S", filter_, 0, count, None, headers, True)
+            rows = [row for batch in read_direct(js.client, read) for row in batch.to_pylist()]
+            wanted = [m for m in mine[:count] if filter_ is None or m[1] == filter_.encode()]
+            assert [(row["sequence"], row["data"]) for row in rows] == [
+                (m[0], m[4]) for m in wanted
+            ]
+
+
+def test_a_snapshot_that_only_mirrors_answer_is_an_error(only_mirrors):
+    """A `multi_last` waits for the stream's own answer, until its deadline says whose it got."""
     with pytest.raises(ReadTimeoutError, match="mirrors of it"):
-        list(calls.batch(3, "S.3"))
+        DirectCalls(only_mirrors.client, "S").multi_last(["S.*"])
 
 
 def test_a_user_who_may_not_ask_the_leader_gets_what_the_stream_answers(js, mirrored, monkeypatch):
@@ -313,55 +307,5 @@ def test_a_user_who_may_not_ask_the_leader_gets_what_the_stream_answers(js, mirr
         return []
 
     monkeypatch.setattr(JetStream, "messages_of", forbidden)
-    monkeypatch.setattr(Mirrors, "held", lambda *_: None)
     for _ in range(5):
         assert calls.message(150).subject == f"{stream}.{149 % SUBJECTS}"
-
-
-def test_a_user_who_may_not_ask_about_the_mirror_reads_the_stream(caplog):
-    """
-    Where STREAM.INFO of a mirror is forbidden, none of its answers count; that is tried once, and
-    logged.
-    """
-    config = """
-    authorization { users: [
-      {user: admin, password: a}
-      {user: reader, password: r, permissions: {
-        publish: {allow: ["$JS.API.DIRECT.GET.S", "$JS.API.*.*.S", "$JS.API.*.*.*.S"]}
-        subscribe: "_INBOX.>"
-      }}
-    ] }
-    """
-    with DevServer(config=config) as server:
-        admin = Client(connection_of(server.url, user="admin", password=Secret("a")))
-        js = JetStream(admin)
-        js.create_stream({"name": "S", "subjects": ["S.*"], "allow_direct": True})
-        fill(js, "S", 3000, b"old")
-        plain(js, "S", ["M1", "M2"])
-        assert answering(js, "S") == {"S", "M1", "M2"}
-        caplog.set_level(logging.INFO, "pyspark_jetstream.fetch.mirrors")
-        reader = Client(connection_of(server.url, user="reader", password=Secret("r")))
-        read = DirectRead(0, "S", None, 0, 3000, 3000, False, True)
-        for _ in range(5):
-            rows = [seq for batch in read_direct(reader, read)
-                    for seq in batch.column("sequence").to_pylist()]  # fmt: skip
-            assert rows == list(range(1, 3001))
-        calls = DirectCalls(reader, "S")
-        found = calls.each([DirectCall(seq=i) for i in range(1, 301)])
-        assert [each.sequence for each in found] == list(range(1, 301))
-        said = [record.getMessage() for record in caplog.records]
-        assert said and all("do not count" in each for each in said)
-        assert len(said) <= 2 * 6, "once for each mirror and reader"
-        reader.close()
-        admin.close()
-
-
-def test_no_name_that_is_none_is_asked_for(js, mirrored):
-    """
-    A name that no stream has, and one of no mirror, are nobody's whose messages count.
-    """
-    stream, _ = mirrored
-    mirrors = Mirrors(js, stream)
-
-    for name in ("", "a b", "a.>", "NOWHERE", stream):
-        assert mirrors.held(name) is None, name

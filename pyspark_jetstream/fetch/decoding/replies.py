@@ -16,7 +16,7 @@ No I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -34,10 +34,10 @@ from ...arrays import (
     offsets,
     scalar,
     take,
-    view,
     woven,
 )
 from ...client.blocks import DIRECT_NAMES as _NAMES
+from ...client.info import Found
 from ...client.wire import CRLF, number_of
 from ...errors import ProtocolError
 
@@ -69,26 +69,36 @@ class Columns(NamedTuple):
     stored: pa.Array | None
     """Lines before the server's header lines (`blocks`); None where nobody wants them."""
 
+    @classmethod
+    def of(cls, found: Sequence[Found]) -> Columns:
+        """Messages that came one by one."""
+        return cls(
+            subjects=pa.array([message.subject for message in found], pa.binary()),
+            sequences=pa.array([message.sequence for message in found], pa.int64()),
+            times=pa.array([message.time for message in found], pa.binary()),
+            payloads=pa.array([message.data for message in found], pa.binary()),
+            stored=pa.array([message.stored for message in found], pa.binary()),
+        )
+
 
 class Replies:
     """Whole messages as they were cut, and what their headers say of each and of the stream."""
 
-    def __init__(self, pieces: pa.Array, payloads: pa.Array, streams: tuple[str, ...]) -> None:
+    def __init__(self, pieces: pa.Array, payloads: pa.Array, stream: str) -> None:
         """
         Args:
             pieces: the server's lines of each message. The first holds what was stored, too, which
                 need not end in a CRLF.
 
         Raises:
-            ValueError: There are other lines than those that servers add for these streams.
+            ValueError: There are other lines than those that servers add for this stream.
         """
         self._pieces = pieces
         self._payloads = payloads
         # A stored line of the same beginning cannot end in ours: a stream's name holds no blank.
-        self._stream_lines = [_NAMES[0] + stream.encode() for stream in streams]
+        self._stream_line = _NAMES[0] + stream.encode()
         self._first = take(pieces, every(_WIDTH, len(payloads)))
-        self._ours = [pc.ends_with(self._first, line) for line in self._stream_lines]
-        if not is_all(reduce(pc.or_, self._ours)):
+        if not is_all(pc.ends_with(self._first, self._stream_line)):
             raise ValueError("a message of another stream")
         self._subjects = self._values(1)
         sequences = self._values(2)
@@ -113,10 +123,6 @@ class Replies:
             self._stored() if with_headers else None,
         )
 
-    def sequences(self, begin: int, end: int) -> Sequence[int]:
-        """The places of these rows in the stream."""
-        return view(self._sequences.slice(begin, end - begin))
-
     def sequence(self, row: int) -> int:
         """Its place in the stream."""
         return int(self._sequences[row].as_py())
@@ -134,10 +140,7 @@ class Replies:
         return is_all(pc.greater(self._sequences[1:], self._sequences[:-1]))
 
     def _stored(self) -> pa.Array:
-        stored = pc.binary_slice(self._first, 0, -len(self._stream_lines[0]))
-        for line, theirs in zip(self._stream_lines[1:], self._ours[1:], strict=True):
-            stored = pc.if_else(theirs, pc.binary_slice(self._first, 0, -len(line)), stored)
-        return stored
+        return pc.binary_slice(self._first, 0, -len(self._stream_line))
 
     def _values(self, header: int) -> pa.Array:
         name = _NAMES[header]
@@ -157,9 +160,9 @@ class Replies:
         return number_of(line[len(_NAMES[header]) :].decode("latin-1"))
 
 
-def cut(frames: Buffer, prefix: bytes, *streams: str) -> Replies | None:
+def cut(frames: Buffer, prefix: bytes, stream: str) -> Replies | None:
     """
-    The messages of `frames`, or None if there is anything but whole messages of `streams` in it.
+    The messages of `frames`, or None if there is anything but whole messages of `stream` in it.
 
     They are copies: the bytes of `frames` may change afterwards.
 
@@ -168,12 +171,12 @@ def cut(frames: Buffer, prefix: bytes, *streams: str) -> Replies | None:
             that nobody else can know, or a payload could imitate it, and the cut would fail.
     """
     try:
-        return _cut(frames, prefix, streams)
+        return _cut(frames, prefix, stream)
     except ValueError:  # also Arrow's, of a number that is none
         return None
 
 
-def _cut(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | None:
+def _cut(frames: Buffer, prefix: bytes, stream: str) -> Replies | None:
     """Cuts where frames begin, then by their sizes."""
     rests = pc.split_pattern(whole(frames), prefix).values
     count = len(rests) - 1
@@ -209,7 +212,7 @@ def _cut(frames: Buffer, prefix: bytes, streams: tuple[str, ...]) -> Replies | N
     pieces = pc.split_pattern(blocks, CRLF, max_splits=_WIDTH - 1, reverse=True)
     if not is_all(pc.equal(pc.list_value_length(pieces), int32(_WIDTH))):
         return None
-    return Replies(pieces.values, payloads, streams)
+    return Replies(pieces.values, payloads, stream)
 
 
 def sizes(words: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -121,7 +121,7 @@ class RangeSource:
         reads: list[Slice] = []
         for task in JetStreamRangeReader(pinned).partitions():
             assert isinstance(task.work, Slice)
-            reads.append(replace(task.work, stream=task.work.copy_of or task.work.stream))
+            reads.append(task.work)
         spans: dict[str, list[int]] = {}
         for stream, start, end in zip(streams, starts, ends, strict=True):
             low, high = spans.setdefault(stream, [start, end])
@@ -163,7 +163,6 @@ class RangeSource:
             return 0
         parsed = self._parsed
         leaves_out = parsed.drop_markers or parsed.on_invalid_subject == "drop"
-        leaves_out |= parsed.extent.header_filter is not None
         if chunk["partition"] is not None and not leaves_out:
             return int(planned) - rows
         # What is left out, and subjects outside of the partitions, was counted, too: what is there

@@ -152,7 +152,7 @@ class SnapshotSource:
     def missing(self, chunk: dict[str, Any], rows: int) -> int:
         """Messages that were planned and not read; it cannot be told where some are left out."""
         parsed = self._parsed
-        leaves_out = parsed.drop_markers or parsed.extent.header_filter is not None
+        leaves_out = parsed.drop_markers
         return 0 if leaves_out else int(chunk["messages"]) - rows
 
     def rows(self, spark: SparkSession, journal: Journal, number: int) -> DataFrame:
