@@ -87,8 +87,8 @@ _REMEDIES: Final = {
     " memory, else set overloadPolicy=drop",
     10039: "enable JetStream for this account, or log in as a user of one that has it",
     10054: "raise the stream's max_msg_size, make rows smaller, or set onReject=dead-letter",
-    10060: "another stream takes this subject: give a subjectMapping (a backfill: --target-option"
-    " 'subjectMapping=…'), or drop the row's header Nats-Expected-Stream (map_filter)",
+    10060: "another stream takes this subject: give a subjectMapping, or drop the row's header"
+    " Nats-Expected-Stream (map_filter)",
     10070: _EXPECTED,
     10071: _EXPECTED,
     10076: "start the server with JetStream (`jetstream { }` in its configuration, or -js)",

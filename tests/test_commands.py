@@ -1,11 +1,10 @@
-"""The command `pyspark-jetstream`, and that jobs/ has the same programs."""
+"""The command `pyspark-jetstream`."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -19,21 +18,6 @@ import pyspark_jetstream
 from pyspark_jetstream.operations.console import commands
 
 ROOT = Path(__file__).parents[1]
-JOBS = {
-    "explain_mapping": "explain-mapping",
-    "inspect_stream": "inspect",
-    "metrics": "metrics",
-    "pause": "pause",
-    "resume": "resume",
-    "partition_stream": "partition",
-    "range_backfill": "backfill range",
-    "replay_dead_letters": "replay",
-    "rewind": "rewind",
-    "snapshot_backfill": "backfill snapshot",
-    "throttle": "throttle",
-    "unpin": "unpin",
-}
-"""Programs in jobs/ and their commands."""
 
 
 def python(*arguments, cwd="/", **env):
@@ -115,24 +99,6 @@ def test_the_list_needs_nothing():
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
 
 
-def test_a_group(capsys):
-    """
-    `backfill` is no command: it has two.
-    """
-    status, out, _ = said(capsys, "backfill", "--help")
-    wrong, _, err = said(capsys, "backfill")
-
-    assert status == 0
-    assert [name for name in commands.COMMANDS if f"  {name} " in out] == [
-        "backfill range", "backfill snapshot"
-    ]  # fmt: skip
-    assert (wrong, err) == (
-        2,
-        "pyspark-jetstream: expected backfill range or backfill snapshot."
-        " See pyspark-jetstream --help\n",
-    )
-
-
 def test_the_version(capsys):
     """
     `--version` is the package's.
@@ -148,10 +114,6 @@ def test_the_version(capsys):
         ("", "expected a command."),
         ("thottle pause --subject a", "unknown command 'thottle': did you mean 'throttle'?"),
         ("explain_mapping m.conf a", "'explain_mapping': did you mean 'explain-mapping'?"),
-        ("backfill rnage --stream S", "'rnage': did you mean 'backfill range'?"),
-        ("backfill xyz", "'xyz': expected backfill range or backfill snapshot."),
-        ("backfil snapshot", "'backfil': did you mean 'backfill snapshot'?"),
-        ("bakfill", "'bakfill': did you mean 'backfill'?"),
         ("xyz", "unknown command 'xyz'. See"),
         ("--password=pw1 --token pw2", "unknown command '--password'. See"),
     ],
@@ -222,58 +184,6 @@ def test_help_fits_a_terminal(capsys, monkeypatch, name):
         for line in long
         if "usage:" not in line and "    pyspark-jetstream explain" not in line
     ] == []
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_the_help_of_a_job(capsys, monkeypatch, job):
-    """
-    So does `python jobs/X.py`, which is the same program.
-    """
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "400")  # else the longer name breaks lines elsewhere
-    monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(f"jobs/{job}.py", run_name="__main__")
-    out = capsys.readouterr().out
-    _, command, _ = said(capsys, *JOBS[job].split(), "--help")
-
-    assert ended.value.code == 0
-    assert out.startswith(f"usage: python jobs/{job}.py ")
-    assert f"    python jobs/{job}.py " in out
-    assert f"pyspark-jetstream {JOBS[job]}" not in out
-    body = command[command.index("\n\n") :]
-    assert out.endswith(body.replace(f"pyspark-jetstream {JOBS[job]}", f"python jobs/{job}.py"))
-
-
-def test_every_program_is_a_command():
-    """
-    jobs/ has a program for each command, and the demo.
-    """
-    assert sorted(JOBS.values()) == sorted(commands.COMMANDS)
-    assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == {
-        *JOBS,
-        "demo",
-        "checking",
-        "screen",
-    }
-
-
-def test_the_page_has_every_program():
-    """
-    The table of docs/reference/commands.md has each command with its file.
-    """
-    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
-    names = r"`[a-z -]+`(?:, `[a-z -]+`)*"
-    rows = re.findall(rf"^\| ({names}) \| (`\w+\.py`.*) \| \[", text, re.MULTILINE)
-    shown = [
-        pair
-        for names, files in rows
-        for pair in zip(
-            re.findall(r"`([a-z -]+)`", names), re.findall(r"`(\w+)\.py`", files), strict=True
-        )
-    ]
-
-    assert sorted(shown) == sorted((name, job) for job, name in JOBS.items())
 
 
 def test_no_program_has_the_name_of_a_module_of_pythons():
@@ -364,13 +274,12 @@ def test_the_status_passes_through(program):
 @pytest.mark.parametrize(
     ("words", "program"),
     [
-        ((ROOT / "jobs" / "inspect_stream.py",), f"python {ROOT / 'jobs' / 'inspect_stream.py'}"),
         (("-m", "pyspark_jetstream", "inspect"), "python -m pyspark_jetstream inspect"),
     ],
 )
 def test_ways_to_call_it(words, program):
     """
-    Both a file of jobs/ and the package run as programs.
+    The package runs as a program.
     """
     done = python(*words, "--help")
 
@@ -416,12 +325,10 @@ def script():
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("", {"inspect", "unpin", "throttle", "backfill", "replay", "completion", "--help"}),
+        ("", {"inspect", "unpin", "throttle", "completion", "--help"}),
         ("ins", {"inspect"}),
-        ("backfill ", {"range", "snapshot", "--help"}),
         ("throttle p", {"producers", "pause"}),
         ("throttle pause --su", {"--subject"}),
-        ("backfill range --stream S --ser", {"--servers"}),
         ("inspect --checkpoint-", {"--checkpoint-timeout"}),
         ("completion ", {"bash", "zsh"}),
     ],
@@ -456,13 +363,3 @@ def test_completion_has_every_flag(script):
         assert "--help" in known and ("--servers" in known) is (
             name not in ("throttle", "explain-mapping")
         )
-
-
-def test_completion_for_another_shell(capsys):
-    """
-    Another shell is a mistake.
-    """
-    status, out, err = said(capsys, "completion", "fish")
-
-    assert (status, out) == (2, "")
-    assert "expected bash or zsh" in err

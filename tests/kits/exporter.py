@@ -13,10 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from .metrics import QUERY
-from .places import ROOT
 from .servers import DevServer
 
-JOB = ROOT / "jobs" / "metrics.py"
+JOB = ["pyspark_jetstream", "metrics"]
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -112,7 +111,7 @@ def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
 
     def start(server: DevServer, *arguments: str) -> Scrapes:
         log = tmp_path / f"{len(started)}.log"
-        words = [str(JOB), "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
+        words = ["-m", *JOB, "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
         with log.open("wb") as err:
             started.append(subprocess.Popen([sys.executable, *words], stderr=err))
         return Scrapes(started[-1], log)

@@ -16,7 +16,7 @@ _LONGEST: Final = [
         f"tests/spark/test_{name}.py"
         for name in ("round_trip", "faults", "source_starts", "source")
     ),
-    *(f"tests/spark/test_{name}.py" for name in ("snippets", "backfill_steps", "secrets")),
+    *(f"tests/spark/test_{name}.py" for name in ("snippets", "jobs", "secrets")),
 ]
 """
 Files that go first, the longest ones: what is left to the end should be short, and at the end a

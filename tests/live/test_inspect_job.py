@@ -31,14 +31,14 @@ from ..kits.schemas import mistakes
 from ..kits.servers import DevServer
 from ..kits.tables import tables
 
-JOB = ROOT / "jobs" / "inspect_stream.py"
+JOB = ["pyspark_jetstream", "inspect"]
 
 NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 
 WITHOUT_RICH = (
     "import runpy, sys; sys.modules['rich'] = None;"
-    " sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    " sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
 )
 
 
@@ -51,7 +51,7 @@ def started(
     **env: str,
 ) -> Iterator[subprocess.Popen[str]]:
     """The job in a Python of its own, which is killed when it takes two minutes."""
-    command = [sys.executable, str(JOB), *arguments]
+    command = [sys.executable, *(["-m"] * rich), *JOB, *arguments]
     if server is not None:
         command += ["--servers", server.url]
     if not rich:
@@ -82,7 +82,7 @@ def run(
         with started(server, *arguments, rich=False, **env) as process:
             out, said = process.communicate(timeout=60)
             return process.returncode, out, said
-    words = [str(JOB), *arguments, *(("--servers", server.url) if server is not None else ())]
+    words = [*JOB, *arguments, *(("--servers", server.url) if server is not None else ())]
     with (
         pytest.MonkeyPatch.context() as patched,
         redirect_stdout(io.StringIO()) as shown,
@@ -92,7 +92,7 @@ def run(
         for name, value in ({"TERM": "xterm", "COLUMNS": "400"} | env).items():
             patched.setenv(name, value)
         try:
-            status = commands.job("inspect")
+            status = commands.main(words[1:])
         except SystemExit as end:
             status = int(end.code or 0)
     return status, shown.getvalue(), told.getvalue()
@@ -245,7 +245,7 @@ def test_a_stream_that_is_missing(nats_server: DevServer) -> None:
     status, out, said = run(nats_server, "--stream", "NOWHERE")
 
     assert (status, out) == (1, "")
-    assert said.startswith("inspect_stream: stream 'NOWHERE' not found")
+    assert said.startswith("pyspark-jetstream inspect: stream 'NOWHERE' not found")
     assert "check the --stream, --js-domain and the account" in said
     assert said.count("\n") == 1
 

@@ -14,7 +14,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import SubjectDecodeError
 from pyspark_jetstream.fetch import planning
-from pyspark_jetstream.operations.backfill.ranges import RangeSource
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.read import snapshotplan
@@ -197,17 +196,6 @@ def test_metrics_have_what_is_left_out(nats_server, js, strange, monkeypatch):
                 counted[labels[2]] = count
     connection.unsubscribe(sid)
     assert counted["0"] == 3
-
-
-@pytest.mark.parametrize(("does", "missing"), [("drop", 0), ("replace", 3), ("fail", 3)])
-def test_a_backfill_misses_only_what_is_gone(nats_server, strange, does, missing):
-    """
-    What it leaves out is there; where it leaves nothing out, rows that lack are missing.
-    """
-    options = {"servers": nats_server.url, "stream": strange, "onInvalidSubject": does}
-    chunk = {"messages": 8, "partition": 0, "stream": strange, "start": 0, "end": 8}
-
-    assert RangeSource(options, 9).missing(chunk, 5) == missing
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])

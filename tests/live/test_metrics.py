@@ -20,6 +20,7 @@ from ..conftest import connection_to
 from ..kits import metrics
 from ..kits.exporter import JOB, Scrapes, exporter
 from ..kits.metrics import QUERY, publish, reports
+from ..kits.places import ROOT
 from ..kits.servers import DevServer
 
 __all__ = ["exporter"]
@@ -90,7 +91,7 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
     subject = f"{SUBJECT}.scrape"
     scrapes = exporter(nats_server, "--metrics-subject", subject)
     words = [sys.executable, "-m", metrics.__name__, nats_server.url, subject]
-    tasks = [subprocess.Popen([*words, str(producer)], cwd=JOB.parents[1]) for producer in (1, 2)]
+    tasks = [subprocess.Popen([*words, str(producer)], cwd=ROOT) for producer in (1, 2)]
     assert [task.wait(120) for task in tasks] == [0, 0]
     with client_of(nats_server) as client:
         publish(client, subject, [each.encode() for each in reports(5, final=False)])
@@ -253,10 +254,10 @@ def test_what_cannot_start(
     """
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
-        " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        " sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", script, without, str(JOB), *arguments],
+        [sys.executable, "-c", script, without, *JOB, *arguments],
         env=os.environ | {"NATS_URL": nats_server.url},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -275,5 +276,9 @@ def test_secrets_come_from_the_environment(exporter: Callable[..., Scrapes], mon
 
     assert "s3cr3t" not in scrapes.log
     assert "--token" not in subprocess.run(
-        [sys.executable, str(JOB), "--help"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", *JOB, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     ).stdout.replace("JETSTREAM_TOKEN", "")

@@ -11,7 +11,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.fetch.consumer import ConsumerRead
-from pyspark_jetstream.operations.backfill.ranges import RangeSource
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.tasks.ranges import OwnRead, RangeRead
@@ -90,36 +89,6 @@ def test_auto_on_a_server_that_stands_alone(nats_server, js, new_stream):
     assert (read, then) == ("own", "consumer")
     assert isinstance(task.work, OwnRead)
     assert kept(js, stream) == ["q-0"]
-
-
-@pytest.mark.parametrize(
-    ("options", "messages"),
-    [
-        ({}, 9_000),
-        ({"subject": "{0}.0.>"}, 3_000),
-        ({"partitions": "3", "partitionSubject": "{0}.{{partition}}.>"}, 9_000),
-    ],
-    ids=["a stream", "a filter", "partitions"],
-)
-def test_a_backfill_copies_what_consumers_of_its_own_would_read(
-    nats_server, new_stream, publish, options, messages
-):
-    """
-    The chunks of its plan are the whole range, whichever way each task would read.
-    """
-    stream = new_stream()
-    publish([(f"{stream}.{i % 3}.x", b"") for i in range(9_000)])
-    given = {"servers": nats_server.url, "stream": stream}
-    given |= {name: text.format(stream) for name, text in options.items()}
-    tasks = JetStreamRangeReader(parse_read(given)).partitions()
-    chunks = RangeSource(given, 4_000).plan(None, None)["chunks"]
-
-    assert OwnRead in {type(task.work) for task in tasks}
-    assert sum(chunk["messages"] for chunk in chunks) == messages
-    for partition in {chunk["partition"] for chunk in chunks}:
-        mine = [(c["start"], c["end"]) for c in chunks if c["partition"] == partition]
-        assert [start for start, _ in mine] == [0, *(end for _, end in mine[:-1])]
-        assert mine[-1][1] == 9_000
 
 
 def test_a_leaf_node_that_stands_alone():

@@ -29,11 +29,10 @@ from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 
 from ..kits.partitions import N, stored, update
-from ..kits.places import ROOT
 from ..kits.schemas import mistakes
 from ..kits.servers import DevServer
 
-JOB = [sys.executable, str(ROOT / "jobs/partition_stream.py")]
+JOB = [sys.executable, "-m", "pyspark_jetstream", "partition"]
 
 
 def test_numbered_subjects_are_sourced_in_one_hop(

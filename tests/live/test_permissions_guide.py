@@ -165,16 +165,6 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
     assert re.search(r"alerts\.>.*1,000,000", out), out
 
 
-def test_writer_reads_its_target_again(guarded, admin):
-    """What `backfill --into` and `replay` do once they are killed, and with `--verify`."""
-    admin.publish("alerts.a", b"x", [])
-    js = JetStream(guarded[1]["writer"])
-    (found,) = js.messages("ALERTS", [{"seq": 1}])
-
-    assert js.stream_info("ALERTS").last_seq == 1
-    assert found.data == b"x"
-
-
 def test_ops_hears_the_metrics_of_reader_and_writer(guarded, admin):
     """The exporter as `ops` gets what both publish on `metricsSubject`."""
     hears = guarded[1]["ops"].connection

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import EqualTo
-from pyspark.sql.types import StructType
 
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
-from pyspark_jetstream.operations.backfill.faults import UsageError
-from pyspark_jetstream.operations.backfill.snapshots import SnapshotSource
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.read.ranges import FilteredRangeReader, JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import FilteredSnapshotReader, JetStreamSnapshotReader
@@ -234,11 +231,3 @@ def test_a_snapshot_of_several_at_a_moment(tenants: Tenants, read: Callable[...,
         *[(tenants.name("a"), 0, sequence) for sequence in (1, 2, 3)],
         *[(tenants.name("b"), 0, sequence) for sequence in (3, 4, 5)],
     ]
-
-
-def test_a_backfill_has_one_stream() -> None:
-    """
-    A backfill of a snapshot says that it has one stream, before anything is planned.
-    """
-    with pytest.raises(UsageError, match="one stream, these options several: A,B"):
-        SnapshotSource({"stream": "A,B", "multiLast": ">"}, StructType([]), 100)

@@ -10,7 +10,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import ApiError, JetStreamError, NotConnectedError
-from pyspark_jetstream.operations.backfill import journal, letters, ranges, relay, snapshots
 from pyspark_jetstream.operations.console import commands
 
 from ..kits.checkpoints import offset, write_checkpoint
@@ -90,42 +89,6 @@ def test_a_wrong_port_of_a_command(command, tmp_path, monkeypatch, capsys):
     for address in wrong:
         assert f"{address}: [Errno 111] Connection refused" in said
     assert "check host and port" in said
-
-
-class NoJournal(journal.Journal):
-    """Of a backfill that has not begun."""
-
-    def __init__(self) -> None:
-        pass
-
-
-BACKFILLS = {
-    "range": lambda options: ranges.RangeSource(options | {"stream": "S"}, 9),
-    "snapshot": lambda options: snapshots.SnapshotSource(
-        options | {"stream": "S", "multiLast": ">", "maxRecordsPerPartition": "9"}, ROWS, 9
-    ),
-}
-
-
-@pytest.mark.parametrize("source", BACKFILLS)
-def test_a_wrong_port_of_a_backfill(source):
-    """
-    A backfill asks its streams before anything else, planned or taken up: likewise.
-    """
-    wrong = f"127.0.0.1:{free_port()}"
-    options = {"servers": wrong, "connectTimeout": "200ms", "requestTimeout": "1d"}
-    made = BACKFILLS[source](options)
-    target = relay.RelayTarget(None, NoJournal(), "T", {}, options, 1)
-    plan = {"streams": {"S": {"created": "t"}}, "partitions": [["S", None]]}
-
-    for first in (
-        lambda: made.plan(None, NoJournal()),
-        lambda: made.check(plan),
-        lambda: target.check(plan),
-        lambda: letters.check_removable(options, "S"),
-    ):
-        with pytest.raises(NotConnectedError, match=f"{wrong}: .* check host and port"):
-            first()
 
 
 @pytest.mark.parametrize("start", STARTS)

@@ -28,13 +28,12 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.answers import answer
-from ..kits.places import ROOT
 from ..kits.schemas import mistakes
 from ..kits.servers import DevServer
 from ..kits.tables import tables
 from ..kits.throttle import Writer
 
-JOB = ROOT / "jobs" / "throttle.py"
+JOB = ["pyspark_jetstream", "throttle"]
 PENDING = Reason.ConnectionPendingMessagesBreach
 QUOTA = Reason.TopicProduceQuotaExceeded
 
@@ -48,9 +47,9 @@ def start(server: DevServer, *arguments: str, without: str = "rich", **env: str)
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
         " from pyspark_jetstream.operations.console import throttle;"
         " throttle.receipt_wait = throttle.duration;"  # at most 400ms otherwise
-        " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        " sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     )
-    command = [sys.executable, "-c", script, without, str(JOB), *arguments]
+    command = [sys.executable, "-c", script, without, *JOB, *arguments]
     return subprocess.Popen(
         [*command, "--servers", server.url],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

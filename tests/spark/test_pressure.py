@@ -38,7 +38,8 @@ SILENT = 3
 def operator(server, *arguments):
     """The operator's program, started."""
     return subprocess.Popen(
-        [sys.executable, "jobs/throttle.py", *arguments, "--servers", server.url],
+        [sys.executable, "-m", "pyspark_jetstream", "throttle",
+             *arguments, "--servers", server.url],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip

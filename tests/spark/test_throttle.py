@@ -64,7 +64,8 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
     try:
         until(lambda: {a, b} <= set(subjects_of(js, name)))
         program = subprocess.Popen(
-            [sys.executable, "jobs/throttle.py", "pause", "--subject", a, "--for", "1h",
+            [sys.executable, "-m", "pyspark_jetstream", "throttle",
+             "pause", "--subject", a, "--for", "1h",
              "--servers", nats_server.url, "--receipt-wait", "400ms"],
             cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,

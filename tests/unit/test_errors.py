@@ -124,8 +124,8 @@ CASES = [
     (
         errors.PublishRejectedError("a.b", "expected stream does not match", 10060),
         "publish to 'a.b': expected stream does not match (err_code 10060); another stream takes"
-        " this subject: give a subjectMapping (a backfill: --target-option 'subjectMapping=…'), or"
-        " drop the row's header Nats-Expected-Stream (map_filter)",
+        " this subject: give a subjectMapping, or drop the row's header Nats-Expected-Stream"
+        " (map_filter)",
     ),
     (
         errors.PublishRejectedError("a.b", "per-message TTL is disabled", 10166),

@@ -93,12 +93,12 @@ DOES_IO = {
 
 SPARK = {
     "__init__", "datasource", "tasks.rows", "worker",
-    "operations.console.backfills.backfilling", "operations.inspection.hadoop",
+    "operations.inspection.hadoop",
     "read.buckets", "read.pushdown", "read.ranges", "read.singleget", "read.snapshot",
     "readstream.reader",
     "write.preparation", "write.restoring", "write.results", "write.sink",
 }  # fmt: skip
-"""Spark's adapters, and who starts its JVM; `operations.backfill` runs Spark, too."""
+"""Spark's adapters, and who starts its JVM."""
 
 NATS = {"client.handshake"}
 """What imports nats-py."""
@@ -106,14 +106,11 @@ NATS = {"client.handshake"}
 EXTRAS = {
     "prometheus_client": {"operations.console.exporter"},
     "rich": {
-        "operations.backfill.progress", "operations.console.progress",
+        "operations.console.progress",
         "operations.console.tables", "operations.terminal",
     },
 }  # fmt: skip
 """Packages of extras, and who may import them."""
-
-DEMO = {"demo", "checking", "screen"}
-"""The programs in `jobs/` are short, but for this one."""
 
 Import = tuple[str, str]
 """The module that is imported, dotted, and the name that is taken from it ("" for the module)."""
@@ -239,8 +236,7 @@ def test_packages_of_others_have_their_places():
     for module in HOUSE:
         tops = {base.partition(".")[0] for base, _ in imports(HOUSE[module])}
 
-        if not module.startswith("operations.backfill"):
-            assert "pyspark" not in tops or module in SPARK, module
+        assert "pyspark" not in tops or module in SPARK, module
         assert "nats" not in tops or module in NATS, module
         for package, places in EXTRAS.items():
             assert package not in tops or module in places, module
@@ -265,14 +261,13 @@ def test_every_name_of_the_tables_exists():
     assert PURE <= HOUSE.keys()
     assert SPARK | NATS <= HOUSE.keys()
     assert set().union(*EXTRAS.values()) <= HOUSE.keys()
-    assert DEMO <= JOBS.keys()
     assert {(home, there) for home, there in ONLY if there not in MAY[home].split()} == set()
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_jobs_are_short_programs_over_the_package(job):
+def test_jobs_use_public_names(job):
     """
-    What a program does stands in the package, and has a public name there.
+    Scripts that people copy take from the package what has a public name.
     """
     names = [
         part
@@ -283,7 +278,6 @@ def test_jobs_are_short_programs_over_the_package(job):
 
     assert ours(JOBS[job]) <= HOUSE.keys()
     assert [name for name in names if name.startswith("_")] == []
-    assert job in DEMO or len(JOBS[job].read_text(encoding="utf-8").splitlines()) <= 80
 
 
 def test_folders_are_of_a_size_to_live_in():

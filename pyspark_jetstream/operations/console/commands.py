@@ -49,9 +49,6 @@ COMMANDS: Final = {
     "throttle": Command("throttle"),
     "metrics": Command("exporter"),
     "explain-mapping": Command("explanation"),
-    "backfill range": Command("backfills.rangebackfill"),
-    "backfill snapshot": Command("backfills.snapshotbackfill"),
-    "replay": Command("backfills.replay"),
 }
 
 _OPTIONAL: Final = {"rich": "rich", "prometheus_client": "prometheus-client"}
@@ -76,11 +73,6 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         return _completion(words[1:], program)
     complain(f"{program}: {_mistake(words, group)} See {program} --help")
     return USAGE
-
-
-def job(name: str) -> int:
-    """The program of a file in `jobs/`, called as that file is; its exit status."""
-    return _run(name, shlex.join(["python", sys.argv[0]]), sys.argv[1:])
 
 
 def _run(name: str, called: str, words: Sequence[str]) -> int:

@@ -31,7 +31,6 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.options import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import JetStreamError, OptionError
 from pyspark_jetstream.logs import log_for
-from pyspark_jetstream.operations.backfill.faults import BackfillError, UsageError
 from pyspark_jetstream.operations.terminal import complain
 from pyspark_jetstream.options import all_options
 
@@ -79,9 +78,9 @@ def run(program: ModuleType, called: str, name: str, words: Sequence[str]) -> in
         if parser.when_interrupted:
             complain(f"{parser.name}: interrupted{parser.when_interrupted}")
         return INTERRUPTED
-    except (BackfillError, JetStreamError, OSError) as error:
+    except (JetStreamError, OSError) as error:
         parser.complain(error)
-        return USAGE if isinstance(error, (OptionError, UsageError)) else FAILED
+        return USAGE if isinstance(error, OptionError) else FAILED
     return status
 
 

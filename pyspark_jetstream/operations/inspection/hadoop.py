@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 from ...errors import CheckpointError, CheckpointTimeoutError, OptionError
 
 if TYPE_CHECKING:
-    from ..backfill.storage import Hadoop, Storage
+    from .storage import Hadoop, Storage
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class HadoopDirectory:
         return results[0]
 
     def _reached(self) -> Storage:
-        from ..backfill.storage import Storage
+        from .storage import Storage
 
         return Storage(self._hadoop(), self.location)
 
@@ -112,7 +112,7 @@ class HadoopDirectory:
         from pyspark import SparkContext
         from pyspark.java_gateway import launch_gateway
 
-        from ..backfill.storage import Hadoop
+        from .storage import Hadoop
 
         context: Any = SparkContext._active_spark_context
         if context is not None:
@@ -129,7 +129,7 @@ class HadoopDirectory:
         """The error of the file system, or of the JVM's start."""
         from pyspark.errors import PySparkException
 
-        from ..backfill.faults import StorageError
+        from .storage import StorageError
 
         if isinstance(error, StorageError):
             return CheckpointError(self.location, str(error).removeprefix(f"{self.location}: "))

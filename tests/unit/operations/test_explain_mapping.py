@@ -10,10 +10,9 @@ import pytest
 
 from pyspark_jetstream.operations.console import commands
 
-from ...kits.places import ROOT
 from ...kits.tables import tables
 
-JOB = ROOT / "jobs" / "explain_mapping.py"
+PROGRAM = ["pyspark_jetstream", "explain-mapping"]
 
 BLOCK = """
 mappings {
@@ -28,10 +27,10 @@ def run(*arguments, without=()):
     """The job in a Python of its own, in which some packages cannot be imported."""
     script = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
-        " sys.argv = sys.argv[2:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        " sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     )
     return subprocess.run(
-        [sys.executable, "-c", script, " ".join(without), str(JOB), *arguments],
+        [sys.executable, "-c", script, " ".join(without), *PROGRAM, *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -7,7 +7,6 @@ import json
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,6 @@ from pyspark_jetstream.operations.console import (
     overview,
     program,
 )
-from pyspark_jetstream.operations.console.backfills import backfilling, replay
 from pyspark_jetstream.operations.inspection import findings, leases
 from pyspark_jetstream.operations.inspection.findings import Inspection
 
@@ -100,52 +98,3 @@ def test_what_explain_mapping_shows(capsys):
     assert mistakes(found, "explain-mapping") == []
     assert [each["rule"] for each in found] == ["a.*", None, "a.*"]
     assert [each["becomes"][0]["subject"] for each in found] == ["b", "c", None]
-
-
-@pytest.mark.parametrize(
-    ("verify", "faults", "verified", "status"),
-    [(False, [], None, 0), (True, [], True, 0), (True, ["x is missing"], False, 1)],
-)
-def test_what_a_backfill_shows(capsys, verify, faults, verified, status):
-    """
-    A backfill says how many messages there are and where; verified is null where nobody asked.
-    """
-    given = SimpleNamespace(verify=verify, json=True)
-    target = SimpleNamespace(faults=lambda manifest: faults)
-    manifest = {"rows": 7, "missing": 1, "files": [{}, {}]}
-    ended = backfilling.concluded(manifest, target, "file:/o", given)
-    found = json.loads(capsys.readouterr().out)
-
-    assert ended == status
-    assert mistakes(found, "backfill") == []
-    assert (found["messages"], found["files"], found["verified"]) == (7, 2, verified)
-
-
-def test_what_a_replay_shows():
-    """
-    A replay says what was replayed, what stays, and where the next one begins.
-    """
-    manifest = {
-        "subjects_replayed": {"a": [2, 1]}, "replayed": 2, "duplicates": 1, "elsewhere": 1,
-        "no_letters": 0, "missing": 0, "streams": {"DEAD": {"last_sequence": 7}},
-    }  # fmt: skip
-    found = replay.document(manifest, "file:/o", None)
-
-    assert mistakes(found, "replay") == []
-    assert found["streams"] == [{"stream": "DEAD", "next_since": 8}]
-
-
-@pytest.mark.parametrize("to_delete", [False, True])
-def test_where_the_next_replay_begins(capsys, to_delete):
-    """
-    A replay prints the next one's --since only if its dead letters stay.
-    """
-    manifest = {
-        "subjects_replayed": {"a": [2, 1]}, "replayed": 2, "duplicates": 1, "elsewhere": 0,
-        "no_letters": 0, "missing": 0, "streams": {"DEAD": {"last_sequence": 7}},
-    }  # fmt: skip
-    replay.conclude(manifest, "file:/o", to_delete)
-    said = capsys.readouterr().out
-
-    assert "2 dead letters replayed: file:/o" in said
-    assert ("the next replay of DEAD: --since 8" in said) is not to_delete

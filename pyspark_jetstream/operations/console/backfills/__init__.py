@@ -1,1 +1,0 @@
-"""The programs that copy out of streams, and back into them: their arguments and their output."""

@@ -1,0 +1,355 @@
+"""The scripts of jobs/ through real spark-submit: killed with SIGKILL, started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.outbox.deadletters import DeadLetters
+from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish.context import WriteContext
+from pyspark_jetstream.write.rows import MessageBuilder
+
+from ..kits.options import connection_of, sink_of
+from ..kits.places import ROOT
+from ..kits.servers import DevServer
+
+NewStream = Callable[..., str]
+Publish = Callable[[list[tuple[Any, ...]]], None]
+
+SECRET = "h1dden"
+
+
+class Job:
+    """Runs of scripts in processes of their own, with a password and with Spark's event log."""
+
+    def __init__(self, home: Path, server: DevServer) -> None:
+        import pyspark
+
+        self.home, self.url = home, server.url
+        self._spark = Path(pyspark.__file__).parent
+        self._logs = 0
+        (home / "events").mkdir()
+        (home / "password").write_text(f"{SECRET}\n")
+
+    def login(self, flag: str = "--option") -> list[str]:
+        """How a script reaches the server; the password stands in a file."""
+        words = (f"servers={self.url}", "user=u", f"password=@{self.home}/password")
+        return [word for each in words for word in (flag, each)]
+
+    def run(
+        self, script: str, *arguments: str, until: Iterator[Any] | None = None
+    ) -> tuple[int, str]:
+        """
+        Exit status and output. With `until` the driver, and it alone, is killed with SIGKILL when
+        the iterator has come to its end.
+        """
+        self._logs += 1
+        log = self.home / f"log-{self._logs}"
+        command = [
+            str(self._spark / "bin" / "spark-submit"), "--master", "local[2]",
+            "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR",
+            "--conf", "spark.eventLog.enabled=true", "--conf", "spark.eventLog.compress=false",
+            "--conf", f"spark.eventLog.dir={(self.home / 'events').as_uri()}",
+            "--driver-java-options", "-XX:TieredStopAtLevel=1",
+            str(ROOT / "jobs" / f"{script}.py"), *self.login(), *arguments,
+        ]  # fmt: skip
+        environment = os.environ | {
+            "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(self._spark),
+            "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }  # fmt: skip
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, env=environment, cwd=self.home, stdout=file, stderr=file,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 240
+            while process.poll() is None and time.monotonic() < deadline:
+                if until is not None and next(until, None) is None:
+                    process.kill()
+                time.sleep(0.005)
+            status = process.poll()
+            assert status is not None, f"no end within 240 s: {log.read_text()[-3000:]}"
+            return status, log.read_text()
+        finally:
+            with suppress(ProcessLookupError):  # what a killed driver leaves behind
+                os.killpg(process.pid, signal.SIGKILL)
+            deadline = time.monotonic() + 60
+            while workers := self._left():  # Python workers are in a group of their own
+                assert time.monotonic() < deadline, f"{workers} do not end"
+                for pid in workers:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)
+
+    def _left(self) -> list[int]:
+        """The processes of runs that are still there."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):  # it is no more, or somebody else's
+                if path.readlink().is_relative_to(self.home):
+                    found.append(int(path.parent.name))
+        return found
+
+    def check_secrets(self) -> None:
+        """No file that a run has made has the password."""
+        files = {path: path.read_bytes() for path in self.home.rglob("*") if path.is_file()}
+
+        assert any(b"SparkListenerApplicationStart" in content for content in files.values())
+        leaks = [path.name for path, content in files.items() if SECRET.encode() in content]
+        assert leaks == ["password"]
+
+
+@pytest.fixture
+def job(tmp_path: Path, nats_server: DevServer) -> Job:
+    """Runs scripts on the shared server."""
+    return Job(tmp_path, nats_server)
+
+
+def soon_after(where: Path, pattern: str, number: int, chance: random.Random) -> Iterator[bool]:
+    """Goes on until so many files are there, and then for up to a second."""
+    while len(list(where.glob(pattern))) < number:
+        yield True
+    end = time.monotonic() + chance.random()
+    while time.monotonic() < end:
+        yield True
+
+
+def parquet_rows(output: Path) -> list[dict[str, Any]]:
+    """The rows that pyarrow finds in a folder, or any reader but Spark."""
+    rows = []
+    for path in sorted(output.rglob("*.parquet")):
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(output).parts):
+            rows += pq.ParquetFile(path).read().to_pylist()
+    return rows
+
+
+def once(rows: list[dict[str, Any]]) -> bool:
+    """Whether no row is there twice."""
+    return max(Counter(row["sequence"] for row in rows).values(), default=1) == 1
+
+
+KILLS = pytest.mark.parametrize(("kills", "seed"), [(1, 0), (3, 1), (3, 2), (3, 3)])
+
+
+@pytest.mark.slow
+@KILLS
+def test_a_range_in_parquet_survives_kills(
+    job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, kills: int, seed: int
+) -> None:
+    """
+    A range backfill that is killed goes on where it was: Parquet has each message of the range
+    once, at each moment, and none of those beyond its end.
+    """
+    name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
+    sent = [(f"{name}.k{i % 50}", b"m%d" % i, [("X", f"y{i}")]) for i in range(6_000)]
+    publish(sent)
+    arguments = (
+        "--option", f"stream={name}", "--from", "101", "--to", "5900", "--batch", "1000",
+        "--option", "includeHeaders=true", "--output", str(output), "--partition-by", "day",
+    )  # fmt: skip
+
+    for kill in range(kills):
+        until = soon_after(output, "_checkpoint/offsets/?", kill + 2, chance)
+        died, said = job.run("range_backfill", *arguments, until=until)
+        assert died == -signal.SIGKILL, said[-3000:]
+        assert once(parquet_rows(output))
+    ended, said = job.run("range_backfill", *arguments)
+    rows = sorted(parquet_rows(output), key=lambda row: row["sequence"])
+
+    assert ended == 0, said[-3000:]
+    assert "100%" in said and "done: " in said
+    assert [row["sequence"] for row in rows] == list(range(101, 5_901))
+    for row in rows:
+        subject, data, headers = sent[row["sequence"] - 1]
+        assert (row["subject"], row["data"]) == (subject, data)
+        assert row["headers"] == [("X", [headers[0][1]])]
+    job.check_secrets()
+
+
+@pytest.mark.slow
+@KILLS
+def test_a_range_in_a_stream_survives_kills(
+    job: Job, new_stream: NewStream, publish: Publish, range_df: Any, tmp_path: Path,
+    kills: int, seed: int,
+) -> None:  # fmt: skip
+    """
+    A copy that is killed, and taken up after the duplicate window, is in the target once, in the
+    order of the source, with its headers but for those that were orders to the source.
+    """
+    name, chance, checkpoint = new_stream(), random.Random(seed), tmp_path / "checkpoint"
+    target = new_stream(duplicate_window=2_000_000_000, allow_rollup_hdrs=True)
+    sent = [
+        (f"{name}.k{i % 70}", b"%d" % i, [("Nats-Msg-Id", f"i-{i}"), ("X", f"y{i}")])
+        for i in range(6_000)
+    ]
+    publish(sent)
+    mapping = json.dumps({f"{name}.>": f"{target}.>"})
+    arguments = (
+        "--option", f"stream={name}", "--batch", "1000", "--checkpoint", str(checkpoint),
+        *job.login("--target"), "--target", "ackTimeout=1s",
+        "--target", f"subjectMapping={mapping}",
+    )  # fmt: skip
+
+    for kill in range(kills):
+        until = soon_after(checkpoint, "offsets/?", kill + 2, chance)
+        died, said = job.run("range_backfill", *arguments, until=until)
+        assert died == -signal.SIGKILL, said[-3000:]
+        time.sleep(2.5)
+    ended, said = job.run("range_backfill", *arguments)
+    copied = range_df(stream=target, includeHeaders="true").orderBy("sequence").collect()
+
+    assert ended == 0, said[-3000:]
+    assert [row.data for row in copied] == [data for _, data, _ in sent]
+    for n, row in enumerate(copied):
+        assert row.subject == f"{target}.k{n % 70}"
+        assert row.headers["X"] == [f"y{n}"]
+        assert row.headers.get("Nats-Msg-Id") != [f"i-{n}"]
+    job.check_secrets()
+
+
+@pytest.mark.slow
+@KILLS
+def test_a_snapshot_survives_kills(
+    job: Job, new_stream: NewStream, publish: Publish, tmp_path: Path, kills: int, seed: int
+) -> None:
+    """
+    A snapshot that is killed is as of the point that its first run has noted, whatever is published
+    since; nobody sees it before it is whole. The next run makes another one.
+    """
+    name, chance, output = new_stream(), random.Random(seed), tmp_path / "out"
+    sent = [(f"{name}.k{i * i % 4_000}", b"m%d" % i) for i in range(10_000)]
+    publish(sent)
+    arguments = ("--stream", name, "--output", str(output))
+
+    for kill in range(kills):
+        files = "_point/_SUCCESS" if kill % 2 == seed % 2 else "_unfinished"
+        until = soon_after(output, files, 1, chance)
+        died, said = job.run("snapshot_backfill", *arguments, until=until)
+        if died == 0:  # it was faster than the kill
+            break
+        assert died == -signal.SIGKILL, said[-3000:]
+        whole = len(parquet_rows(output))
+        assert whole in (0, len({subject for subject, _ in sent}))
+        publish([(subject, b"newer") for subject, _ in sent[::2]] + [(f"{name}.new", b"newer")])
+    ended, said = (died, said) if died == 0 else job.run("snapshot_backfill", *arguments)
+    rows = parquet_rows(output / "as_of=10000")
+    last = {subject: (n + 1, data) for n, (subject, data) in enumerate(sent)}
+
+    assert ended == 0, said[-3000:]
+    assert f"done: {len(last):,} rows" in said
+    assert len(rows) == len(last)
+    assert {row["subject"]: (row["sequence"], row["data"]) for row in rows} == last
+    assert sorted(path.name for path in output.iterdir()) == ["as_of=10000"]
+    job.check_secrets()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["gone", "anew"])
+def test_a_snapshot_whose_point_is_gone_fails(
+    job: Job, new_stream: NewStream, publish: Publish, js: JetStream, tmp_path: Path, fault: str
+) -> None:
+    """
+    A run that cannot have the point of the first one says so, and writes nothing.
+    """
+    name, output = new_stream(max_msgs_per_subject=1), tmp_path / "out"
+    sent = [(f"{name}.k{i}", b"m%d" % i) for i in range(5_000)]
+    publish(sent)
+    arguments = ("--stream", name, "--output", str(output))
+    until = soon_after(output, "_point/_SUCCESS", 1, random.Random(0))
+    died, said = job.run("snapshot_backfill", *arguments, until=until)
+    assert died == -signal.SIGKILL, said[-3000:]
+
+    if fault == "anew":
+        config = js.stream_info(name).config
+        js.client.request(f"{js.prefix}.STREAM.DELETE.{name}", b"")
+        js.create_stream(config)
+        publish(sent)
+    publish([(f"{name}.k7", b"newer")])
+    ended, said = job.run("snapshot_backfill", *arguments)
+
+    assert ended == 1, said[-3000:]
+    why = "made anew" if fault == "anew" else "SnapshotLossError"
+    assert [why in line for line in said.splitlines() if line.startswith("failed: ")] == [True]
+    assert parquet_rows(output) == []
+
+
+@pytest.mark.slow
+@KILLS
+def test_a_replay_survives_kills(
+    job: Job, new_stream: NewStream, js: JetStream, publish: Publish, range_df: Any, tmp_path: Path,
+    kills: int, seed: int,
+) -> None:  # fmt: skip
+    """
+    Dead letters of one reason become the rows that they were, each once, after the target's
+    duplicate window too; those of another reason and what is no dead letter are left out.
+    """
+    chance, checkpoint = random.Random(seed), tmp_path / "checkpoint"
+    target, dead = new_stream(duplicate_window=2_000_000_000), new_stream()
+
+    def shed(first: int, last: int, reason: str) -> None:
+        rows = range(first, last)
+        batch = {
+            "subject": pa.array([f"{target}.k{i % 40}" for i in rows]),
+            "data": pa.array([b"%d" % i for i in rows]),
+            "headers": pa.array(
+                [[("X", f"y{i}")] for i in rows], pa.map_(pa.string(), pa.string())
+            ),
+            "msg_id": pa.array([f"i-{i}" if i % 2 else None for i in rows], pa.string()),
+        }
+        messages = MessageBuilder().build(pa.record_batch(batch))
+        letters = DeadLetters(f"{dead}.{{subject}}", "q", 0).of(messages, reason)
+        publisher.publish(js.client, WriteContext(sink_of(connection_of(job.url))), [letters])
+
+    shed(0, 6_000, "QueueTimeout: 3 s")
+    shed(6_000, 6_100, "Rejected: too large")
+    publish([(f"{dead}.stranger", b"no dead letter")])
+    arguments = (
+        "--option", f"stream={dead}", "--where", "reason = 'QueueTimeout'", "--batch", "1000",
+        "--checkpoint", str(checkpoint), *job.login("--target"), "--target", "ackTimeout=1s",
+    )  # fmt: skip
+
+    for kill in range(kills):
+        until = soon_after(checkpoint, "offsets/?", kill + 2, chance)
+        died, said = job.run("replay_dead_letters", *arguments, until=until)
+        assert died == -signal.SIGKILL, said[-3000:]
+        time.sleep(2.5)
+    ended, said = job.run("replay_dead_letters", *arguments)
+    rows = range_df(stream=target, includeHeaders="true").orderBy("sequence").collect()
+
+    assert ended == 0, said[-3000:]
+    assert [row.data for row in rows] == [b"%d" % i for i in range(6_000)]
+    for n, row in enumerate(rows):
+        assert row.subject == f"{target}.k{n % 40}"
+        assert row.headers["X"] == [f"y{n}"]
+        assert not [name for name in row.headers if name.startswith("Jetstream-Sink-")]
+    job.check_secrets()
+
+
+@pytest.mark.parametrize("script", ["range_backfill", "snapshot_backfill", "replay_dead_letters"])
+def test_a_mistake_ends_with_status_2(script: str) -> None:
+    """A wrong flag is said before Spark starts, with the usage."""
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "jobs" / f"{script}.py"), "--option", "stream"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("usage: ")
+    assert "expected NAME=VALUE or NAME=@FILE" in ran.stderr
