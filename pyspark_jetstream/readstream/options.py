@@ -63,10 +63,6 @@ SHARING_OPTIONS: Final = table(
     Option("ackWait", "ack_wait_s", value_of.duration, "2m",
         "If a reader of a shared consumer is gone for this time, its claims return to the other"
         " readers."),
-    Option("nakDelay", "nak_delay_s", value_of.duration, "",
-        "If this query gives claims back (NAK), the server delivers them again after this time."
-        " Without this option the server does not wait.",
-        absent=0.0),
     Option("maxAckPending", "max_ack_pending", value_of.positive, "500000",
         "Largest number of claims that all readers of a shared consumer hold together."),
     Option("maxDeliver", "max_deliver", value_of.positive, "",
@@ -75,12 +71,6 @@ SHARING_OPTIONS: Final = table(
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
         "Subject for messages that are beyond `maxDeliver`. `{subject}` stands for the subject of"
         " the message."),
-    Option("claimsLedger", "claims_ledger", value_of.choice("auto", "true", "false"), "auto",
-        "Whether queries that share a consumer note their open batches in the bucket"
-        " `SPARK_CLAIMS`. With these notes no batch is read twice."),
-    Option("abandonAfter", "abandon_after_s", value_of.duration, "1h",
-        "If a query is away for longer than this, the other queries get the batch that it had"
-        " recorded."),
 )  # fmt: skip
 
 _OWN: Final = table(
@@ -126,14 +116,9 @@ class Sharing:
     min_ack_pending: int | None
     priority: int | None
     ack_wait_s: float
-    nak_delay_s: float
-    """Time after which claims that are given back are dealt out again; 0 for none."""
     max_ack_pending: int
     max_deliver: int | None
     dead_letter_subject: str | None
-    claims_ledger: str
-    """Whether open batches are noted where all who share see them; None where that can be."""
-    abandon_after_s: float
     asked: frozenset[str]
     """Given ones of `ackWait` and `maxAckPending`: a consumer that is there must have them."""
 
@@ -185,6 +170,10 @@ def shared_by(values: Values) -> Sharing | None:
         raise OptionError(
             "readMode", f"priorityPolicy={policy} claims by the consumer and reads by direct get"
         )
+    for name in ("streamPattern", *(["stream"] if "," in (values.given("stream") or "") else [])):
+        if name in values:
+            why = f"several streams are read by one query; priorityPolicy={policy} shares one"
+            raise OptionError(name, f"{why} stream, or one a partition")
     if "maxDeliver" in values and "deadLetterSubject" not in values:
         why = "required with maxDeliver, such as rejected.{subject}"
         raise OptionError("deadLetterSubject", why)
@@ -196,12 +185,6 @@ def shared_by(values: Values) -> Sharing | None:
         problem = template_fault(letters, subject)
         if problem is not None:
             raise OptionError("deadLetterSubject", problem)
-    if values["abandonAfter"] < 2 * values["ackWait"]:
-        raise OptionError(
-            "abandonAfter",
-            f"expected at least twice ackWait ({values['ackWait']:g}s), got"
-            f" {values['abandonAfter']:g}s: within that the server may deal out what a query holds",
-        )
     return values.fill(
         Sharing,
         priority=values["priority"] if policy == "prioritized" else None,

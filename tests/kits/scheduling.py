@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = [
-    "tests/unit/readstream/test_shared_fence.py",
     *(
         f"tests/spark/test_{name}.py"
         for name in ("round_trip", "faults", "source_starts", "source")
@@ -23,7 +22,7 @@ Files that go first, the longest ones: what is left to the end should be short, 
 process more would start a JVM for files of Spark.
 """
 
-_ALONE: Final = ("tests/spark/", "tests/unit/readstream/test_shared_fence.py")
+_ALONE: Final = ("tests/spark/",)
 """Of a soak: tests that share no server with others of their file, and last up to minutes."""
 
 

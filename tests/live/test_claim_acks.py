@@ -29,27 +29,8 @@ def claimed(new_stream, publish, claimant):
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
-    (claim,) = one.claim(1, 30.0)["0"]
+    (claim,) = one.claim(1, 30.0)[0]
     return one, claim
-
-
-def test_heartbeats_say_when_they_are_overdue(claimed, nats_server):
-    """
-    Claims that are held and not confirmed are overdue; released, or confirmed, they are not.
-    """
-    one, claim = claimed
-    beats = Heartbeats(connection_to(nats_server), 0.05)
-    try:
-        assert beats.overdue_s == 0
-        beats.hold(one.consumers[0], [claim.sequence])
-        eventually(lambda: beats.overdue_s > 0.03)
-        last = beats.overdue_s
-        eventually(lambda: beats.overdue_s < last)  # confirmed meanwhile
-        beats.release(one.consumers[0], [claim.sequence])
-        assert beats.overdue_s == 0
-        assert "of 0 claims" in repr(beats)
-    finally:
-        beats.close()
 
 
 def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, monkeypatch):
@@ -60,7 +41,7 @@ def test_acks_that_nobody_takes_are_no_acks(js, new_stream, publish, claimant, m
     name = new_stream()
     publish([(f"{name}.x", b"")])
     one = claimant(name, policy="overflow")
-    (claim,) = one.claim(1, 30.0)["0"]
+    (claim,) = one.claim(1, 30.0)[0]
     send, seen = js.client.publish_then_request, []
 
     def elsewhere(burst, subject, data, timeout_s):
@@ -90,7 +71,7 @@ def test_each_ack_of_a_replicated_consumer_is_answered(
     publish([(f"{name}.x", b"")] * 3)
     one = claimant(name, policy="overflow")
     arrived(js, name, 3)
-    claims = one.claim(3, 0)["0"]
+    claims = one.claim(3, 0)[0]
     send, seen = js.client.requests, []
 
     def elsewhere(requests):
@@ -108,83 +89,56 @@ def test_each_ack_of_a_replicated_consumer_is_answered(
     assert js.consumer_info(name, "jobs").num_ack_pending == 0
 
 
-def test_claims_are_not_overdue_because_there_were_none(claimant, new_stream, nats_server):
-    """
-    The time before anything was held does not count.
-    """
-    one = claimant(new_stream(), policy="overflow")
-    made = time.monotonic()
-    beats = Heartbeats(connection_to(nats_server), 60.0)
-    try:
-        eventually(lambda: time.monotonic() > made + 0.3)
-        held = time.monotonic()
-        beats.hold(one.consumers[0], [1])
-
-        assert beats.overdue_s <= time.monotonic() - held
-    finally:
-        beats.close()
-
-
 def test_heartbeats_go_on_whatever_happens(claimed, nats_server, monkeypatch, caplog):
     """
     An error that nobody expected is logged, and the next heartbeats follow: a thread that ended
     would let all claims expire.
     """
     one, claim = claimed
-    fails = iter([ValueError("surprise")] * 2)
+    fails, beat, told = iter([ValueError("surprise")] * 2), Heartbeats._beat, []
 
-    def failing(*args) -> None:
+    def failing(self, held) -> None:
         if (error := next(fails, None)) is not None:
             raise error
-        ack(*args)
+        beat(self, held)
+        told.append(held)
 
-    monkeypatch.setattr(acks, "ack", failing)
+    monkeypatch.setattr(Heartbeats, "_beat", failing)
     beats = Heartbeats(connection_to(nats_server), 0.05)
     try:
         beats.hold(one.consumers[0], [claim.sequence])
         eventually(lambda: "surprise" in caplog.text)
-        last = beats.overdue_s
-        eventually(lambda: beats.overdue_s < last)
+        eventually(lambda: one.consumers[0] in (told[-1] if told else {}))
     finally:
         beats.close()
 
 
-def test_heartbeats_that_are_wanted_more_often(claimed, nats_server):
-    """
-    A consumer with a shorter ack wait does not wait for the heartbeat that the others want.
-    """
-    one, claim = claimed
-    beats = Heartbeats(connection_to(nats_server), 3600.0)
-    try:
-        beats.hold(one.consumers[0], [claim.sequence])
-        eventually(lambda: beats.overdue_s > 0.3)
-        last = beats.overdue_s
-        beats.hurry(0.05)
-        eventually(lambda: beats.overdue_s < last)
-    finally:
-        beats.close()
-
-
-def test_heartbeats_of_one_consumer_do_not_wait_for_another(
+def test_heartbeats_of_one_consumer_do_not_wait_for_others(
     new_stream, publish, claimant, nats_server
 ):
     """
-    While one consumer does not answer, the claims of the others are kept.
+    While four consumers do not answer, which are asked first, the claims of the fifth are kept.
     """
     name = new_stream()
     publish([(f"{name}.x", b"")])
-    one = claimant(name, policy="overflow", ack_wait_s=12.0)
-    (claim,) = one.claim(1, 30.0)["0"]
-    beats = Heartbeats(connection_to(nats_server), 1.0)
+    one = claimant(name, policy="overflow", ack_wait_s=6.0)
+    (claim,) = one.claim(1, 30.0)[0]
+    silent = [SharedConsumer(1 + n, name, f"silent{n}", None) for n in range(4)]
+    deaf = Client(connection_to(nats_server))
+    for consumer in silent:
+        deaf.connection.subscribe(f"{consumer.acks}.>")
+    deaf.connection.ping(30.0)
+    beats = Heartbeats(connection_to(nats_server), 2.0)
     try:
-        beats.hold(SharedConsumer(1, name, "gone", None), [1])
+        for consumer in silent:
+            beats.hold(consumer, [1])
         beats.hold(one.consumers[0], [claim.sequence])
-        until = time.monotonic() + 16
+        until = time.monotonic() + 18
         while time.monotonic() < until:
-            assert one.claim(1, 0.2) == {"0": []}
-        assert beats.overdue_s > 5
+            assert one.claim(1, 0.2) == {0: []}
     finally:
         beats.close()
+        deaf.close()
 
 
 class SlowUp(Proxy):
@@ -212,7 +166,7 @@ def test_acks_that_are_long_on_their_way(
     one = claimant(name, policy="overflow")
     publish([(f"{name}.x", b"")] * 20_000)
     arrived(js, name, 20_000)
-    sequences = [claim.sequence for claim in one.claim(20_000, 0)["0"]]
+    sequences = [claim.sequence for claim in one.claim(20_000, 0)[0]]
     assert len(sequences) == 20_000
     port = int(nats_server.url.rpartition(":")[2])
     with SlowUp(port) as link:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import threading
 import time
 import urllib.request
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import NotConnectedError, ReadError
@@ -23,8 +21,7 @@ from pyspark_jetstream.readstream.shared.claimant import Claimant
 from pyspark_jetstream.readstream.shared.claims import SharedConsumer
 
 from ..conftest import connection_to
-from ..kits.options import connection_of, sharing_of
-from ..kits.proxy import Proxy
+from ..kits.options import sharing_of
 from ..kits.replicas import create
 from ..kits.servers import DevCluster
 from ..kits.shared import eventually
@@ -45,7 +42,7 @@ def claimant(nats_server):
         clients.append(client or Client(connection_to(nats_server)))
         consumer = SharedConsumer(0, stream, "jobs", None)
         each = Claimant(clients[-1], [consumer], sharing_of(**sharing), "g")
-        each.join({"0": None})
+        each.join([None])
         return each
 
     yield make
@@ -73,7 +70,7 @@ def test_work_goes_to_the_nearer_of_two_that_wait(js, new_stream, publish, claim
     found: dict[int, list] = {}
 
     def wait(index: int) -> None:
-        found[index] = both[index].claim(1, 30.0)["0"]
+        found[index] = both[index].claim(1, 30.0)[0]
 
     threads = []
     for number, index in enumerate((first_to_wait, 1 - first_to_wait)):
@@ -100,9 +97,9 @@ def test_the_farther_one_works_while_the_nearer_one_is_busy(js, new_stream, publ
     publish([(f"{name}.x", b"1")] * 3)
     arrived(js, name, 3)
 
-    assert len(near.claim(2, 0)["0"]) == 2
+    assert len(near.claim(2, 0)[0]) == 2
     assert waiting(js, name) == 0
-    assert [claim.sequence for claim in far.claim(9, 0)["0"]] == [3]
+    assert [claim.sequence for claim in far.claim(9, 0)[0]] == [3]
 
 
 def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claimant):
@@ -112,12 +109,12 @@ def test_a_pull_that_is_withdrawn_takes_nothing(js, new_stream, publish, claiman
     name = new_stream()
     one = claimant(name, policy="overflow")
     for _ in range(50):
-        assert one.claim(5, 0.002) == {"0": []}
+        assert one.claim(5, 0.002) == {0: []}
     publish([(f"{name}.x", b"1")])
     arrived(js, name, 1)
 
     assert js.consumer_info(name, "jobs").num_ack_pending == 0
-    assert [claim.sequence for claim in one.claim(5, 0)["0"]] == [1]
+    assert [claim.sequence for claim in one.claim(5, 0)[0]] == [1]
 
 
 def test_what_comes_as_a_wait_ends_is_claimed(
@@ -143,72 +140,7 @@ def test_what_comes_as_a_wait_ends_is_claimed(
 
     monkeypatch.setattr(connection, "next_frame", late)
 
-    assert [claim.sequence for claim in one.claim(5, 30.0)["0"]] == [1]
-
-
-def spare_pull(connection, stream: str, count: int) -> None:
-    """A pull of another reader, open until it has all it asked for."""
-    inbox = connection.new_inbox()
-    connection.subscribe(inbox)
-    body = json.dumps({"batch": count, "group": "g", "expires": 60 * 10**9}).encode()
-    connection.send(wire.pub(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.jobs", body, inbox))
-
-
-@pytest.fixture
-def crowd(js, new_stream, publish, claimant, nats_server, monkeypatch):
-    """A backlog of which one reader holds as much as may be claimed, and another waits for two."""
-    monkeypatch.setattr(claimant_module, "_MANY", 5)
-    name = new_stream()
-    holder, ours = (claimant(name, policy="overflow", max_ack_pending=10) for _ in "12")
-    publish([(f"{name}.x", b"%d" % number) for number in range(30)])
-    arrived(js, name, 30)
-    assert len(holder.claim(10, 0)["0"]) == 10
-    monkeypatch.setattr(claimpulls, "_QUIET_S", 0.5)  # who may claim no more is told nothing
-    spare = Client(connection_to(nats_server))
-    spare_pull(spare.connection, name, 2)
-    eventually(lambda: waiting(js, name) == 1)
-    looks = []
-    infos = ours.infos
-    monkeypatch.setattr(ours, "infos", lambda: looks.append(1) or infos())
-    yield name, holder, ours, looks
-    spare.close()
-
-
-def test_no_pull_beside_that_of_another_reader(js, crowd, monkeypatch):
-    """
-    In a backlog a claim waits until another reader's pull has what it asked for: what it gets then
-    lies together, where two pulls at one time get every other message each.
-    """
-    monkeypatch.setattr(claimant_module, "_ALONE_S", 60.0)
-    name, holder, ours, looks = crowd
-    found: list = []
-    claiming = threading.Thread(target=lambda: found.extend(ours.claim(6, 0)["0"]))
-    claiming.start()
-    eventually(lambda: len(looks) > 3)
-    assert waiting(js, name) == 1
-    ack(js.client, holder.consumers[0], range(1, 11))
-    claiming.join(60)
-
-    assert [claim.sequence for claim in found] == list(range(13, 19))
-
-
-def test_pulls_that_stay_open_are_not_waited_for_again(js, crowd, monkeypatch):
-    """
-    Where another reader's pull stays open a claim waits for its end once, and later claims do not.
-    """
-    monkeypatch.setattr(claimant_module, "_ALONE_S", 0.05)
-    _, holder, ours, looks = crowd
-    assert ours.claim(6, 0) == {"0": []}
-    assert ours.claim(6, 0) == {"0": []}
-    before = len(looks)
-    assert ours.claim(6, 0) == {"0": []}
-    assert len(looks) == before + 1
-
-    ack(js.client, holder.consumers[0], range(1, 11))
-    eventually(lambda: not ours.infos()["0"].num_waiting)
-    before = len(looks)
-    assert [claim.sequence for claim in ours.claim(6, 0)["0"]] == list(range(13, 19))
-    assert len(looks) == before + 1
+    assert [claim.sequence for claim in one.claim(5, 30.0)[0]] == [1]
 
 
 def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
@@ -224,7 +156,7 @@ def test_the_shortest_ack_wait_counts(js, new_stream, nats_server):
     found = []
     for some in (consumers, consumers[:1], consumers[2:]):
         one = Claimant(js.client, some, sharing_of("overflow"), "g")
-        one.join({})
+        one.join([None] * len(one.consumers))
         found.append(one.ack_wait_s)
 
     assert found == [5, 7, 30]
@@ -242,9 +174,9 @@ def test_a_pull_that_is_refused(js, new_stream, publish, nats_server):
          "priority_policy": "overflow", "max_batch": 5},
     )  # fmt: skip
     one = Claimant(js.client, [SharedConsumer(0, name, "jobs", None)], sharing_of("overflow"), "g")
-    one.join({})
+    one.join([None] * len(one.consumers))
 
-    assert len(one.claim(5, 30.0)["0"]) == 1
+    assert len(one.claim(5, 30.0)[0]) == 1
     with pytest.raises(ReadError, match="409 Exceeded MaxRequestBatch"):
         one.claim(6, 0)
 
@@ -260,7 +192,7 @@ def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, cl
 
     def poll() -> None:
         while not done.is_set():
-            claimed.extend(claim.sequence for claim in one.claim(50, 0.003)["0"])
+            claimed.extend(claim.sequence for claim in one.claim(50, 0.003)[0])
 
     thread = threading.Thread(target=poll)
     thread.start()
@@ -271,7 +203,7 @@ def test_nothing_is_lost_between_wait_and_withdrawal(js, new_stream, publish, cl
         done.set()
         thread.join(60)
     eventually(lambda: js.consumer_info(name, "jobs").num_pending + len(claimed) == 200)
-    claimed += [claim.sequence for claim in one.claim(1000, 0)["0"]]
+    claimed += [claim.sequence for claim in one.claim(1000, 0)[0]]
 
     assert sorted(claimed) == list(range(1, 201))
     assert js.consumer_info(name, "jobs").num_ack_pending == 200
@@ -302,48 +234,17 @@ def test_a_claim_ends_before_its_ack_wait(new_stream, publish, claimant, monkeyp
     Where pulls are slow against the ack wait, a claim is smaller than asked for: what it has would
     go to others before anybody keeps it.
     """
-    monkeypatch.setattr(claimant_module, "_PULL_MESSAGES", 1)
+    monkeypatch.setattr(claimant_module, "_ROUND_MESSAGES", 1)
     name = new_stream()
     publish([(f"{name}.x", b"")] * 5000)
     one = claimant(name, policy="overflow", ack_wait_s=60.0)
     looks = itertools.count(0.0, 0.05)  # by this clock each pull takes so long, and longer
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + next(looks))
     monkeypatch.setattr(claimant_module, "time", clock)
-    claims = one.claim(5000, 30.0)["0"]
+    claims = one.claim(5000, 30.0)[0]
 
     assert 0 < len(claims) < 5000
     assert {claim.deliveries for claim in claims} == {1}
-
-
-@pytest.mark.parametrize(
-    ("rate", "ack_wait_s", "pulls"), [(100_000, 1.0, [100, 100]), (0, 60.0, [100, 900])]
-)
-def test_a_pull_is_as_large_as_comes_in_time(
-    nats_server, new_stream, publish, monkeypatch, rate, ack_wait_s, pulls
-):
-    """
-    Over a slow link a pull asks for no more, however long headers are: what is on its way when the
-    ack wait is over is dealt to others as well. 100 messages of 600 bytes take half a second there.
-    """
-    monkeypatch.setattr(claimant_module, "_LEAST_MESSAGES", 100)
-    monkeypatch.setattr(claimant_module, "_PACE_MESSAGES", 50)
-    name = new_stream()
-    publish([(f"{name}.x", b"", [("X", "x" * 600)])] * 1000)
-    with Proxy(nats_server.port, rate=rate) as proxy:
-        client = Client(connection_of(proxy.url))
-        try:
-            consumer = SharedConsumer(0, name, "jobs", None)
-            one = Claimant(client, [consumer], sharing_of("overflow", ack_wait_s=ack_wait_s), "g")
-            one.join({"0": None})
-            eventually(lambda: one.infos()["0"].num_pending == 1000)
-            left = 1000
-            for _ in pulls:
-                left -= len(one.claim(left, 0)["0"]) if left else 0
-            asked = [int(count) for count in re.findall(rb'"batch": (\d+)', proxy.heard[0])]
-        finally:
-            client.close()
-
-    assert asked[:2] == pulls
 
 
 def test_what_was_read_before_the_connection_broke_is_claimed(
@@ -372,9 +273,9 @@ def test_what_was_read_before_the_connection_broke_is_claimed(
 
     monkeypatch.setattr(connection, "fill", breaking)
 
-    assert [claim.sequence for claim in one.claim(30, 0)["0"]] == list(range(1, 21))
+    assert [claim.sequence for claim in one.claim(30, 0)[0]] == list(range(1, 21))
     assert js.consumer_info(name, "jobs").num_ack_pending == 30
-    assert one.claim(30, 0) == {"0": []}
+    assert one.claim(30, 0) == {0: []}
 
 
 def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
@@ -385,7 +286,7 @@ def test_many_messages_in_one_claim(js, new_stream, publish, claimant):
     for _ in range(5):
         publish([(f"{name}.x", b"")] * 5000)
     one = claimant(name, policy="overflow")
-    first, second = one.claim(23_000, 0)["0"], one.claim(23_000, 0)["0"]
+    first, second = one.claim(23_000, 0)[0], one.claim(23_000, 0)[0]
 
     assert [claim.sequence for claim in first] == list(range(1, 23_001))
     assert [claim.sequence for claim in second] == list(range(23_001, 25_001))
@@ -408,13 +309,13 @@ def test_waits_in_a_cluster_lose_nothing():
         reader, writer = Client(connection_to(far)), Client(connection_to(near))
         one = Claimant(reader, [SharedConsumer(0, "S", "jobs", None)], sharing_of("overflow"), "g")
         try:
-            eventually(lambda: one.join({"0": None}) or one.joined)
+            eventually(lambda: one.join([None]) or one.joined)
             claimed: list[int] = []
             done = threading.Event()
 
             def poll() -> None:
                 while not done.is_set():
-                    claimed.extend(claim.sequence for claim in one.claim(50, 0.0005)["0"])
+                    claimed.extend(claim.sequence for claim in one.claim(50, 0.0005)[0])
 
             thread = threading.Thread(target=poll)
             thread.start()
@@ -426,7 +327,7 @@ def test_waits_in_a_cluster_lose_nothing():
             finally:
                 done.set()
                 thread.join(60)
-            while len(claimed) < 2001 and (last := one.claim(5000, 10.0)["0"]):
+            while len(claimed) < 2001 and (last := one.claim(5000, 10.0)[0]):
                 claimed += [claim.sequence for claim in last]
             delivered = js.consumer_info("S", "jobs").num_ack_pending
 

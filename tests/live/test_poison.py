@@ -29,12 +29,12 @@ def test_a_message_delivered_too_often_is_a_dead_letter(js, new_stream, publish,
     options = {"stream": name, "ackWait": "4s", "maxDeliver": 2,
                "deadLetterSubject": f"{dead}.{{subject}}"}  # fmt: skip
     for delivery in (1, 2):
-        one = query(maxRecordsPerTrigger=1, claimsLedger="false", **options)
+        one = query(maxRecordsPerTrigger=1, **options)
         end = eventually(one.claim)
         assert end["claims"] == {"0": {str(delivery): "1"}}
         one.die()
     publish([(f"{name}.b", b"good")])
-    last = query(claimsLedger="false", **options)
+    last = query(**options)
     eventually(lambda: last.drain() or len(last.rows) == 1)
     eventually(lambda: ack_pending(js, name) == 0 or last.drain())
     (letter,) = js.messages(dead, [{"seq": 1}])
@@ -62,11 +62,10 @@ def test_a_dead_letter_is_stored_whatever_its_headers_say(js, new_stream, query)
     said = [("Nats-Trace-Dest", f"{dead}.trace"), ("Nats-Trace-Only", "true"), ("K", "v"),
             ("Nats-Schedule", "@every 1m"), ("a", "Nats-Msg-IdNats-Msg-Id")]  # fmt: skip
     stored_raw(js, f"{name}.a", said)
-    one = query(stream=name, ackWait="4s", claimsLedger="false")
+    one = query(stream=name, ackWait="4s")
     one.claim()
     one.die()
-    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}",
-                claimsLedger="false")  # fmt: skip
+    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")  # fmt: skip
     eventually(lambda: two.claim() or ack_pending(js, name) == 0)
     (letter,) = js.messages(dead, [{"seq": 1}])
 
@@ -85,11 +84,10 @@ def test_a_dead_letter_that_is_too_large(js, new_stream, publish, query):
     name, dead = new_stream(), new_stream()
     maximum = js.client.connection.max_payload
     publish([(f"{name}.a", bytes(maximum))])
-    one = query(stream=name, ackWait="4s", claimsLedger="false")
+    one = query(stream=name, ackWait="4s")
     one.claim()
     one.die()
-    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}",
-                claimsLedger="false")  # fmt: skip
+    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")  # fmt: skip
 
     with pytest.raises(RowError, match=f"message 1 of stream '{name}' .* max_payload of {maximum}"):
         eventually(two.claim)
@@ -104,11 +102,10 @@ def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
     monkeypatch.setattr(poison, "_TOGETHER", 2)
     name, dead = new_stream(), new_stream()
     publish(numbered(name, 5))
-    one = query(stream=name, ackWait="4s", claimsLedger="false")
+    one = query(stream=name, ackWait="4s")
     one.claim()
     one.die()
-    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}",
-                claimsLedger="false")  # fmt: skip
+    two = query(stream=name, maxDeliver=1, deadLetterSubject=f"{dead}.{{subject}}")  # fmt: skip
     eventually(lambda: two.claim() or js.stream_info(dead).messages == 5)
 
     letters = js.messages(dead, [{"seq": each} for each in range(1, 6)])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
+
+from pyspark_jetstream.errors import ReadTimeoutError
 
 from ..kits.shared import RETENTIONS, ack_pending, numbered, query
 
@@ -194,6 +197,23 @@ def test_available_now(js, new_stream, publish, query):
     assert ack_pending(js, name) == 0
 
 
+def test_available_now_of_a_paused_consumer_ends(js, new_stream, publish, query):
+    """
+    A run of what is there waits for a paused consumer no longer than `requestTimeout`, and says
+    until when it is paused.
+    """
+    name = new_stream()
+    one = query(stream=name, requestTimeout="2s")
+    assert one.claim() is None
+    publish(numbered(name, 5))
+    until = datetime.now(UTC) + timedelta(hours=1)
+    js.call(f"CONSUMER.PAUSE.{name}.jobs-0", {"pause_until": until.isoformat()})
+    one.reader.prepareForTriggerAvailableNow()
+
+    with pytest.raises(ReadTimeoutError, match="'jobs-0' is paused until .*start it again"):
+        one.claim()
+
+
 def test_batches_are_limited(js, new_stream, publish, query):
     """
     `maxRecordsPerTrigger` and `maxBytesPerTrigger` limit what a batch claims.
@@ -250,8 +270,8 @@ def test_progress(js, new_stream, publish, query):
     two.plan()
 
     assert two.reader.reportLatestOffset() == {
-        "0": {"stream": name, "latest": 30, "lag": 10, "ackPending": 20, "awaitingRedelivery": 0,
-              "claimed": 10, "redelivered": 0},
+        "0": {"stream": name, "latest": 30, "lag": 10, "ackPending": 20, "claimed": 10,
+              "redelivered": 0},
         "metrics": {"avgOffsetsBehindLatest": "10.0", "maxOffsetsBehindLatest": "10",
                     "minOffsetsBehindLatest": "10"},
     }  # fmt: skip

@@ -1,8 +1,5 @@
 """
 Claims that outlive their query, or not: replays, deaths, heartbeats, acks.
-
-What others have of a query that is away is told without the record of open batches
-(`claimsLedger`); with it: `test_shared_fence`.
 """
 
 from __future__ import annotations
@@ -67,8 +64,8 @@ def test_claims_of_a_dead_query_return(js, new_stream, publish, query, retention
     second delivery; the query that comes back does not have it either.
     """
     name = new_stream(retention=retention)
-    one = query(stream=name, claimsLedger="false", maxRecordsPerTrigger=10, ackWait="4s")
-    two = query(stream=name, claimsLedger="false")
+    one = query(stream=name, maxRecordsPerTrigger=10, ackWait="4s")
+    two = query(stream=name)
     assert one.claim() is None and two.claim() is None
     publish(numbered(name, 20))
     one.step()
@@ -103,7 +100,7 @@ def test_heartbeats_keep_claims(js, new_stream, publish, query):
     assert two.claim() is None
     assert sorted(one.sequences) == list(range(1, 11))
     assert ack_pending(js, name) == 0
-    assert "of 0 claims" in repr(one.reader.driver.member.heartbeats)
+    assert "of 0 claims" in repr(one.reader.driver.heartbeats)
 
 
 def test_heartbeats_keep_the_claims_of_a_replay(js, new_stream, publish, query):
@@ -128,12 +125,12 @@ def test_available_now_does_not_count_what_comes_again(js, new_stream, publish, 
     """
     name = new_stream()
     publish(numbered(name, 10))
-    dead = query(stream=name, claimsLedger="false", ackWait="4s")
+    dead = query(stream=name, ackWait="4s")
     dead.claim()
     dead.die()
     publish(numbered(name, 10, start=10))
     eventually(lambda: js.consumer_info(name, "jobs-0").num_pending == 10)
-    one = query(stream=name, claimsLedger="false", maxRecordsPerTrigger=5)
+    one = query(stream=name, maxRecordsPerTrigger=5)
     time.sleep(8)  # nothing tells when the ack wait is over but a delivery
     one.reader.prepareForTriggerAvailableNow()
     one.drain()
@@ -198,8 +195,8 @@ def test_back_after_the_ack_wait(js, new_stream, publish, query):
         name = new_stream(retention=retention)
         publish(numbered(name, 10))
         one, two = (
-            query(stream=name, claimsLedger="false", ackWait="4s"),
-            query(stream=name, claimsLedger="false"),
+            query(stream=name, ackWait="4s"),
+            query(stream=name),
         )
         one.plan()
         one.die()
@@ -221,8 +218,8 @@ def test_the_one_before_is_back_while_its_claims_are_read(
     """
     name = new_stream(retention=retention)
     one, two = (
-        query(stream=name, claimsLedger="false", ackWait="4s", maxRecordsPerTrigger=10),
-        query(stream=name, claimsLedger="false"),
+        query(stream=name, ackWait="4s", maxRecordsPerTrigger=10),
+        query(stream=name),
     )
     assert one.claim() is None and two.claim() is None
     publish(numbered(name, 10))
@@ -250,8 +247,8 @@ def test_never_back_after_a_commit(js, new_stream, publish, query):
     """
     name = new_stream()
     publish(numbered(name, 20))
-    one = query(stream=name, claimsLedger="false", ackWait="4s", maxRecordsPerTrigger=10)
-    two = query(stream=name, claimsLedger="false")
+    one = query(stream=name, ackWait="4s", maxRecordsPerTrigger=10)
+    two = query(stream=name)
     one.step()
     one.step()
     one.die()

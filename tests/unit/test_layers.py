@@ -77,8 +77,7 @@ PURE = {
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.counts", "readstream.offsets", "readstream.options",
     "readstream.pinned.ownership",
-    "readstream.standby", "readstream.shared.claims", "readstream.shared.fence",
-    "readstream.shared.manyclaims",
+    "readstream.standby", "readstream.shared.claims",
     "write.batchmapping", "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
     "write.rows",
 }  # fmt: skip

@@ -173,7 +173,6 @@ NO_TEXTS = [
     ("sink", "deadLetterSubject", "wildcard", ["dead.*"]),
     ("stream", "priority", "expected 0", ["10", "-1", "1.5"]),
     ("stream", "minPending", "expected a positive integer", ["0"]),
-    ("stream", "claimsLedger", "expected auto or true or false", ["maybe"]),
     *((kind, "user", "null", [None]) for kind in ("stream", "range", "sink")),
     ("range", "path", "no path", ["/tmp/x"]),
     # names: an unknown one has the nearest of its kind, and never its value
@@ -270,10 +269,6 @@ TAKEN = [
     ("range", {"stream": "ORDERS"}, {"several": None, "stream": "ORDERS"}),
     ("range", LIST, {"several": Several(("ORDERS", "RETURNS")), "stream": "ORDERS,RETURNS"}),
     ("range", PATTERN, {"several": Several((), "tenant-*"), "stream": "tenant-*"}),
-    ("stream", LIST | OVERFLOW | {"priorityGroup": "g"},
-     {"sharing.policy": "overflow", "read_mode": "auto", "several.names": ("ORDERS", "RETURNS")}),
-    ("stream", PATTERN | OVERFLOW | {"priorityGroup": "g"},
-     {"sharing.policy": "overflow", "read_mode": "auto", "several.pattern": "tenant-*"}),
     ("range", {"stream": "A-{partition},B,C-{partition}", "partitions": "2"},
      {"several.names": ("A-0", "A-1", "B", "C-0", "C-1"), "several.beyond": ("A-2", "C-2")}),
     # fields of a pull, as ADR-42 names them
@@ -288,12 +283,10 @@ TAKEN = [
      OVERFLOW | {
          "minPending": "1", "minAckPending": "2", "ackWait": "3s", "maxAckPending": "4",
          "maxDeliver": "5", "deadLetterSubject": "dead.{subject}", "maxRecordsPerTrigger": "6",
-         "minPartitions": "2", "maxRecordsPerPartition": "3", "claimsLedger": "true",
-         "abandonAfter": "7s", "nakDelay": "2s"},
+         "minPartitions": "2", "maxRecordsPerPartition": "3"},
      {"sharing": Sharing(
          policy="overflow", min_pending=1, min_ack_pending=2, priority=None, ack_wait_s=3.0,
          max_ack_pending=4, max_deliver=5, dead_letter_subject="dead.{subject}",
-         claims_ledger="true", abandon_after_s=7.0, nak_delay_s=2.0,
          asked=frozenset({"ackWait", "maxAckPending"})),
       "consumer": "jobs", "max_records": 6, "min_partitions": 2}),
     # which of the four batch reads
@@ -377,6 +370,8 @@ REFUSED = [
     ("stream", NUMBERED | {"subject": "a"}, "subject"),
     ("stream", {"partitionSubject": "a.{partition}"}, "partitionSubject"),
     ("stream", {"partitions": "auto"}, "partitions: partition --switch"),
+    ("stream", LIST | OVERFLOW, "stream: shares one stream, or one a partition"),
+    ("stream", PATTERN | OVERFLOW, "streamPattern: shares one stream, or one a partition"),
     ("stream", {"maxTriggerDelay": "1s"}, "maxTriggerDelay"),
     ("stream", {"minRecordsPerTrigger": "3", "maxRecordsPerTrigger": "2"}, "minRecordsPerTrigger"),
     ("stream", {"readMode": "direct", "consumer": "c"}, "consumer"),
@@ -400,8 +395,6 @@ REFUSED = [
       for name in given),
     ("stream", PRIORITIZED | {"minPending": "5"}, "minPending: this query has prioritized"),
     ("stream", OVERFLOW | {"priority": "5"}, "priority: this query has overflow"),
-    ("stream", OVERFLOW | {"abandonAfter": "3m"},
-     "abandonAfter: at least twice ackWait (120s), got"),
     ("stream", {"priorityPolicy": "overflow"}, "consumer: required"),
     ("stream", OVERFLOW | {"priorityTimeout": "9s"}, "priorityTimeout: pinned_client"),
     ("stream", OVERFLOW | {"standby": "true"}, "standby: pinned_client"),

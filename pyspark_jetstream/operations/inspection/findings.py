@@ -35,7 +35,7 @@ from ...fetch.durable import DESCRIPTION, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
 from ...fetch.owner import FILTER, NAMES, Owner
 from ...readstream.offsets import Offset
-from ...readstream.shared.claims import ClaimedOffset, length, shared_name
+from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
 
 Command = Callable[[str], str]
@@ -611,11 +611,11 @@ def claim_state(
     index: int, stream: str, claims: ClaimedOffset, committed: bool, server: ServerState
 ) -> ClaimState:
     """Claims of a batch on a partition, and what is wrong with them."""
-    called = stream if claims.several else str(index)
+    called = str(index)
     by_count = claims.claims.get(called, {})
     ranges = [span for ranges in by_count.values() for span in ranges]
     state = server.streams.get(stream)
-    name = shared_name(claims.consumer, called, claims.several)
+    name = f"{claims.consumer}-{called}"
     consumer = server.consumers.get((stream, name))
     problems = []
     if state is None:
@@ -629,7 +629,7 @@ def claim_state(
         if (stream, name) not in server.consumers:
             problems.append(Assumption.CONSUMER_THERE.value)
     return ClaimState(
-        index=index if not claims.several else 0,
+        index=index,
         stream=stream,
         claimed=claims.count(called),
         first=min((low for low, _ in ranges), default=0),

@@ -33,7 +33,6 @@ from ...client.info import (
     StoredMessage,
     StreamInfo,
     consumer_info_of,
-    parse_time,
 )
 from ...client.jetstream import JetStream
 from ...client.marks import replaced
@@ -52,10 +51,7 @@ from ...fetch.options import StreamOptions, plain_read
 from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
 from ...readstream.offsets import Offset, begins, is_initial
-from ...readstream.options import POLICIES
 from ...readstream.shared.claims import ClaimedOffset
-from ...readstream.shared.fence import Fence
-from ...readstream.shared.openbatches import BUCKET as CLAIMS
 from ...readstream.standby import BUCKET
 from ...write.exactlyonce.ledger import BUCKET as LEDGER
 from ...write.exactlyonce.ledger import STREAM as LEDGER_STREAM
@@ -149,8 +145,6 @@ class Inspector:
         """Reasons not to look at leases: what is forbidden is not asked again and again."""
         self._unasked: dict[str, Owner] = {}
         """Drivers that must not be asked, by their inboxes, likewise."""
-        self._silent: dict[tuple[str, str], timedelta] = {}
-        """Queries that hold claims of a record and do not run: how long they were not heard."""
 
     def look(self) -> Inspection:
         """
@@ -224,11 +218,6 @@ class Inspector:
                 *notes,
                 *([] if absent else unread(consumers, leases)),
                 *(_unasked(each) for each in self._unasked.values() if each.query in shown),
-                *(
-                    f"query {query} was last heard {silence.total_seconds():.0f} s ago, and still"
-                    f" holds claims of {key}: other queries get them after its abandonAfter"
-                    for (key, query), silence in self._silent.items()
-                ),
             ),  # fmt: skip
             missing=tuple(absent),
         )
@@ -290,7 +279,6 @@ class Inspector:
         all that there are; None for one of which no leader answers.
         """
         answered: dict[tuple[str, str], ConsumerInfo | None] = {}
-        self._silent = {}
         prefixes = self._prefixes(sources)
         any_of = "|".join(map(re.escape, prefixes))
         wanted = re.compile(f"(?:{any_of})(?:-[0-9]+)?")
@@ -321,51 +309,10 @@ class Inspector:
             if prefixes:
                 consumers += [each for each in states if each.own and each.owner.query in queries]
         ordered = sorted(
-            (self._with_awaiting(each, infos) for each in consumers),
+            consumers,
             key=lambda each: (each.stream, _natural(each.name)),
         )
         return tuple(ordered), answered
-
-    def _with_awaiting(
-        self, consumer: ConsumerState, infos: Mapping[str, StreamInfo]
-    ) -> ConsumerState:
-        """A shared consumer with the number of messages that nobody holds, if that is known."""
-        base, _, number = consumer.name.rpartition("-")
-        progress = consumer.progress
-        if consumer.pin.policy not in POLICIES or not progress.ack_pending:
-            return consumer
-        info, held = infos[consumer.stream], []
-        keys = [consumer.name]  # the record of queries that read several streams
-        if number.isdecimal():
-            of = {consumer.stream} | {
-                f"{consumer.stream[: at.start()]}={consumer.stream[at.end() :]}"
-                for at in re.finditer(number, consumer.stream)
-            }
-            keys += [f"{name}.{base}" for name in sorted(of)]
-        try:
-            found = self._js.last_messages(f"KV_{CLAIMS}", [f"$KV.{CLAIMS}.{key}" for key in keys])
-            for key, each in zip(keys, found, strict=True):
-                if each and each.data:
-                    fence = Fence.from_bytes(each.data)
-                    partition = consumer.stream if key == consumer.name else number
-                    held.append(fence.count(partition, info.created))
-                    self._note_silent(key, fence, partition, info)
-        except (StreamNotFoundError, PermissionsError, OffsetError):
-            return consumer
-        awaiting = max(0, progress.ack_pending - sum(held)) if held else None
-        return replace(consumer, progress=replace(progress, awaiting=awaiting))
-
-    def _note_silent(self, key: str, fence: Fence, partition: str, info: StreamInfo) -> None:
-        """Notes the queries that hold messages of a partition, and are not heard any more."""
-        held = fence.count(partition, info.created)
-        names = [q for q in fence.open if fence.count(partition, info.created, but=q) < held]
-        subjects = [f"$KV.{CLAIMS}.{key}.alive.{query}" for query in names]
-        notices = self._js.last_messages(f"KV_{CLAIMS}", subjects)
-        for query, notice in zip(names, notices, strict=True):
-            if notice is not None and notice.data:
-                silence = info.now - parse_time(notice.time)
-                if silence > _SILENCE:
-                    self._silent[key, query] = silence
 
     def _whose(
         self, answers: Sequence[Mapping[str, Any]], states: Sequence[ConsumerState]
@@ -537,8 +484,6 @@ class Inspector:
         """The partitions of a source, and whether their filters are known; problems."""
         if isinstance(planned, Offset) and planned.layout is not None:
             return planned.layout.partitions, True, []
-        if isinstance(planned, ClaimedOffset) and planned.several:
-            return Layout.of_streams(sorted(planned.streams)).partitions, True, []
         problems = []
         if layout is not None and set(layout.streams) & set(planned.streams):
             fits = set(layout.streams) == set(planned.streams)

@@ -5,15 +5,13 @@ The consumers are durable, acknowledge explicitly and deliver headers only: what
 a sequence and a number of deliveries, and the executors fetch the messages by direct get. Which
 reader gets which message is the server's decision (ADR-42, `overflow` and `prioritized`).
 
-How many messages a claim asks for is decided here; `claimpulls` asks for them.
+A claim asks for messages round by round; `claimpulls` sends the pulls of one round.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -26,51 +24,20 @@ from ...errors import (
     ConsumerEditedError,
     NotConnectedError,
     OptionError,
-    ReadError,
     RequestTimeoutError,
     StreamNotFoundError,
     further,
 )
 from ...fetch.assumptions import changed_fields, edit_of, in_words
 from ...fetch.durable import refused
-from ...sanitize import get_logger
 from ..options import Sharing
-from .claimpulls import ClaimPulls, LastClaim
+from .claimpulls import ClaimPulls
 from .claims import Claim, SharedConsumer, shares
-from .manyclaims import ManyClaims
 
-logger = get_logger(__name__)
-
-_PULL_MESSAGES: Final = 50_000
-"""The most messages of one pull, headers only."""
-
-_LEAST_MESSAGES: Final = 10_000
+_ROUND_MESSAGES: Final = 10_000
 """
-Messages that all pulls of one round ask for together where it is not known how fast they come, or
-they come slowly. A delivery that is on its way for long may expire, and be somebody else's as well.
-"""
-
-_FEWER: Final = 10
-"""A claim that came too late is followed by one of this part, a tenth, of its messages."""
-
-_PACE_MESSAGES: Final = 1_000
-"""Least number of messages of a pull by which the rate is measured."""
-
-_MANY: Final = 5_000
-"""
-A claim of so many messages waits for the end of other readers' pulls, where they leave as many.
-"""
-
-_ALONE_S: Final = 0.5
-"""Time for which that end is waited for; a pull of as much as fits in one takes half of it."""
-
-_LOOK_S: Final = 0.01
-"""Between two looks whether others pull."""
-
-_YOUNG: Final = 4
-"""
-A message that is younger than this part, a quarter, of the ack wait need not be "in progress" at
-once: the first heartbeat comes after a third of the ack wait.
+Messages that all pulls of one round ask for together. A delivery that is on its way for long may
+expire, and be somebody else's as well.
 """
 
 _IN_TIME: Final = 3
@@ -106,35 +73,6 @@ _CONSUMER_EXISTS: Final = 10148
 """err_code of JSConsumerAlreadyExists: another query has just made it."""
 
 
-@dataclass(slots=True)
-class ClaimSizes:
-    """Sizes of a claim and of its pulls: as many messages as come in time."""
-
-    most: float = math.inf
-    """Upper bound of one claim; lower after a claim that came too late."""
-    _rate: float = 0.0
-    """Messages a second that the last large pulls brought; 0 before any."""
-
-    def each_pull(self, pulling: int, ack_wait_s: float) -> int:
-        """The most that each of so many pulls of one round may ask for."""
-        in_time = round(self._rate * ack_wait_s / _IN_TIME)
-        return min(_PULL_MESSAGES, max(1, max(_LEAST_MESSAGES, in_time) // pulling))
-
-    def measure(self, count: int, took_s: float) -> None:
-        """Notes how long the pulls of one round took for what they brought."""
-        if count >= _PACE_MESSAGES:
-            self._rate = count / took_s
-
-    def shrink(self, count: int) -> None:
-        """A claim of so many messages came too late."""
-        self.most = max(1, count // _FEWER)
-
-    def grow(self, count: int, lasted_s: float, ack_wait_s: float) -> None:
-        """A claim came in time: if it was full, and twice as many would have come, too, so many."""
-        if count >= self.most and lasted_s * 2 * _IN_TIME <= ack_wait_s:
-            self.most *= 2
-
-
 class Claimant:
     """One query's claims of all its shared consumers."""
 
@@ -142,37 +80,19 @@ class Claimant:
         self, client: Client, consumers: Sequence[SharedConsumer], sharing: Sharing, group: str
     ) -> None:
         self.consumers = tuple(consumers)
-        self.by_partition = {consumer.partition: consumer for consumer in consumers}
-        """The consumers, and those of streams that were deleted since."""
+        """By partition."""
         self.ack_wait_s = sharing.ack_wait_s
         """The shortest of the consumers; known once they are joined."""
-        self.nak_delay_s = sharing.nak_delay_s
-        """Time after which claims that are given back are dealt out again."""
-        self.joined: dict[str, ConsumerInfo] = {}
+        self.joined: dict[int, ConsumerInfo] = {}
         """Each consumer as it was when it was joined, by partition."""
-        self.last = LastClaim({})
-        self.sizes = ClaimSizes()
         self._client = client
         self._js = JetStream(client)
         self._sharing = sharing
         self._group = group
-        self._ahead_ns = math.inf
-        """The server's clock minus our monotonic one, at the most; not known yet."""
-        self._crowded = False
-        """Whether others were pulling at each look, the last time that was looked."""
-        self._many = ManyClaims()
 
-    def set_consumers(self, consumers: Iterable[SharedConsumer]) -> None:
-        """Goes on with these: some streams come, some go, and some are made anew."""
-        self.consumers = tuple(consumers)
-        for consumer in self.consumers:
-            if self.by_partition.get(consumer.partition) != consumer:
-                self.by_partition[consumer.partition] = consumer
-                self.joined.pop(consumer.partition, None)
-
-    def join(self, starts: Mapping[str, int | None]) -> None:
+    def join(self, starts: Sequence[int | None]) -> None:
         """
-        Joins the consumers that are new, and makes those that are missing.
+        Joins the consumers, and makes those that are missing.
 
         Args:
             starts: by partition the first sequence to deliver, None for all.
@@ -182,30 +102,23 @@ class Claimant:
             StreamNotFoundError: A stream was deleted.
         """
         own = self._sharing.ack_wait_s * 1e9
-        new = [consumer for consumer in self.consumers if consumer.partition not in self.joined]
-        infos = self.infos(new)
-        for consumer in new:
-            info = infos.get(consumer.partition)
+        infos = self.infos()
+        for consumer in self.consumers:
+            info = infos.get(consumer.number)
             if info is None:
-                info = self._create(consumer, starts[consumer.partition])
+                info = self._create(consumer, starts[consumer.number])
             self._check(consumer, info)
-            self.joined[consumer.partition] = info
+            self.joined[consumer.number] = info
         configs = [info.config for info in self.joined.values()]
         waits = [c.get("backoff") or [c.get("ack_wait") or own] for c in configs]
         self.ack_wait_s = min(chain.from_iterable(waits), default=own) / 1e9
 
-    def on_client(self, client: Client) -> Claimant:
-        """One of the same consumers, which are joined, with a connection of its own."""
-        other = Claimant(client, self.consumers, self._sharing, self._group)
-        other.ack_wait_s = self.ack_wait_s
-        return other
-
     def missing(self) -> list[SharedConsumer]:
         """The consumers that are not there."""
         there = self.infos()
-        return [consumer for consumer in self.consumers if consumer.partition not in there]
+        return [consumer for consumer in self.consumers if consumer.number not in there]
 
-    def claim(self, limit: int, wait_s: float) -> dict[str, list[Claim]]:
+    def claim(self, limit: int, wait_s: float) -> dict[int, list[Claim]]:
         """
         Up to `limit` messages, by partition; waits up to `wait_s` for a first one.
 
@@ -216,57 +129,38 @@ class Claimant:
             ReadError: The server refuses the pulls.
             RequestTimeoutError, NotConnectedError: It does not answer within `requestTimeout`.
         """
-        claim = self.last = LastClaim({consumer.partition: [] for consumer in self.consumers})
-        if not self.consumers:  # all of several streams are gone
-            time.sleep(wait_s)
-            return claim.claims
-        limit = int(min(limit, self.sizes.most))
+        claims: dict[int, list[Claim]] = {consumer.number: [] for consumer in self.consumers}
         patience = Patience(self._client.options.request_timeout_s)
-        if wait_s <= 0:
-            self._find_alone(limit)
         while True:
             try:
-                claim.began_s = time.monotonic()
-                connection = self._client.connection
-                claim.server = connection.info.get("server_id", "")
-                self._sweep(connection, claim, limit, wait_s)
+                self._sweep(self._client.connection, claims, limit, wait_s)
                 break
             except (NotConnectedError, RequestTimeoutError) as error:
                 # What was read is claimed; what was on its way returns after its ack wait.
                 self._client.drop()
                 if not error.retryable or patience.over:
                     raise
-                if claim.count:
+                if any(claims.values()):
                     break
                 patience.pause()
-        return claim.claims
+        return claims
 
-    def infos(self, of: Sequence[SharedConsumer] | None = None) -> dict[str, ConsumerInfo]:
-        """Configurations and positions of the consumers, or of these, by partition."""
-        asked_s = time.monotonic()
-        consumers = self.consumers if of is None else of
-        infos = self._js.consumer_infos(
-            [(consumer.stream, consumer.name) for consumer in consumers]
-        )
-        self.note_clock([info for info in infos if info is not None], asked_s)
+    def infos(self) -> dict[int, ConsumerInfo]:
+        """Configurations and positions of the consumers that are there, by partition."""
+        asked = [(consumer.stream, consumer.name) for consumer in self.consumers]
+        infos = self._js.consumer_infos(asked)
         return {
-            consumer.partition: info
-            for consumer, info in zip(consumers, infos, strict=True)
+            consumer.number: info
+            for consumer, info in zip(self.consumers, infos, strict=True)
             if info is not None
         }
-
-    def note_clock(self, infos: Iterable[ConsumerInfo], asked_s: float) -> None:
-        """Takes in the server's clock of answers to a question of that moment."""
-        clocks = [info.now.timestamp() for info in infos if info.now]
-        if clocks:  # the answer took no time, for all we know
-            self._ahead_ns = (max(clocks) - asked_s) * 1e9
 
     def check_edited(self, consumer: SharedConsumer, info: ConsumerInfo) -> None:
         """
         Raises:
             ConsumerEditedError: The consumer delivers otherwise than when this query joined it.
         """
-        change = edit_of(self.joined[consumer.partition].config, info, ignored=_TUNABLE)
+        change = edit_of(self.joined[consumer.number].config, info, ignored=_TUNABLE)
         if change is not None:
             raise ConsumerEditedError(
                 consumer.stream,
@@ -276,48 +170,6 @@ class Claimant:
                 " What another filter leaves out the consumer has passed over, and does not"
                 f" deliver by itself any more{further('guides/sharing')}",
             )
-
-    @property
-    def is_young(self) -> bool:
-        """
-        Whether all messages of the last claim were stored so recently that a server which takes
-        that for the time of their delivery finds none expired before part of the ack wait is over.
-        """
-        age_s = time.monotonic() + (self._ahead_ns - self.last.oldest_ns) / 1e9
-        return age_s < self.ack_wait_s / _YOUNG
-
-    def doubtful(self) -> set[str]:
-        """
-        The partitions of which the last claim may be somebody else's as well.
-
-        Where the ack wait is over since it began; and where the consumer has had another leader or
-        a restart since: then the server goes by what is stored, of a delivery the time of its
-        message, and may have dealt it out again before it heard that it is in progress.
-
-        Raises:
-            ReadError: The ack wait is too short for the claim of a single message.
-        """
-        infos, last = self.infos(), self.last
-        same = self._client.connection.info.get("server_id", "") == last.server
-        lasted_s = time.monotonic() - last.began_s
-        if lasted_s >= self.ack_wait_s:
-            if last.count <= 1:
-                at = next((c for c in self.consumers if last.claims.get(c.partition)), None)
-                at = at or self.consumers[0]
-                raise ReadError(
-                    at.stream,
-                    at.number,
-                    f"consumer '{at.name}': a claim of one message took {lasted_s:.1f}s, and others"
-                    f" have it after {self.ack_wait_s:g}s; give a longer ackWait",
-                )
-            self.sizes.shrink(last.count)
-            return {consumer.partition for consumer in self.consumers}
-        self.sizes.grow(last.count, lasted_s, self.ack_wait_s)
-        sure = set()
-        for partition, info in infos.items():
-            if same if info.led_s is None else info.led_s > lasted_s:
-                sure.add(partition)
-        return {consumer.partition for consumer in self.consumers} - sure
 
     # ── consumers ────────────────────────────────────────────────────────────────────────────
 
@@ -378,50 +230,28 @@ class Claimant:
                 f"{minimum} is never reached: {at} has max_ack_pending {maximum}",
             )
 
-    def _find_alone(self, limit: int) -> None:
-        """
-        Returns once no other reader pulls from a backlog, or that has taken long enough.
-
-        The server deals to all open pulls in turn. What two readers pull at one time lies between
-        each other's, and each reads the other's along. Where pulls are always open, as those of
-        readers are whose thresholds nothing meets, this waits once.
-        """
-        patience = Patience(_ALONE_S, pause_s=_LOOK_S)
-        while limit >= _MANY:
-            infos = self.infos().values()
-            if not any(info.num_waiting and info.num_pending >= _MANY for info in infos):
-                self._crowded = False
-                return
-            self._crowded = self._crowded or patience.over
-            if self._crowded:
-                return
-            patience.pause()
-
-    def _sweep(self, connection: Connection, claim: LastClaim, limit: int, wait_s: float) -> None:
+    def _sweep(
+        self, connection: Connection, claims: dict[int, list[Claim]], limit: int, wait_s: float
+    ) -> None:
         """
         Claims what is there, in equal shares as far as there are such.
 
         A consumer that has nothing is waited for in the first round; the server ends the pull with
         the first message, and whatever else is there.
         """
-        consumers = {consumer.partition: consumer for consumer in self.consumers}
+        ends = time.monotonic() + self.ack_wait_s / _IN_TIME
         fields = {"group": self._group} | self._sharing.pull
-        open_ = dict.fromkeys(consumers, True)
-        left = limit - claim.count
-        while any(wanted := shares(left, list(open_.values()))):
-            most = self.sizes.each_pull(sum(count > 0 for count in wanted), self.ack_wait_s)
-            asked = {
-                partition: min(count, most)
-                for partition, count in zip(open_, wanted, strict=True)
-                if count
-            }
-            began, before = time.monotonic(), claim.count
-            pulls = ClaimPulls(consumers, asked, self._many, claim)
+        open_ = dict.fromkeys(claims, True)
+        while True:
+            left = limit - sum(map(len, claims.values()))
+            wanted = shares(min(left, _ROUND_MESSAGES), list(open_.values()))
+            asked = {p: count for p, count in zip(open_, wanted, strict=True) if count}
+            if not asked:
+                return
+            pulls = ClaimPulls(self.consumers, asked, claims)
             timeout_s = self._client.options.request_timeout_s
             pulls.run(connection, self._js.prefix, fields, wait_s, timeout_s)
-            self.sizes.measure(claim.count - before, time.monotonic() - began)
-            left = limit - claim.count
             wait_s = 0
             open_ |= {partition: not pulls.room(partition) for partition in asked}
-            if time.monotonic() >= claim.began_s + self.ack_wait_s / _IN_TIME:
+            if time.monotonic() >= ends:
                 return

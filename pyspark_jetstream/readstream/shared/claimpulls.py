@@ -10,11 +10,9 @@ behind a route sends to it in that moment is dropped on its way, and comes again
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...client import wire
@@ -23,13 +21,13 @@ from ...client.connection import Connection
 from ...errors import ReadError, RequestTimeoutError
 from ...fetch.pulling.pulls import Status, status_of
 from .claims import Claim, SharedConsumer
-from .manyclaims import WINDOW_BYTES, ManyClaims
 
 _GATHER_MESSAGES: Final = 1_000
 _GATHER_S: Final = 0.005
+_GATHER_BYTES: Final = 256 << 10
 """
-Messages and seconds more that are waited for behind pulls that have brought something: many cost
-less at one time.
+Messages, seconds and bytes more that are waited for behind pulls that have brought something: many
+cost less at one time.
 """
 
 _QUIET_S: Final = 0.5
@@ -40,34 +38,12 @@ max_ack_pending the server does not answer one without (measured, nats-server 2.
 
 _CLAIM: Final = re.compile(
     rb"HMSG [^ \t\r\n]+ (\d{1,9}) (\$JS\.ACK\.[^. \t\r\n]+\.[^. \t\r\n]+)"
-    rb"\.(\d{1,18})\.(\d{1,18})\.(\d{1,18})\.(\d{1,19})\.\d{1,18} \d{1,9} (\d{1,9})\r\n"
+    rb"\.(\d{1,18})\.(\d{1,18})\.\d{1,18}\.\d{1,19}\.\d{1,18} \d{1,9} (\d{1,9})\r\n"
 )
 """
 The first line of a delivery as it nearly always is: its subscription, the consumer, how often the
-message was delivered, its sequence, the number of the delivery, when it was stored, the size of
-headers and payload.
+message was delivered, its sequence, the size of headers and payload.
 """
-
-
-@dataclass(slots=True)
-class LastClaim:
-    """One claim of all consumers: when it was made, through which server, and what it has."""
-
-    claims: dict[str, list[Claim]]
-    """By partition."""
-    began_s: float = -math.inf
-    """Start of its last try, by `time.monotonic`."""
-    server: str = ""
-    """The run of the server that it was made through."""
-    oldest_ns: float = math.inf
-    """Time when the oldest of its messages was stored, by the server's clock."""
-    delivered: dict[str, int] = field(default_factory=dict)
-    """The number of the last delivery that each consumer made to us, by partition."""
-
-    @property
-    def count(self) -> int:
-        """Number of its messages."""
-        return sum(map(len, self.claims.values()))
 
 
 class ClaimPulls:
@@ -76,19 +52,17 @@ class ClaimPulls:
 
     Args:
         consumers: by partition.
-        wanted: how many messages each is asked for, by partition.
-        many: of the connection that they go over.
-        claim: the pulls add to it what they bring, also where they break off.
+        wanted: how many messages of each, by partition.
+        claims: by partition; the pulls add to them what they bring, also where they break off.
     """
 
     def __init__(
         self,
-        consumers: Mapping[str, SharedConsumer],
-        wanted: Mapping[str, int],
-        many: ManyClaims,
-        claim: LastClaim,
+        consumers: Sequence[SharedConsumer],
+        wanted: Mapping[int, int],
+        claims: Mapping[int, list[Claim]],
     ) -> None:
-        self.open: dict[int, str] = {}
+        self.open: dict[int, int] = {}
         """Pulls that may bring more: their partitions, by subscription."""
         self._consumers = consumers
         self._acks = {partition: consumers[partition].acks.encode() for partition in wanted}
@@ -96,11 +70,10 @@ class ClaimPulls:
         self._left = sum(wanted.values())
         """Number of messages that open pulls may still bring."""
         self._full = {
-            partition: len(claim.claims[partition]) + count for partition, count in wanted.items()
+            partition: len(claims[partition]) + count for partition, count in wanted.items()
         }
         """With how many claims each has brought what it was asked for, by partition."""
-        self._many = many
-        self._claim = claim
+        self._claims = claims
 
     def __repr__(self) -> str:
         return f"<ClaimPulls for {self._left} more, {len(self.open)} open>"
@@ -141,7 +114,7 @@ class ClaimPulls:
             self.scan(connection)
             if not self.open:
                 break
-            if self._left >= _GATHER_MESSAGES and self._claim.oldest_ns < math.inf:
+            if self._left >= _GATHER_MESSAGES and any(self._claims.values()):
                 self._gather(connection)
             frame = connection.next_frame(time.monotonic() + wait_s + _QUIET_S)
             if frame is None:
@@ -156,10 +129,9 @@ class ClaimPulls:
         Takes the claims that are in the buffer; stops at the first frame that is anything else, or
         not there as a whole. Where a frame ends is what its line says, whatever it holds.
         """
-        buffer, pos, many_of = connection.buffer, connection.pos, self._many
-        claim = self._claim
+        buffer, pos = connection.buffer, connection.pos
         while found := _CLAIM.match(buffer, pos):
-            sid, acks, deliveries, sequence, delivery, stored, size = found.groups()
+            sid, acks, deliveries, sequence, size = found.groups()
             partition = self.open.get(int(sid))
             end = found.end() + int(size)
             if (
@@ -168,23 +140,10 @@ class ClaimPulls:
                 or not buffer.startswith(wire.CRLF, end)
             ):
                 break
-            end += len(wire.CRLF)
-            claims, room = claim.claims[partition], self.room(partition)
-            many = many_of.cut(buffer, pos, end - pos, int(sid), acks, room)
-            if many:
-                claims += many.claims
-                self._left -= len(many.claims)
-                claim.delivered[partition] = many.delivery
-                claim.oldest_ns = min(claim.oldest_ns, many.oldest_ns)
-                end = pos + many.size
-            else:
-                claims.append(Claim(int(sequence), int(deliveries)))
-                self._left -= 1
-                claim.delivered[partition] = int(delivery)
-                claim.oldest_ns = min(claim.oldest_ns, int(stored))
-            many_of.add_credit(end - pos)
-            pos = end
-            if len(claims) >= self._full[partition]:
+            self._claims[partition].append(Claim(int(sequence), int(deliveries)))
+            self._left -= 1
+            pos = end + len(wire.CRLF)
+            if not self.room(partition):
                 del self.open[int(sid)]
         connection.pos = pos
 
@@ -198,7 +157,7 @@ class ClaimPulls:
         partition = self.open.get(frame.sid)
         if partition is None:
             return
-        consumer, claim = self._consumers[partition], self._claim
+        consumer = self._consumers[partition]
         if frame.reply:
             ack = ack_of(frame.reply)
             if ack.consumer != self._acks[partition]:
@@ -209,10 +168,8 @@ class ClaimPulls:
                     f" not on {consumer.acks}.…; shared consumers need the plain form of ack"
                     " subjects",
                 )
-            claim.claims[partition].append(Claim(ack.facts.sequence, ack.delivered))
+            self._claims[partition].append(Claim(ack.facts.sequence, ack.delivered))
             self._left -= 1
-            claim.delivered[partition] = ack.facts.delivery
-            claim.oldest_ns = min(claim.oldest_ns, ack.facts.time)
             if not self.room(partition):
                 del self.open[frame.sid]
             return
@@ -230,14 +187,14 @@ class ClaimPulls:
             f"the server answers pulls of consumer '{consumer.name}' with {code} {text}".strip(),
         )
 
-    def room(self, partition: str) -> int:
+    def room(self, partition: int) -> int:
         """Number of messages that the pull may still bring."""
-        return self._full[partition] - len(self._claim.claims[partition])
+        return self._full[partition] - len(self._claims[partition])
 
     def _gather(self, connection: Connection) -> None:
         """Waits a moment for more than has come, where no frame is there as a whole."""
         if wire.next_frame(connection.buffer, connection.pos)[0] is None:
-            connection.fill(time.monotonic() + _GATHER_S, WINDOW_BYTES)
+            connection.fill(time.monotonic() + _GATHER_S, _GATHER_BYTES)
 
     def _drain(self, connection: Connection, timeout_s: float) -> None:
         """Takes what was sent to the pulls that are open, before their subscriptions ended."""

@@ -11,28 +11,21 @@ says nothing. A batch that runs again therefore has the same rows, whoever has c
 
 `claims` has, by partition and by number of deliveries, the sequences as ranges. `serial` counts
 batches: two that claim the same must not be equal text, or Spark would take the second for none.
-With `several` each stream is one partition, and `claims` goes by its name. So it is with all that
-is kept by partition here, in memory as in the records: nothing goes by a place in a list of
-streams, which come and go, and of which other queries have others.
-
 No I/O, no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from ...client.info import Mark
 from ...errors import OffsetError
 from ...fetch.planning import split_range
-from ..offsets import VERSION, check_written, marks_json, marks_of, reading
+from ..offsets import VERSION, check_written, reading
 
-_KEYS: Final = frozenset(
-    "version policy consumer partitions streams serial claims query marks several".split()
-)
+_KEYS: Final = frozenset("version policy consumer partitions streams serial claims".split())
 
 Ranges = tuple[tuple[int, int], ...]
 """Sequences as ascending ranges that do not touch, first and last of each included."""
@@ -53,21 +46,17 @@ class SharedConsumer:
     """The consumer of one partition."""
 
     number: int
-    """The partition that its rows have, and its errors: 0 of several streams."""
+    """The partition that its rows have, and its errors."""
     stream: str
     name: str
     filter: str | None
     replicated: bool = False
     """Whether its leader may change."""
-    created: str = ""
-    """Creation time of its stream: claims of one that is made anew are others."""
-    is_alone: bool = False
-    """Whether it is all of its stream, one of several."""
 
     @property
     def partition(self) -> str:
-        """Name in records and offsets: its number, or of several streams the stream."""
-        return self.stream if self.is_alone else str(self.number)
+        """Its number, as offsets have it."""
+        return str(self.number)
 
     @property
     def acks(self) -> str:
@@ -99,19 +88,6 @@ def merged(ranges: Iterable[tuple[int, int]], gap: int = 0) -> Ranges:
     return tuple(found)
 
 
-def common(some: Ranges, others: Ranges) -> Iterator[tuple[int, int]]:
-    """Ranges that are in both, ascending."""
-    here = there = 0
-    while here < len(some) and there < len(others):
-        (first, last), (begin, end) = some[here], others[there]
-        if max(first, begin) <= min(last, end):
-            yield max(first, begin), min(last, end)
-        if last < end:
-            here += 1
-        else:
-            there += 1
-
-
 def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     """
     Claims by number of deliveries; of a message claimed more than once the last count.
@@ -123,11 +99,6 @@ def gathered(claims: Iterable[Claim]) -> dict[int, Ranges]:
     for sequence, deliveries in latest.items():
         by_count.setdefault(deliveries, []).append(sequence)
     return {count: ranges_of(by_count[count]) for count in sorted(by_count)}
-
-
-def shared_name(prefix: str, partition: str, is_several: bool) -> str:
-    """The name of a partition's consumer; each of several streams has one of its own."""
-    return prefix if is_several else f"{prefix}-{partition}"
 
 
 def sequences_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
@@ -181,21 +152,10 @@ class ClaimedOffset:
     """Batches so far."""
     claims: Mapping[str, Claims]
     """Claims of the batch, by partition (`SharedConsumer`)."""
-    query: str = ""
-    """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
-    marks: Mapping[str, Mark] = field(default_factory=dict)
-    """Each stream as it was when the batch was planned, by name; empty in such checkpoints."""
-    several: bool = False
-    """Whether each stream is one partition."""
 
     def __repr__(self) -> str:
         counts = {p: self.count(p) for p in self.claims}
         return f"<ClaimedOffset {self.serial} of {self.consumer}: {counts}>"
-
-    @property
-    def ordered(self) -> list[str]:
-        """The partitions that have claims, in the one order of offsets and tasks."""
-        return sorted(self.claims, key=str if self.several else int)
 
     def count(self, partition: str) -> int:
         """Messages of one partition."""
@@ -205,10 +165,6 @@ class ClaimedOffset:
         """Their sequences, ascending."""
         claims = self.claims.get(partition, {})
         return sorted(sequences_of(chain.from_iterable(claims.values())))
-
-    def ranges(self, partition: str) -> Ranges:
-        """Their sequences, as ranges."""
-        return runs(self.claims.get(partition, {}), 0)
 
     def to_json(self) -> dict[str, Any]:
         """The offset with its keys in the one order there is: Spark compares the text."""
@@ -224,11 +180,8 @@ class ClaimedOffset:
                     str(count): ranges_text(self.claims[partition][count])
                     for count in sorted(self.claims[partition])
                 }
-                for partition in self.ordered
+                for partition in sorted(self.claims, key=int)
             },
-            **({"query": self.query} if self.query else {}),
-            **({"marks": marks_json(self.marks)} if self.marks else {}),
-            **({"several": True} if self.several else {}),
         }
 
     @classmethod
@@ -248,7 +201,6 @@ class ClaimedOffset:
             )
         check_written(value, _KEYS)
         with reading("the checkpoint holds no offset of a shared consumer", value):
-            several = value.get("several") is True
             return cls(
                 policy=str(value["policy"]),
                 consumer=str(value["consumer"]),
@@ -256,19 +208,16 @@ class ClaimedOffset:
                 streams={str(name): str(made) for name, made in value["streams"].items()},
                 serial=int(value["serial"]),
                 claims={
-                    _partition(partition, value["streams"] if several else None): {
+                    _partition(partition): {
                         int(count): _some(text) for count, text in claims.items()
                     }
                     for partition, claims in value["claims"].items()
                 },
-                query=str(value.get("query", "")),
-                marks=marks_of(value),
-                several=several,
             )
 
 
-def _partition(text: str, streams: Mapping[str, Any] | None) -> str:
-    if not (text.isdecimal() if streams is None else text in streams):
+def _partition(text: str) -> str:
+    if not text.isdecimal():
         raise ValueError(f"{text!r} is no partition")
     return text
 

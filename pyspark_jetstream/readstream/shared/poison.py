@@ -9,7 +9,6 @@ same id.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -39,23 +38,12 @@ class Poison:
     """`maxDeliver` and `deadLetterSubject` of one query."""
 
     def __init__(self, client: Client, max_deliver: int, template: str) -> None:
-        self.stored: Counter[str] = Counter()
-        """Dead letters so far, in this run, by partition."""
+        self.stored = 0
+        """Dead letters so far, in this run."""
         self._client = client
         self._js = JetStream(client)
         self._max_deliver = max_deliver
         self._template = template
-        self._let_go: dict[str, Counter[int]] = {}
-        """By partition and message: how often it was let go again before it was in any batch."""
-
-    def discount(
-        self, claims: Mapping[str, Sequence[Claim]], kept: Mapping[str, Sequence[Claim]]
-    ) -> None:
-        """Notes deliveries that do not count: those of claims that were not kept."""
-        for partition, claimed in claims.items():
-            sequences = {claim.sequence for claim in kept[partition]}
-            counts = self._let_go.setdefault(partition, Counter())
-            counts.update(c.sequence for c in claimed if c.sequence not in sequences)
 
     def check(self, layout: Layout, infos: Mapping[str, StreamInfo]) -> None:
         """
@@ -87,8 +75,8 @@ class Poison:
                     )
 
     def divert(
-        self, claims: Mapping[str, list[Claim]], consumers: Mapping[str, SharedConsumer]
-    ) -> dict[str, list[Claim]]:
+        self, claims: Mapping[int, list[Claim]], consumers: Sequence[SharedConsumer]
+    ) -> dict[int, list[Claim]]:
         """
         Makes dead letters of claims that were delivered too often; the other claims.
 
@@ -98,12 +86,7 @@ class Poison:
         """
         kept = {}
         for partition, claimed in claims.items():
-            let_go = self._let_go.get(partition, Counter())
-            overdelivered = [
-                claim
-                for claim in claimed
-                if claim.deliveries - let_go.pop(claim.sequence, 0) > self._max_deliver
-            ]
+            overdelivered = [claim for claim in claimed if claim.deliveries > self._max_deliver]
             for at in range(0, len(overdelivered), _TOGETHER):
                 self._store_dead_letters(consumers[partition], overdelivered[at : at + _TOGETHER])
             gone = {claim.sequence for claim in overdelivered}
@@ -133,7 +116,7 @@ class Poison:
                     f" max_payload of {maximum}; raise that, or remove the message",
                 )
             self._js.publish(to, message.data, headers)
-            self.stored[consumer.partition] += 1
+            self.stored += 1
             logger.warning(
                 "stream=%s: message %d was delivered %d times and never acknowledged, so it is a"
                 " dead letter now, on subject '%s'. No query gets it again",

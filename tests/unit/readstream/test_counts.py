@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -20,7 +18,6 @@ from pyspark_jetstream.publish.metrics import (
 )
 from pyspark_jetstream.readstream.counts import MAX_STREAMS, ReadCounts, RowCounts
 from pyspark_jetstream.readstream.driver import behind_latest, query_label
-from pyspark_jetstream.readstream.shared.claimdriver import ClaimDriver
 
 from ...kits.seeds import SEED
 
@@ -270,20 +267,6 @@ def test_claims_redeliveries_and_dead_letters():
     assert said(counts, "redelivered_total") == {FIRST: (2,), SECOND: (0,)}
     assert said(counts, "dead_letters_total") == {FIRST: (2,), SECOND: (0,)}
     assert said(counts, "ack_pending_messages") == {FIRST: (9,)}
-
-
-def test_a_dead_letter_that_is_stored_meanwhile_loses_no_report():
-    """The reports' thread tells of dead letters while the driver, without its lock, stores more."""
-    stored = Counter({"0": 1})
-
-    class Storing(ReadCounts):
-        def _set(self, *series) -> None:
-            stored[f"later {len(stored)}"] += 1
-            super()._set(*series)
-
-    counts = Storing("q", "r", LAYOUT)
-    ClaimDriver._observe(SimpleNamespace(_poison=SimpleNamespace(stored=stored)), counts)
-    assert said(counts, "dead_letters_total") == {FIRST: (1,), SECOND: (0,)}
 
 
 def test_what_may_be_taken_back_is_believed_at_the_second_look():

@@ -72,22 +72,6 @@ def test_an_offset_survives_the_checkpoint():
     assert OFFSET.count("1") == 8
     assert OFFSET.count("0") == 0
     assert OFFSET.sequences("1") == [5, 6, 7, 8, 9, 10, 11, 13]
-    assert OFFSET.ranges("1") == ((5, 11), (13, 13)) and OFFSET.ranges("0") == ()
-
-
-def test_claims_of_several_streams_go_by_their_names():
-    """
-    The text names streams, in one order, and says nothing of places: another list has its own.
-    """
-    offset = replace(OFFSET, several=True, claims={"B": {1: ((1, 1),)}, "A": OFFSET.claims["1"]})
-    text = json.dumps(offset.to_json())
-    read = ClaimedOffset.from_json(json.loads(text))
-
-    assert '"claims": {"A": {"1": "5-9,11,13", "2": "10"}, "B": {"1": "1"}}' in text
-    assert read == offset and json.dumps(read.to_json()) == text
-    for claims in ({"C": {"1": "5"}}, {"0": {"1": "5"}}):
-        with pytest.raises(OffsetError, match="no offset of a shared consumer"):
-            ClaimedOffset.from_json(offset.to_json() | {"claims": claims})
 
 
 def test_partitions_stand_in_the_order_of_their_numbers():
@@ -98,7 +82,7 @@ def test_partitions_stand_in_the_order_of_their_numbers():
     names = ["2", "10"]
     offset = replace(OFFSET, partitions=11, claims=claims)
 
-    assert offset.ordered == names and list(offset.to_json()["claims"]) == names
+    assert list(offset.to_json()["claims"]) == names
 
 
 @pytest.mark.parametrize(
