@@ -108,6 +108,7 @@ def _join(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _mapped(table: pa.Table) -> list[str]:
     """The subjects of the rows, mapped."""
-    column = table["subject"].combine_chunks()
-    mapped: list[str] = SubjectMapping.parse(MAPPING).map_array(column).subjects.to_pylist()
+    column = table["subject"].combine_chunks().dictionary_encode()
+    subjects = SubjectMapping.parse(MAPPING).map_subjects(column.dictionary).subjects
+    mapped: list[str] = subjects.take(column.indices).to_pylist()
     return mapped

@@ -3,8 +3,7 @@ Routes of subjects: the source that matches one, its destinations and their shar
 
 Rule 1: shares and refusals are those of nats-server 2.15.1 for an account's `mappings` (src:
 opts.go `parseAccountMapDest`, accounts.go `AddWeightedMappings`; held by `tests/live`).
-Rule 2: this module performs no I/O, reads no clock, and never chooses for a row (`mapper` and
-`subjectmapping` do).
+Rule 2: this module performs no I/O, reads no clock, and never chooses for a row (`outcomes` does).
 
 **What weights below 100 leave over** goes to the source's own subject, whatever the number of
 destinations. It is lost only where the source itself, letter by letter, is among the destinations:
@@ -13,31 +12,34 @@ may hold a `*` (`a.$1` for the source `a.*` is another text). So of `[{foo.loss.
 lost; of `[{v3, 90%}, {v3.fail, 8%}]` nothing is: 2 % stay on the source, although the NATS
 documentation calls them lost. Measured on nats-server 2.15.1.
 
-A list under `cluster` replaces the main one on servers of that cluster, remainder and all. The
-server looks for the source in *all* lists at once: listed under one cluster, it turns the
-remainders of every list into loss.
+The server's `cluster`, a list for the servers of one cluster, is refused: the rows of a batch would
+go otherwise after each connection to another one.
 
-**Shapes.** Sources without wildcards are looked up as they are. The others are tried by *shape*:
-where a source has literal tokens, `*` and `>`. No two sources of one shape match the same subject,
-so one look-up of its literal tokens finds the route, however many routes there are, and the order
-of the shapes is the precedence of the routes.
+**Shapes.** Sources are tried by *shape*: where one has literal tokens, `*` and `>`.
+No two sources of one shape match the same subject, so one look-up of its literal tokens finds the
+route, however many routes there are, and the order of the shapes is the precedence of the routes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Final
 
 from ..errors import OptionError
 from ..subjects import ANY, REST, has_rest, is_literal, specificity, tokens
+from .outcomes import Outcomes, Result
 from .rule import OPTION, Rule
 
 _WEIGHT: Final = re.compile("[+-]?[0-9]+")
-_FIELDS: Final = {"dest": "destination", "destination": "destination"} | {
-    name: name for name in ("weight", "cluster")
-}
+_FIELDS: Final = {"dest": "destination", "destination": "destination", "weight": "weight"}
+
+
+_NONE: Final = ("",)
+"""No literal tokens of any source."""
 
 
 class Members(list[tuple[str, Any]]):
@@ -62,11 +64,23 @@ class Route:
     """All that may happen to the subjects that match one source."""
 
     source: str
-    main: tuple[Choice, ...]
-    """Choices as written, then the remainder; their shares sum to 100."""
+    choices: tuple[Choice, ...]
+    """As written, then the remainder; their shares sum to 100."""
 
-    clusters: tuple[tuple[str, tuple[Choice, ...]], ...] = ()
-    """By cluster, in place of `main`."""
+    rules: tuple[Rule | None, ...] = field(init=False)
+    """Those of the choices whose share is not 0; None for the loss."""
+    ends: tuple[int, ...] = field(init=False)
+    """Where their shares end, one behind the other."""
+    needs_identity: bool = field(init=False)
+    """Whether more than the subject decides."""
+
+    def __post_init__(self) -> None:
+        likely = [choice for choice in self.choices if choice.percent]
+        rules = tuple(choice.rule for choice in likely)
+        draws = len(rules) > 1 or any(rule is not None and rule.is_random for rule in rules)
+        object.__setattr__(self, "rules", rules)
+        object.__setattr__(self, "ends", tuple(accumulate(choice.percent for choice in likely)))
+        object.__setattr__(self, "needs_identity", draws)
 
     @classmethod
     def parse(cls, source: str, value: Any) -> Route:
@@ -74,7 +88,7 @@ class Route:
         Reads what is written behind a source.
 
         Args:
-            value: a destination, one `{destination, weight, cluster}`, or a list of them.
+            value: a destination, one `{destination, weight}`, or a list of them.
 
         Raises:
             OptionError: The server would refuse it, or `Rule.parse` does.
@@ -89,46 +103,42 @@ class Route:
                 f" {{destination, weight}}, got {kind(value)}",
             )
         entries = [value] if isinstance(value, Members) else value
-        lists: dict[str, list[Choice]] = {"": []}
+        choices: list[Choice] = []
         seen: set[str] = set()
         for number, entry in enumerate(entries, 1):
-            destination, percent, cluster = _entry(source, number, entry)
+            destination, percent = _entry(source, number, entry)
             if destination in seen:
                 raise _refuse(source, number, f"destination {destination!r} is given twice")
             seen.add(destination)
-            choices = lists.setdefault(cluster, [])
             choices.append(Choice(Rule.parse(source, destination), percent))
             if (total := sum(choice.percent for choice in choices)) > 100:
-                of = f" of cluster {cluster!r}" if cluster else ""
-                raise _refuse(source, number, f"the weights{of} add up to {total} > 100")
-        complete = {
-            name: _complete(source, members, source in seen) for name, members in lists.items()
-        }
-        return cls(source, complete.pop(""), tuple(complete.items()))
-
-    def choices(self, cluster: str | None) -> tuple[Choice, ...]:
-        """Possible choices on a server of this cluster."""
-        chosen = dict(self.clusters).get(cluster or "", self.main)
-        return tuple(choice for choice in chosen if choice.percent)
+                raise _refuse(source, number, f"the weights add up to {total} > 100")
+        return cls(source, _complete(source, choices, source in seen))
 
     @property
     def entries(self) -> list[dict[str, Any]]:
         """The route's JSON behind the source; `parse` makes this route of it."""
         return [
             {"destination": choice.rule.destination, "weight": choice.percent}
-            | ({"cluster": cluster} if cluster else {})
-            for cluster, choices in (("", self.main), *self.clusters)
-            for choice in choices
+            for choice in self.choices
             if choice.rule is not None and not choice.kept
         ]
 
-    @property
-    def needs_identity(self) -> bool:
-        """Whether, in some cluster, more than the subject decides."""
-        return any(
-            len(choices) > 1 or any(choice.rule and choice.rule.is_random for choice in choices)
-            for choices in map(self.choices, ("", *dict(self.clusters)))
-        )
+    def outcomes(
+        self, names: Sequence[str], tokens: Sequence[Sequence[str]]
+    ) -> Iterable[Result | Outcomes]:
+        """
+        What becomes of each of some subjects, or may.
+
+        Args:
+            tokens: theirs, by the token: of all of them the first, and so on.
+        """
+        made = [
+            [None] * len(names) if rule is None else rule.made(names, tokens) for rule in self.rules
+        ]
+        if not self.needs_identity:
+            return made[0]  # type: ignore[return-value]  # no `random`, so no tuple
+        return [Outcomes(self.ends, each) for each in zip(*made, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +151,46 @@ class Shape:
     is_open: bool
     """Whether it may have more: the sources end in `>`."""
 
-    literal: tuple[int, ...]
-    """Indexes of the literal tokens."""
+    literals: Callable[[Sequence[str]], Any]
+    """Takes, of a subject's tokens, those that are literal in the sources."""
 
-    routes: dict[str, Route]
-    """By their literal tokens, joined by dots: no two of them match the same subject."""
+    routes: dict[Any, Route]
+    """By their literal tokens: no two of them match the same subject."""
+
+    def take(
+        self,
+        names: Sequence[str],
+        parts: Sequence[Sequence[str]],
+        places: list[int],
+        results: list[Result | Outcomes],
+    ) -> list[int]:
+        """
+        Writes what becomes of the subjects in these places that match a route.
+
+        Args:
+            parts: the tokens of each subject; those in these places have as many.
+
+        Returns:
+            The places of those that match none.
+        """
+        keys = list(map(self.literals, [parts[place] for place in places]))
+        if len(self.routes) == 1 and keys.count(keys[0]) == len(keys):
+            groups = {keys[0]: places}  # so it is nearly always
+        else:
+            groups = dict[Any, list[int]]()
+            for place, key in zip(places, keys, strict=True):
+                groups.setdefault(key if key in self.routes else _NONE, []).append(place)
+        left: list[int] = []
+        for key, of_key in groups.items():
+            route = self.routes.get(key)
+            if route is None:
+                left = of_key
+                continue
+            columns = list(zip(*[parts[place] for place in of_key], strict=True))
+            made = route.outcomes([names[place] for place in of_key], columns)
+            for place, outcome in zip(of_key, made, strict=True):
+                results[place] = outcome
+        return left
 
     def fits(self, count: int) -> bool:
         """Whether subjects of so many tokens may match."""
@@ -154,41 +199,46 @@ class Shape:
 
 class Router:
     """
-    Finds the routes that match a subject.
+    Finds the routes that match subjects.
 
     Args:
         routes: ordered by the `specificity` of their sources.
     """
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self.fixed: dict[str, Route] = {}
-        """Routes without wildcards, by their sources."""
         shapes: dict[tuple[int, ...], Shape] = {}
         for route in routes:
-            if is_literal(route.source):
-                self.fixed[route.source] = route
-                continue
             kinds = specificity(route.source)
-            literal = tuple(index for index, kind in enumerate(kinds) if kind == 0)
-            empty = Shape(len(kinds), has_rest(route.source), literal, {})
-            source = tokens(route.source)
+            literal = [index for index, kind in enumerate(kinds) if kind == 0]
+            taken = itemgetter(*literal) if literal else lambda _: None
+            empty = Shape(len(kinds), has_rest(route.source), taken, {})
             shape = shapes.setdefault(kinds, empty)
-            shape.routes[".".join(source[i] for i in literal)] = route
-        self.shapes = list(shapes.values())
-        """The others, in the order of the routes."""
+            shape.routes[shape.literals(tokens(route.source))] = route
+        self._shapes = list(shapes.values())
+        """In the order of the routes."""
 
     def matching(self, subject: str) -> Iterator[Route]:
-        """All that match, in order."""
-        if (route := self.fixed.get(subject)) is not None:
-            yield route
+        """All that match a subject, in order."""
         parts = tokens(subject)
-        if "" in parts:
-            return
-        for shape in self.shapes:
-            if shape.fits(len(parts)):
-                route = shape.routes.get(".".join([parts[i] for i in shape.literal]))
+        for shape in self._shapes:
+            if "" not in parts and shape.fits(len(parts)):
+                route = shape.routes.get(shape.literals(parts))
                 if route is not None:
                     yield route
+
+    def outcomes(self, names: Sequence[str]) -> list[Result | Outcomes]:
+        """What becomes of each of some subjects, or may; a subject without a route stays."""
+        results: list[Result | Outcomes] = [*names]
+        parts = [name.split(".") for name in names]
+        counts = [*map(len, parts)]
+        if ".." in f".{'.,.'.join(names)}.":  # some have an empty token: these match nothing
+            counts = [0 if "" in each else len(each) for each in parts]
+        for count in set(counts):
+            left = [place for place, each in enumerate(counts) if each == count]
+            for shape in self._shapes:
+                if left and shape.fits(count):
+                    left = shape.take(names, parts, left, results)
+        return results
 
 
 def kind(value: Any) -> str:
@@ -207,18 +257,17 @@ def kind(value: Any) -> str:
     return names.get(type(value), f"a {type(value).__name__}")
 
 
-def _entry(source: str, number: int, entry: Any) -> tuple[str, int, str]:
-    """Destination, percent and cluster of one member of a list."""
+def _entry(source: str, number: int, entry: Any) -> tuple[str, int]:
+    """Destination and percent of one member of a list."""
     if not isinstance(entry, Members):
         raise _refuse(source, number, f"expected {{destination, weight}}, got {kind(entry)}")
     fields: dict[str, Any] = {}
     for name, value in entry:
         field = _FIELDS.get(name.lower())
         if field is None:
+            own = "; lists for one cluster are the server's own" if name == "cluster" else ""
             raise _refuse(
-                source,
-                number,
-                f"unknown field {name!r}; there are destination, weight and cluster",
+                source, number, f"unknown field {name!r}; there are destination and weight{own}"
             )
         if field in fields:
             raise _refuse(source, number, f"{field} is given twice")
@@ -228,11 +277,7 @@ def _entry(source: str, number: int, entry: Any) -> tuple[str, int, str]:
     for field in ("destination", "weight"):
         if field not in fields:
             raise _refuse(source, number, f"{field} is missing")
-    return (
-        fields["destination"],
-        _percent(source, number, fields["weight"]),
-        fields.get("cluster", ""),
-    )
+    return fields["destination"], _percent(source, number, fields["weight"])
 
 
 def _percent(source: str, number: int, weight: Any) -> int:

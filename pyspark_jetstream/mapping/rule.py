@@ -4,8 +4,7 @@ One mapping rule: a source pattern, a destination, and the subject it makes of a
 Rule 1: for every rule accepted here the result equals the one nats-server 2.15.1 computes in a
 stream's `subject_transform` (src: subject_transform.go; held by `tests/live`), but for `random`; a
 rule the server rejects is rejected, naming rule and token.
-Rule 2: this module performs no I/O, reads no clock, and sees one subject at a time
-(`rulecolumns` does whole columns).
+Rule 2: this module performs no I/O, reads no clock, and sees one subject at a time.
 
 In the destination a token may be one of the server's functions, where `n` counts the `*` of the
 source from 1:
@@ -38,10 +37,15 @@ source without wildcards; here, as in a stream, it is the whole subject.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrays import BINARY, STRING, offsets
 from ..errors import OptionError
 from ..subjects import (
     ANY,
@@ -79,19 +83,16 @@ _FUNCTIONS: Final = {
 }
 _ONE_TOKEN: Final = frozenset({"wildcard", "partition", "left", "right", "random"})
 _COMMA: Final = re.compile(",[\t\n\f\r ]*")
+_FEW: Final = 100
+"""Fewer keys are hashed one by one: the kernels' calls cost as much."""
+_SHORT: Final = 64
+"""Bytes of a key, at most, if many are hashed at once: each waits for the longest."""
+_PRIME: Final = pa.scalar(0x01000193, pa.uint32())
 _INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _COUNT: Final = range(_INT64.start, _INT32.stop)
 """Valid numbers of partitions or random values: the server reads 64 bits and keeps 32 of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wildcard:
-    """Copies one token of the source subject."""
-
-    index: int
-    """Index of that token, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +105,28 @@ class Partition:
     indexes: tuple[int, ...]
     """Tokens of the source subject to hash, from 0; empty for the whole subject."""
 
-    @property
-    def buckets(self) -> int:
-        """The number is below this."""
-        return self.count & 0xFFFFFFFF or 1  # the server's uint32(int32(count)); 0 gives "0"
+    def of(self, names: Sequence[str], tokens: Sequence[Sequence[str]]) -> list[str]:
+        """The number of each of some subjects with these tokens."""
+        keys: Iterable[str] = names
+        if self.indexes:
+            keys = map("".join, zip(*(tokens[i] for i in self.indexes), strict=True))
+        # the server's uint32(int32(count)); 0 gives "0"
+        buckets = self.count & 0xFFFFFFFF or 1
+        return numbers_of(list(keys), buckets)
 
 
 @dataclass(frozen=True, slots=True)
 class Random:
     """A number drawn for the row, written as a decimal token."""
 
-    count: int
-    """Number of random values as written in the rule; see `span`."""
+    span: int
+    """The number drawn is below this."""
 
-    seed: int
-    """Sets it apart from the other draws for the same row; the first is 1."""
-
-    @property
-    def span(self) -> int:
-        """The number drawn is below this: the server's, for a count of 0 and below as well."""
-        signed = (self.count + 2**31) % 2**32 - 2**31  # the server's int32(count)
-        return abs(signed) or 1
+    @classmethod
+    def counted(cls, count: int) -> Random:
+        """By the number in the rule; the server takes 0 and below as well."""
+        signed = (count + 2**31) % 2**32 - 2**31  # the server's int32(count)
+        return cls(abs(signed) or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,11 @@ class TokenCut:
         return _CUTS[self.function](raw, self.size).decode("utf-8", "surrogateescape")
 
 
-Piece = str | Wildcard | Partition | Random | TokenCut
-"""Parts of one token of a destination."""
+Piece = str | int | Partition | Random | TokenCut
+"""A token of a destination: text, the token of the source with this index, or what is made."""
+
+Made: TypeAlias = "str | tuple[str | Random, ...]"
+"""What a rule makes of a subject: a subject, or its tokens and the numbers that a row draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +169,20 @@ class Rule:
     source: str
     destination: str
     pieces: tuple[Piece, ...]
-    """Parts of each destination token, without a final `>`."""
+    """The tokens of the destination, without a final `>`."""
 
     rest: int | None
     """Index of the first source token that the final `>` carries over, if there is one."""
+
+    is_random: bool = field(init=False)
+    """Whether the result depends on more than the subject."""
+    cuts: bool = field(init=False)
+    """Whether tokens are cut, so that the result may be no subject."""
+
+    def __post_init__(self) -> None:
+        kinds = set(map(type, self.pieces))
+        object.__setattr__(self, "is_random", Random in kinds)
+        object.__setattr__(self, "cuts", TokenCut in kinds)
 
     @classmethod
     def parse(cls, source: str, destination: str) -> Rule:
@@ -185,26 +200,13 @@ class Rule:
         _check_source(source, fail)
         parsed = [_parse_token(n, token, fail) for n, token in enumerate(tokens(destination), 1)]
         _check_destination(source, destination, parsed, fail)
-        pieces: list[Piece] = []
-        draws = 0
-        for number, call in enumerate(parsed, 1):
-            piece = call if isinstance(call, str) else _resolve(number, call, source, fail)
-            if isinstance(piece, Random):
-                piece = Random(piece.count, draws := draws + 1)
-            pieces.append(piece)
+        pieces = [
+            call if isinstance(call, str) else _resolve(number, call, source, fail)
+            for number, call in enumerate(parsed, 1)
+        ]
         if not has_rest(destination):
             return cls(source, destination, tuple(pieces), None)
         return cls(source, destination, tuple(pieces[:-1]), len(tokens(source)) - 1)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the result depends on more than the subject."""
-        return any(isinstance(piece, Random) for piece in self.pieces)
-
-    @property
-    def cuts(self) -> bool:
-        """Whether tokens are cut, so that the result may be no subject."""
-        return any(isinstance(piece, TokenCut) for piece in self.pieces)
 
     def apply(self, subject: str, draw: Callable[[Random], str] | None = None) -> str:
         """
@@ -216,31 +218,49 @@ class Rule:
         Raises:
             ValueError: The result is not a subject; names rule, subject and result.
         """
-        source = tokens(subject)
-        mapped: list[str] = []
-        cut = False
+        (made,) = self.made([subject], [[token] for token in tokens(subject)])
+        if isinstance(made, str):
+            return made
+        if isinstance(made, ValueError):
+            raise made
+        if draw is None:
+            raise ValueError(f"{self} draws a number for each row, and there is no row")
+        return ".".join(draw(each) if isinstance(each, Random) else each for each in made)
+
+    def made(
+        self, names: Sequence[str], tokens: Sequence[Sequence[str]]
+    ) -> Sequence[Made | ValueError]:
+        """
+        What the rule makes of subjects that the source is known to match; an error where that is
+        no subject.
+
+        Args:
+            tokens: theirs, by the token; each subject has as many.
+        """
+        columns: list[Iterable[str | Random]] = []
         for piece in self.pieces:
-            if isinstance(piece, str):
-                mapped.append(piece)
-            elif isinstance(piece, Wildcard):
-                mapped.append(source[piece.index])
+            if isinstance(piece, int):
+                columns.append(tokens[piece])
             elif isinstance(piece, Partition):
-                key = [source[i] for i in piece.indexes] if piece.indexes else subject
-                mapped.append(str(_hash(key) % piece.buckets))
+                columns.append(piece.of(names, tokens))
             elif isinstance(piece, TokenCut):
-                cut = True
-                mapped.append(piece.of(source[piece.index]))
-            elif draw is None:
-                raise ValueError(f"{self} draws a number for each row, and there is no row")
+                columns.append(map(piece.of, tokens[piece.index]))
             else:
-                mapped.append(draw(piece))
+                columns.append(repeat(piece, len(names)))
         if self.rest is not None:
-            mapped += source[self.rest :]
-        result = ".".join(mapped)
-        if cut and (fault := _cut_fault(result)) is not None:
-            shown = result.encode("utf-8", "surrogateescape") if _HALF.search(result) else result
-            raise ValueError(f"{self} makes of {subject!r} the invalid subject {shown!r}: {fault}")
-        return result
+            columns += tokens[self.rest :]
+        made = zip(*columns, strict=True)
+        if self.cuts:
+            return [self._sound(name, each) for name, each in zip(names, made, strict=True)]
+        return list(made if self.is_random else map(".".join, made))
+
+    def _sound(self, subject: str, made: tuple[str | Random, ...]) -> Made | ValueError:
+        """The result of a rule that cuts tokens; the error that it is no subject."""
+        result = ".".join("0" if isinstance(each, Random) else each for each in made)
+        if (fault := _cut_fault(result)) is None:
+            return made if self.is_random else result
+        shown = result.encode("utf-8", "surrogateescape") if _HALF.search(result) else result
+        return ValueError(f"{self} makes of {subject!r} the invalid subject {shown!r}: {fault}")
 
     def __str__(self) -> str:
         return f"rule {self.source!r} -> {self.destination!r}"
@@ -254,6 +274,26 @@ def fnv1a32(data: bytes) -> int:
     return value
 
 
+def numbers_of(keys: Sequence[str], buckets: int) -> list[str]:
+    """The partition of each of some keys; of many short ones, byte by byte over all at once."""
+    if len(keys) < _FEW or max(map(len, keys)) > _SHORT:
+        hashes = (fnv1a32(key.encode("utf-8", "surrogateescape")) for key in keys)
+        return [str(each % buckets) for each in hashes]
+    column = pa.array(keys, STRING).cast(BINARY)
+    starts, sizes = offsets(column).slice(0, len(keys)), pc.binary_length(column)
+    text = pa.Array.from_buffers(pa.uint8(), column.buffers()[2].size, [None, column.buffers()[2]])
+    state = pa.repeat(pa.scalar(0x811C9DC5, pa.uint32()), len(keys))
+    shortest, longest = (pc.min_max(sizes)[name].as_py() for name in ("min", "max"))
+    for index in range(longest):
+        at = pc.min_element_wise(pc.add(starts, index), len(text) - 1)
+        hashed = pc.multiply(pc.bit_wise_xor(text.take(at), state), _PRIME)  # wraps, as it should
+        state = hashed if index < shortest else pc.if_else(pc.greater(sizes, index), hashed, state)
+    by = pa.scalar(buckets, pa.uint32())
+    numbers = pc.subtract(state, pc.multiply(pc.divide(state, by), by))
+    partitions: list[str] = numbers.cast(STRING).to_pylist()
+    return partitions
+
+
 def partition_of(key: Iterable[str], count: int) -> int:
     """
     The partition of a key, as the server's `partition(count, …)`.
@@ -262,11 +302,7 @@ def partition_of(key: Iterable[str], count: int) -> int:
     a partition; a whole subject, dots included, is a key as well. A count of 0 gives 0; one below
     0 counts as 2³² less its size. Surrogate escapes hash as the bytes they stand for.
     """
-    return _hash(key) % Partition(count, ()).buckets
-
-
-def _hash(key: Iterable[str]) -> int:
-    return fnv1a32("".join(key).encode("utf-8", "surrogateescape"))
+    return int(Partition(count, ()).of(["".join(key)], ())[0])
 
 
 def find_partition(destination: str) -> tuple[int, str] | None:
@@ -420,7 +456,7 @@ def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
             raise fail(f"too many arguments {where}; random takes how many numbers there are")
         count = _number(arguments[0], _COUNT, f"a number up to {_INT32[-1]}", where, fail)
         if name == "random":
-            return Random(count, 0)
+            return Random.counted(count)
         wanted = [_wildcard_number(text, where, fail) for text in arguments[1:]]
         if is_literal(source):
             # The server drops the numbers, whatever they are, and hashes the whole subject.
@@ -443,7 +479,7 @@ def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
     if is_literal(source):
         raise fail(f"wildcard index out of range {where}; the source has no wildcards")
     index = _token_index(wildcard, source, where, fail)
-    return Wildcard(index) if name == "wildcard" else TokenCut(name, index, size, delimiter)
+    return index if name == "wildcard" else TokenCut(name, index, size, delimiter)
 
 
 _TAKES: Final = {

@@ -4,6 +4,7 @@ Subject mapping before a row is published: the rules and results are the server'
 Rule 1: a subject goes where nats-server 2.15.1 sends it by the same `mappings`; `rule` and
 `routes` say where that cannot be, or must not.
 Rule 2: this module performs no I/O, reads no clock, and sees subjects and identities, never rows.
+Rule 3: a subject is mapped once, and then known; a row costs Python only where it draws.
 
 A *rule* is what is written for one source: a destination, or several with weights. Here it is a
 `Route`; `rule.Rule` is one source with one of its destinations.
@@ -18,25 +19,36 @@ makes of it is not mapped again.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from .. import subjects
+from ..arrays import STRING
 from ..errors import OptionError
-from .configuration import read_mapping
-from .mapper import ColumnMapper, Mapped
+from .outcomes import Outcomes, Result
 from .routes import Choice, Route, Router
 from .rule import OPTION, Random, Rule
-
-if TYPE_CHECKING:
-    from .mapper import Identities
+from .text import read_mapping
 
 _EXPECTED: Final = (
-    'expected JSON such as {"orders.*": "orders.{{partition(8,1)}}.$1"}, or nats-server\'s own'
-    " mappings { … }"
+    'expected JSON such as {"orders.*": "orders.{{partition(8,1)}}.$1"}, or a mappings { … } block'
+    " of nats-server"
 )
+_KNOWN: Final = 1 << 16
+"""Upper bound of the subjects whose outcomes are kept, those met last."""
+
+
+class Mapped(NamedTuple):
+    """A column of subjects after the mapping."""
+
+    subjects: pa.Array
+    """STRING; null where the mapping loses the row, or makes no subject of it."""
+
+    faults: pa.Array | None
+    """STRING: why it makes none, null where it does; None where it does for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class SubjectMapping:
     """
     A set of rules; maps each subject once, by the first rule that matches it.
 
-    Equal if the rules are equal. Pickles without what it has compiled. A subject is not checked
+    Equal if the rules are equal. Pickles without what it knows. A subject is not checked
     here (`subjects.check_subject` does that): one with an empty token matches no wildcard.
     """
 
@@ -52,9 +64,10 @@ class SubjectMapping:
     """Most specific first."""
 
     _router: Router = field(init=False, repr=False, compare=False)
-    _mappers: dict[str | None, ColumnMapper] = field(
+    _known: dict[str, Result | Outcomes] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
+    """What becomes of the subjects met last, or may."""
 
     def __post_init__(self) -> None:
         ordered = sorted(
@@ -66,7 +79,7 @@ class SubjectMapping:
     @classmethod
     def parse(cls, text: str) -> SubjectMapping:
         """
-        Reads rules from JSON, a `mappings { … }` block, or a configuration that has one.
+        Reads rules from JSON or a `mappings { … }` block.
 
         Raises:
             OptionError: The text is neither, or a rule in it is not valid.
@@ -92,37 +105,45 @@ class SubjectMapping:
         """Whether some rule chooses by the row, not by its subject alone."""
         return any(route.needs_identity for route in self.routes)
 
-    @property
-    def needs_cluster(self) -> bool:
-        """Whether some rule sends rows elsewhere on servers of some cluster."""
-        return any(route.clusters for route in self.routes)
-
-    def map_array(
-        self,
-        subjects: pa.Array,
-        identities: Identities | None = None,
-        cluster: str | None = None,
-    ) -> Mapped:
+    def map_subjects(self, names: pa.Array) -> Mapped:
         """
         The subjects to publish on: mapped ones, or the same where no rule matches.
 
         Args:
-            subjects: text without nulls.
-            identities: gives the identity of every row, binary or text without nulls; called
-                once, and only if a rule that chooses by the row matches one.
-            cluster: name of the cluster of the server that the rows are published to.
-
-        Raises:
-            ValueError: A rule makes no subject of one; names rule, subject and result.
+            names: STRING without nulls; of a mapping without `needs_identity`.
         """
-        return self.mapper(cluster).map(subjects, identities)
+        return _mapped(self.outcomes(names.to_pylist()))
 
-    def mapper(self, cluster: str | None) -> ColumnMapper:
-        """Maps columns for servers of this cluster."""
-        mapper = self._mappers.get(cluster)
-        if mapper is None:
-            mapper = self._mappers[cluster] = ColumnMapper(self._router, cluster)
-        return mapper
+    def map_rows(self, column: pa.DictionaryArray, identities: pa.Array) -> Mapped:
+        """
+        Likewise, row by row.
+
+        Args:
+            column: the subjects of the rows, STRING without nulls.
+            identities: BINARY without nulls, of the rows.
+        """
+        known = self.outcomes(column.dictionary.to_pylist())
+        pairs = zip(column.indices.to_pylist(), identities.to_pylist(), strict=True)
+        return _mapped(
+            [
+                outcome.draw(identity) if type(outcome := known[code]) is Outcomes else outcome
+                for code, identity in pairs
+            ]
+        )
+
+    def outcomes(self, names: Sequence[str]) -> list[Result | Outcomes]:
+        """What becomes of each of these subjects, which are distinct, or may."""
+        known = self._known
+        new = [name for name in names if name not in known]
+        if len(known) + len(new) > _KNOWN:
+            known.clear()
+            new = [*names]
+        made = self._router.outcomes(new)
+        if len(new) == len(names):
+            known.update(zip(new[:_KNOWN], made, strict=False))
+            return made
+        known.update(zip(new, made, strict=True))
+        return [known[name] for name in names]
 
     def explain(self, subject: str) -> Explanation:
         """
@@ -134,14 +155,13 @@ class SubjectMapping:
         subjects.check_subject(subject)
         matching = list(self._router.matching(subject))
         if not matching:
-            return Explanation(subject, None, (), Shares((), 100, 0), {})
+            return Explanation(subject, None, (), Shares((), 100, 0))
         route = matching[0]
         return Explanation(
             subject,
             route.source,
             tuple(other.source for other in matching[1:]),
-            _shares(subject, route.main),
-            {cluster: _shares(subject, choices) for cluster, choices in route.clusters},
+            _shares(subject, route.choices),
         )
 
     def __reduce__(self) -> tuple[type[SubjectMapping], tuple[tuple[Route, ...]]]:
@@ -189,10 +209,22 @@ class Explanation(NamedTuple):
     competitors: tuple[str, ...]
     """Sources of the rules that match as well, in the order in which they would apply."""
 
-    main: Shares
+    shares: Shares
 
-    clusters: dict[str, Shares]
-    """By cluster, for servers of it in place of `main`."""
+
+def _mapped(results: Sequence[Result | Outcomes]) -> Mapped:
+    """
+    Raises:
+        ValueError: Of some the row would have to choose.
+    """
+    kinds = set(map(type, results))
+    if Outcomes in kinds:
+        raise ValueError("a rule chooses by the row; that takes the identities of the rows")
+    if ValueError not in kinds:
+        return Mapped(pa.array(results, STRING), None)
+    faults = [str(each) if isinstance(each, ValueError) else None for each in results]
+    sound = [each if isinstance(each, str) else None for each in results]
+    return Mapped(pa.array(sound, STRING), pa.array(faults, STRING))
 
 
 def explain_mapping(mapping_text: str, subject: str) -> Explanation:

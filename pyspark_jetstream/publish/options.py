@@ -148,8 +148,6 @@ class RowOptions:
     """Finds subjects on which no row may go."""
     reroutes_weights: bool
     """Whether rows of paused subjects go to other destinations of their weights."""
-    cluster: str | None = None
-    """Cluster of the server, for mappings that depend on it; each task sets it."""
     once: bool = False
     """Whether another attempt has to tell which rows are stored; each task sets it."""
 

@@ -2,9 +2,9 @@
 The mapping of a batch: the one that its first task has noted.
 
 What `subjectMapping` says may change while a batch is under way: Spark asks for a writer before
-each micro-batch, which reads the option's file; and a query may start again with other options, or
-reach a server of another cluster. Another mapping sends a row elsewhere, perhaps to another
-stream, where nobody has seen its id: what an earlier attempt has stored would be stored twice.
+each micro-batch, which reads the option's file; and a query may start again with other options.
+Another mapping sends a row elsewhere, perhaps to another stream, where nobody has seen its id: what
+an earlier attempt has stored would be stored twice.
 
 So the first task of a batch notes the mapping in the ledger, and all of its tasks go by that, in
 every attempt. What has changed holds from the next batch on.
@@ -34,8 +34,6 @@ class BatchMapping:
     mapping: SubjectMapping | None
     key: str | None = None
     """`mappingKey`."""
-    cluster: str | None = None
-    """The server's cluster, where the mapping has rules of its own for it."""
 
     @classmethod
     def of(cls, note: bytes) -> BatchMapping:
@@ -47,12 +45,12 @@ class BatchMapping:
         """
         try:
             fields = read_json(unpacked(note))
-            key, cluster = fields["key"], fields["cluster"]
-            if not all(word is None or isinstance(word, str) for word in (key, cluster)):
+            key = fields["key"]
+            if key is not None and not isinstance(key, str):
                 raise TypeError("words that are none")
             from ..mapping.subjectmapping import SubjectMapping
 
-            return cls(SubjectMapping.parse(fields["mapping"]), key, cluster)
+            return cls(SubjectMapping.parse(fields["mapping"]), key)
         except (KeyError, TypeError, OptionError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
@@ -64,7 +62,6 @@ class BatchMapping:
         fields = {
             "mapping": self.mapping.text if self.mapping is not None else "{}",
             "key": self.key,
-            "cluster": self.cluster,
         }
         return zlib.compress(json.dumps(fields).encode())
 

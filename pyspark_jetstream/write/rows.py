@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,9 +50,6 @@ from .commandlines import (
 )
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
-
-if TYPE_CHECKING:
-    from ..mapping.subjectmapping import SubjectMapping
 
 COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "claims", *COMMANDS)
 """Columns of which a row may consist."""
@@ -258,7 +255,8 @@ class MessageBuilder:
         if (faults := headers.faults()) is not None:
             raise UnfitError(faults)
         ids, id_lines = self._ids(batch, numbers, headers)
-        distinct, indices = self._destinations(batch, headers, ids, numbers)
+        column = self._destinations(batch, headers, ids, numbers)
+        distinct, indices = column.dictionary, column.indices
         targets = self._targets.of(distinct, self._options.rejects)
         self._check_taken(distinct, targets, indices)
         codes = targets.take(indices)
@@ -349,8 +347,8 @@ class MessageBuilder:
         headers: Headers,
         ids: pa.Array | None,
         numbers: pa.Array,
-    ) -> tuple[pa.Array, pa.Array]:
-        """The distinct subjects to publish on and which is each row's, null where it is lost."""
+    ) -> pa.DictionaryArray:
+        """The subjects to publish on; the index of a row that is lost is null."""
         count, mapping = batch.num_rows, self._options.mapping
         if self._options.subject is not None:
             column = pa.DictionaryArray.from_arrays(
@@ -362,64 +360,33 @@ class MessageBuilder:
             refuse(pc.is_null(plain), why)
             column = plain.dictionary_encode()
             _check_utf8(column)
-        distinct, indices = column.dictionary, column.indices
         if mapping is None or not count:
-            self._check_subjects(distinct, indices)
-            return distinct, indices
-        self._check_subjects(distinct, indices, published=False)
+            self._check_subjects(column)
+            return column
+        self._check_subjects(column, published=False)
+        distinct, indices = column.dictionary, column.indices
         if not mapping.needs_identity:
-            mapped = self._mapped(mapping, distinct, None, indices)
-            self._check_subjects(mapped, indices)
-            # What is lost is no subject: its rows have none.
-            encoded = mapped.dictionary_encode()
-            return encoded.dictionary, encoded.indices.take(indices)
-        row_subjects = distinct.take(indices)
-        identities = self._identities(row_subjects, headers, ids, numbers)
-        mapped = self._mapped(mapping, row_subjects, identities, None)
-        if self._reroutes is not None:
-            mapped = self._reroutes.of(row_subjects, identities, mapped)
-        encoded = mapped.dictionary_encode()
-        self._check_subjects(encoded.dictionary, encoded.indices)
-        return encoded.dictionary, encoded.indices
-
-    def _mapped(
-        self,
-        mapping: SubjectMapping,
-        names: pa.Array,
-        identities: pa.Array | None,
-        indices: pa.Array | None,
-    ) -> pa.Array:
-        """
-        Result of the mapping for these subjects.
-
-        Args:
-            identities: of the rows, where they decide.
-            indices: which of the subjects is each row's; None where they are the rows'.
-        """
-
-        def mapped(at: int, count: int) -> pa.Array:
-            part = None if identities is None else lambda: identities.slice(at, count)
-            return mapping.map_array(names.slice(at, count), part, self._options.cluster).subjects
-
-        def faults(at: int, count: int) -> list[str | None]:
-            """By halves: of those with a fault, which are they?"""
-            try:
-                mapped(at, count)
-                return [None] * count
-            except ValueError as error:
-                if count == 1:
-                    return [str(error)]
-            half = count // 2
-            return faults(at, half) + faults(at + half, count - half)
-
-        try:
-            return mapped(0, len(names))
-        except ValueError:
-            found = pa.array(faults(0, len(names)), pa.string())
-        raise UnfitError(found if indices is None else found.take(indices))
+            mapped = mapping.map_subjects(distinct)
+            if mapped.faults is not None:
+                raise UnfitError(mapped.faults.take(indices))
+            encoded = mapped.subjects.dictionary_encode()
+            column = pa.DictionaryArray.from_arrays(
+                encoded.indices.take(indices), encoded.dictionary
+            )
+        else:
+            identities = self._identities(column, headers, ids, numbers)
+            mapped = mapping.map_rows(column, identities)
+            if mapped.faults is not None:
+                raise UnfitError(mapped.faults)
+            results = mapped.subjects
+            if self._reroutes is not None:
+                results = self._reroutes.of(column, identities, results)
+            column = results.dictionary_encode()
+        self._check_subjects(column)
+        return column
 
     def _identities(
-        self, row_subjects: pa.Array, headers: Headers, ids: pa.Array | None, numbers: pa.Array
+        self, column: pa.DictionaryArray, headers: Headers, ids: pa.Array | None, numbers: pa.Array
     ) -> pa.Array:
         """The value that picks a weighted destination: the key, else the id, else the position."""
         position = join(scalar(f"{self._partition}-"), digits(numbers))
@@ -427,18 +394,19 @@ class MessageBuilder:
         if self._options.mapping_key is None:
             return identity
         if self._options.mapping_key == "subject":
-            return binary(row_subjects)
+            return binary(column.dictionary).take(column.indices)
         keys = headers.values(self._options.mapping_key)
         return identity if keys is None else pc.coalesce(binary(keys), identity)
 
-    def _check_subjects(self, names: pa.Array, indices: pa.Array, published: bool = True) -> None:
+    def _check_subjects(self, column: pa.DictionaryArray, published: bool = True) -> None:
         """A subject of the rows, or one that goes out, must be one."""
+        names = column.dictionary
         bad = pc.match_substring_regex(names, subjects.FAULTY)
         if published:
             bad = pc.or_(bad, pc.match_substring_regex(names, self._options.reserved))
             bad = pc.or_(bad, pc.greater(pc.binary_length(names), MAX_SUBJECT_BYTES))
         if pc.any(bad).as_py():
-            raise _of_each(names, bad, self._subject_fault, indices)
+            raise _of_each(names, bad, self._subject_fault, column.indices)
 
     def _subject_fault(self, name: str) -> str:
         reason = subjects.subject_fault(name)

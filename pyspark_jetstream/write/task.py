@@ -77,7 +77,7 @@ def write_task(
     streams = Streams(client, options)
     connection = client.connection
     away_s(connection)  # now: while rows are made the PONG would lie in the socket
-    wished = agreed = _wished(client, options)
+    wished = agreed = BatchMapping(options.rows.mapping, options.rows.mapping_key)
     note, look = b"", None
     id_prefix = None if ids is None else f"{ids.prefix}-{name.task}"
     if options.ledger:
@@ -99,7 +99,6 @@ def write_task(
             options.rows,
             mapping=agreed.mapping,
             mapping_key=agreed.key,
-            cluster=agreed.cluster,
             once=options.ledger,
         ),
         partition=name.task,
@@ -137,14 +136,6 @@ def write_task(
     if reroutes is not None and reroutes.rows:
         logger.info("rows=%d went elsewhere than to paused subjects", reroutes.rows)
     return outcome
-
-
-def _wished(client: Client, options: SinkOptions) -> BatchMapping:
-    """The mapping of the options; under a ledger the batch may have begun with another one."""
-    mapping = options.rows.mapping
-    of_cluster = mapping is not None and mapping.needs_cluster
-    cluster = client.connection.info.get("cluster") if of_cluster else None
-    return BatchMapping(mapping, options.rows.mapping_key, str(cluster) if cluster else None)
 
 
 def _begun_otherwise(error: OptionError | RowError, name: TaskName) -> JetStreamError:
@@ -192,7 +183,7 @@ def _reroutes(
         return None  # a key's rows belong together
     weights = options.rows.reroutes_weights
     if weights or not targets.is_blind:
-        return Reroutes(agreed.mapping, weights, targets, agreed.cluster, signals)
+        return Reroutes(agreed.mapping, weights, targets, signals)
     return None
 
 

@@ -9,12 +9,28 @@ import pyarrow as pa
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 
 
-def map_all(mapping: SubjectMapping, subjects: Sequence[str]) -> list[str]:
-    """Each of these, mapped together."""
-    found: list[str] = mapping.map_array(pa.array(subjects, pa.string())).subjects.to_pylist()
-    return found
+def map_all(
+    mapping: SubjectMapping, subjects: Sequence[str], identities: Sequence[bytes] | None = None
+) -> list[str | None]:
+    """
+    Each of these, mapped together.
+
+    Raises:
+        ValueError: One becomes no subject; the reason.
+    """
+    column = pa.array(subjects, pa.string()).dictionary_encode()
+    if identities is None:
+        mapped = mapping.map_subjects(column.dictionary)
+        found = mapped.subjects.take(column.indices)
+    else:
+        mapped = mapping.map_rows(column, pa.array(identities, pa.binary()))
+        found = mapped.subjects
+    if mapped.faults is not None:
+        raise ValueError(mapped.faults.drop_null()[0].as_py())
+    results: list[str | None] = found.to_pylist()
+    return results
 
 
-def map_one(mapping: SubjectMapping, subject: str) -> str:
+def map_one(mapping: SubjectMapping, subject: str) -> str | None:
     """One subject, mapped alone."""
     return map_all(mapping, [subject])[0]

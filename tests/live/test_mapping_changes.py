@@ -16,7 +16,7 @@ from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 
 from ..kits.options import changed, connection_of, sink_of
-from ..kits.proxy import Proxy, info_with
+from ..kits.proxy import Proxy
 from ..kits.seeds import fresh
 from .test_writes import BRIEF, FAST, KilledError, data_of, outlive, rows, write
 
@@ -89,27 +89,6 @@ def test_weights_that_change_move_no_row_of_the_batch(js, options, new_stream):
     few, many = data_of(js, canary), data_of(js, stable)
     assert sorted(few + many) == list(range(600))
     assert 100 < len(few) < 260
-
-
-def test_another_cluster_s_list_waits_for_the_next_batch(js, options, new_stream, nats_server):
-    """
-    An attempt that reaches a server of another cluster goes by the list of the first one's.
-    """
-    main, east = new_stream(**BRIEF), new_stream(**BRIEF)
-    rules = {"in.*": [
-        {"destination": f"{main}.$1", "weight": 100},
-        {"destination": f"{east}.$1", "weight": 100, "cluster": "east"},
-    ]}  # fmt: skip
-    with Proxy(nats_server.port, info_with(cluster="east")) as proxy:
-        there = mapped(options, rules, connection=connection_of(proxy.url), **FAST)
-        here = mapped(options, rules, **FAST)
-        written = halves(
-            js, [main, east], TaskName("m3", 0, 0), there, here, msg_id=lambda row: f"o{row}"
-        )
-
-    assert written.already_stored > 0
-    assert data_of(js, east) == list(range(600))
-    assert data_of(js, main) == []
 
 
 @pytest.mark.parametrize("seed", fresh(__name__, 2), ids="seed={}".format)

@@ -2,10 +2,9 @@
 Shows where a mapping sends subjects: by which rule, on which subject, with which share.
 
     pyspark-jetstream explain-mapping '{"orders.*": "orders.{{partition(8,1)}}.$1"}' orders.42
-    pyspark-jetstream explain-mapping nats-server.conf myservice.requests foo.loss.a
+    pyspark-jetstream explain-mapping mappings.conf myservice.requests foo.loss.a
 
-The mapping is JSON or a `mappings { … }` block. It may also be a file with one of these, or
-with the whole configuration of a server.
+The mapping is JSON or a `mappings { … }` block. It may also be a file with one of these.
 
 Exit status 0: every subject is explained; 2: the mapping or a subject is not valid.
 """
@@ -23,7 +22,7 @@ from pyspark_jetstream.values import inline_or_file
 from .program import Parser
 
 _WAY: Final = Columns(
-    "in_cluster=cluster destination share=percent is_published_on=subject",
+    "destination share=percent is_published_on=subject",
     {"percent": lambda percent: f"{percent} %"},
 )
 
@@ -74,14 +73,10 @@ def rows(explained: Explanation) -> list[Row]:
 
 
 def _ways(explained: Explanation) -> Iterator[dict[str, Any]]:
-    names = ("cluster", "destination", "percent", "subject", "error")
-    for cluster, shares in (("", explained.main), *explained.clusters.items()):
-        ways: list[tuple[str, int, str | None, str | None]] = [
-            (share.destination, share.percent, share.subject, share.fault)
-            for share in shares.destinations
-        ]
-        if shares.kept:
-            ways.append(("stays", shares.kept, explained.subject, None))
-        if shares.lost:
-            ways.append(("lost", shares.lost, None, None))
-        yield from (dict(zip(names, (cluster, *way), strict=True)) for way in ways)
+    names, shares = ("destination", "percent", "subject", "error"), explained.shares
+    ways: list[tuple[str, int, str | None, str | None]] = [*shares.destinations]
+    if shares.kept:
+        ways.append(("stays", shares.kept, explained.subject, None))
+    if shares.lost:
+        ways.append(("lost", shares.lost, None, None))
+    yield from (dict(zip(names, way, strict=True)) for way in ways)

@@ -248,7 +248,7 @@ def test_random_numbers_are_those_of_the_server(count, span):
 
     assert [piece.span for piece in draws] == [span, span]
     assert rule.is_random
-    assert rule.apply("a.x", lambda piece: f"seed{piece.seed}") == "b.seed1.seed2"
+    assert rule.apply("a.x", lambda piece: f"of{piece.span}") == f"b.of{span}.of{span}"
 
 
 def test_random_needs_a_row():

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections import Counter
 
-import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import OptionError
@@ -22,10 +22,6 @@ from ...kits.mappings import map_all, map_one
 
 def mapping(rules):
     return SubjectMapping.parse(json.dumps(rules))
-
-
-def identities(rows, prefix="row"):
-    return lambda: pa.array([f"{prefix}-{row}" for row in range(rows)])
 
 
 def to(destination, weight, **more):
@@ -64,9 +60,8 @@ def test_precedence(subject, expected, rows):
     for _ in range(10):
         rules = list(OVERLAPPING.items())
         chance.shuffle(rules)
-        mapped = mapping(dict(rules)).map_array(pa.array([subject] * rows))
 
-        assert mapped.subjects.to_pylist() == [expected] * rows
+        assert map_all(mapping(dict(rules)), [subject] * rows) == [expected] * rows
 
 
 def test_one_pass():
@@ -80,9 +75,7 @@ def test_no_rules():
     """
     An empty object is a mapping that changes nothing.
     """
-    subjects = pa.array(["a.b", "c"])
-
-    assert mapping({}).map_array(subjects) == (subjects, 0)
+    assert map_all(mapping({}), ["a.b", "c"]) == ["a.b", "c"]
     assert not mapping({}).needs_identity
 
 
@@ -102,8 +95,8 @@ def test_mapping_is_a_value():
     Mappings with the same rules are equal, hash alike, survive pickling and are what their text
     says.
     """
-    a = mapping({"a.*": "b.$1", "c": [to("d", 98), to("e", "1%"), to("f", 1, cluster="x")]})
-    b = mapping({"c": [to("d", "98"), to("e", 1), to("f", 1, cluster="x")], "a.*": "b.$1"})
+    a = mapping({"a.*": "b.$1", "c": [to("d", 98), to("e", "1%")]})
+    b = mapping({"c": [to("d", "98"), to("e", 1)], "a.*": "b.$1"})
     map_all(a, ["a.x"])
     thawed = pickle.loads(pickle.dumps(a))
 
@@ -117,38 +110,6 @@ def test_mapping_is_a_value():
 # ── weights ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_clusters_have_their_own_list():
-    """
-    On a server of the cluster, its list stands in for the main one, remainder included.
-    """
-    rules = mapping({"a.*": [to("m.$1", 100), to("e.$1", 100, cluster="east")]})
-    subjects = pa.array(["a.x", "b"] * 100)
-
-    for cluster, first in ((None, "m.x"), ("", "m.x"), ("west", "m.x"), ("east", "e.x")):
-        mapped = rules.map_array(subjects, cluster=cluster)
-        assert mapped.subjects.to_pylist() == [first, "b"] * 100
-
-
-def test_identities_are_fetched_once_and_only_when_needed():
-    """
-    Without a row that is chosen for nothing is asked; with one, all identities are, once.
-    """
-    rules = mapping({"w.*": [to("x", 50), to("y", 50)], "r.*": "{{random(3)}}.$1", "p.*": "q.$1"})
-    asked = []
-
-    def ids():
-        asked.append(1)
-        return pa.array([b"%d" % row for row in range(400)], pa.binary())
-
-    assert rules.needs_identity
-    plain = pa.array(["p.x", "other"] * 200)
-    assert rules.map_array(plain, ids).subjects.to_pylist() == ["q.x", "other"] * 200
-    assert rules.map_array(plain).subjects.to_pylist() == ["q.x", "other"] * 200
-    assert not asked
-    rules.map_array(pa.array(["w.x", "r.x", "p.x", "other"] * 100), ids)
-    assert len(asked) == 1
-
-
 @pytest.mark.parametrize(
     ("value", "needed"),
     [
@@ -159,7 +120,6 @@ def test_identities_are_fetched_once_and_only_when_needed():
         pytest.param([to("a", 50)], True, id="loss"),
         pytest.param([to("b", 100), to("c", 0)], False, id="all-to-one"),
         pytest.param([to("a", 0)], False, id="all-lost"),
-        pytest.param([to("b", 100), to("c", 50, cluster="x")], True, id="in-a-cluster"),
     ],
 )
 def test_who_needs_identities(value, needed):
@@ -174,31 +134,59 @@ def test_who_needs_identities(value, needed):
 @pytest.mark.parametrize("source", ["w.*", "w.x"])
 def test_a_choice_without_identities_is_an_error(source, rows):
     """
-    A row that only its identity could send somewhere is refused, naming the rule.
+    A row that only its identity could send somewhere is refused.
     """
     rules = mapping({source: [to("x", 50), to("y", 50)]})
 
-    with pytest.raises(ValueError, match=f"rule '{source[:2]}.*' chooses by the row"):
-        rules.map_array(pa.array(["w.x"] * rows))
+    with pytest.raises(ValueError, match="a rule chooses by the row"):
+        map_all(rules, ["w.x"] * rows)
 
 
 def test_identity_alone_decides():
     """
-    A row is sent to the same place in whichever column, position, batch or text type it comes.
+    A row is sent to the same place in whichever column, position or batch it comes.
     """
     rules = mapping({"a.*": [to("{{random(7)}}.x.$1", 60), to("y.$1", 20)], "b": [to("c", 50)]})
-    subjects = pa.array(["a.q" if n % 3 else "b" for n in range(5000)])
-    ids = identities(5000)()
-    mapped = rules.map_array(subjects, lambda: ids).subjects.to_pylist()
+    subjects = ["a.q" if n % 3 else "b" for n in range(5000)]
+    ids = [b"row-%d" % row for row in range(5000)]
+    mapped = map_all(rules, subjects, ids)
     order = list(range(5000))
     random.Random(3).shuffle(order)
 
     for some in (order, order[:1234], order[:50], order[7:8]):
-        rows = pa.array(some)
-        again = rules.map_array(
-            subjects.take(rows), lambda rows=rows: ids.take(rows).cast(pa.binary())
-        )
-        assert again.subjects.to_pylist() == [mapped[row] for row in some]
+        again = map_all(rules, [subjects[row] for row in some], [ids[row] for row in some])
+        assert again == [mapped[row] for row in some]
+
+
+def test_draws_of_a_row_are_independent():
+    """
+    Weights and each `random` of a row come out as often together as chance has it.
+    """
+    rules = mapping({"a": [to("x.{{random(3)}}.{{random(5)}}", 50), to("y.{{random(3)}}.-", 50)]})
+    found = Counter(map_all(rules, ["a"] * 60_000, [b"%d" % row for row in range(60_000)]))
+
+    assert len(found) == 3 * 5 + 3
+    for subject, count in found.items():
+        expected = 2_000 if subject.startswith("x") else 10_000
+        assert abs(count - expected) < 6 * expected**0.5, subject
+
+
+def test_other_draws_of_a_row():
+    """
+    They are the same at every attempt, keep the destination unless weights are drawn again, and
+    then come to each of them.
+    """
+    rules = mapping({"a": [to("x.{{random(4)}}", 97), to("y", 2), to("a", 0)]})
+    (known,) = rules.outcomes(["a"])
+    for row in range(50):
+        identity = b"%d" % row
+        first = known.draw(identity)
+        kept, all_of_them = list(known.others(identity, False)), list(known.others(identity, True))
+        assert kept == list(known.others(identity, False))
+        assert {each and each[0] for each in kept} == {first and first[0]}
+        assert {*all_of_them, first} == {"x.0", "x.1", "x.2", "x.3", "y", None}
+    (single,) = mapping({"a": [to("x", 50), to("y", 50)]}).outcomes(["a"])
+    assert list(single.others(b"1", False)) == []
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────
@@ -216,12 +204,11 @@ def test_identity_alone_decides():
         ([{"weight": 10}], "destination 1: destination is missing"),
         ({}, "destination 1: destination is missing"),
         ([to("b", 10, wieght=1)], "destination 1: unknown field 'wieght'"),
+        ([to("b", 10, cluster="east")],
+         "destination 1: unknown field 'cluster'; there are destination and weight; lists for one"),
         ([to("b", 10, DEST="c")], "destination 1: destination is given twice"),
         ([to("b", 10), to("b", 20)], "destination 2: destination 'b' is given twice"),
-        ([to("b", 10), to("b", 20, cluster="x")], "destination 2: destination 'b' is given twice"),
         ([to("b", 60), to("c", 41)], "destination 2: the weights add up to 101 > 100"),
-        ([to("b", 60, cluster="x"), to("c", 41, cluster="x")],
-         "destination 2: the weights of cluster 'x' add up to 101 > 100"),
         ([to("b", 101)], "destination 1: weight: expected a whole number from 0 to 100, got 101"),
         ([to("b", -1)], "destination 1: weight: expected a whole number from 0 to 100, got -1"),
         ([to("b", 50.0)], "destination 1: weight: expected a whole number from 0 to 100, got 50.0"),
@@ -230,7 +217,6 @@ def test_identity_alone_decides():
         ([to("b", "50%%")], "destination 1: weight: expected a whole number from 0 to 100"),
         ([to("b", "9" * 5000)], "destination 1: weight: expected a whole number from 0 to 100"),
         ([to(5, 50)], "destination 1: destination: expected text, got a number"),
-        ([to("b", 50, cluster=5)], "destination 1: cluster: expected text, got a number"),
     ],
 )  # fmt: skip
 def test_bad_destinations(value, reason):
@@ -270,9 +256,9 @@ def test_a_bad_result_is_an_error(destination, bad, fault, rows):
     subjects = [f"a.good{n}" for n in range(rows - 1)]
 
     with pytest.raises(ValueError, match=fault) as error:
-        rules.map_array(pa.array([*subjects, f"a.{bad}"]))
+        map_all(rules, [*subjects, f"a.{bad}"])
     assert f"rule 'a.*' -> {destination!r} makes of 'a.{bad}' the invalid" in str(error.value)
-    assert len(rules.map_array(pa.array([*subjects, "a.fine"])).subjects) == rows
+    assert len(map_all(rules, [*subjects, "a.fine"])) == rows
 
 
 # ── explained ────────────────────────────────────────────────────────────────────────────────
@@ -280,10 +266,10 @@ def test_a_bad_result_is_an_error(destination, bad, fault, rows):
 
 def test_explanation():
     """
-    An explanation tells the rule, its competitors in order, and all shares, by cluster.
+    An explanation tells the rule, its competitors in order, and all shares.
     """
     rules = {
-        "a.*": [to("b.{{random(3)}}.$1", 30), to("{{left(1,1)}}", 20), to("c", 9, cluster="x")],
+        "a.*": [to("b.{{random(3)}}.$1", 30), to("{{left(1,1)}}", 20)],
         "a.>": "z.>",
         ">": "y.>",
         "b": "c",
@@ -293,11 +279,10 @@ def test_explanation():
     assert explained.subject == "a.é"
     assert explained.source == "a.*"
     assert explained.competitors == ("a.>", ">")
-    assert explained.main.destinations[0] == Share("b.{{random(3)}}.$1", 30, "b.[0-2].é")
-    assert explained.main.destinations[1][:3] == ("{{left(1,1)}}", 20, None)
-    assert "a character is cut in two" in str(explained.main.destinations[1].fault)
-    assert (explained.main.kept, explained.main.lost) == (50, 0)
-    assert explained.clusters == {"x": Shares((Share("c", 9, "c"),), 91, 0)}
+    assert explained.shares.destinations[0] == Share("b.{{random(3)}}.$1", 30, "b.[0-2].é")
+    assert explained.shares.destinations[1][:3] == ("{{left(1,1)}}", 20, None)
+    assert "a character is cut in two" in str(explained.shares.destinations[1].fault)
+    assert (explained.shares.kept, explained.shares.lost) == (50, 0)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +304,7 @@ def test_explained_shares(rules, subject, source, main):
     """
     explained = mapping(rules).explain(subject)
 
-    assert (explained.source, explained.main) == (source, main)
+    assert (explained.source, explained.shares) == (source, main)
 
 
 @pytest.mark.parametrize("subject", ["a..b", "a.*", "", "a b"])

@@ -1,4 +1,4 @@
-"""Mapping whole columns: row by row what mapping one subject at a time gives."""
+"""Mapping many subjects at once: row by row what mapping one at a time gives."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ import pyarrow as pa
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from pyspark_jetstream.mapping import mapper
-from pyspark_jetstream.mapping.columns import (
-    Part,
-    Tokens,
-    fnv1a32_of,
-    group_rows,
-    joined,
-    merged,
-    modulo,
-)
-from pyspark_jetstream.mapping.rule import fnv1a32
+from pyspark_jetstream.mapping.rule import fnv1a32, numbers_of
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 
@@ -96,73 +86,85 @@ class OneByOne:
         route = next((route for matches, route in self.routes if matches(subject)), None)
         if route is None:
             return subject
-        choices = [choice for choice in route.main if choice.percent]
-        number = xxh3_64_intdigest(identity) % 100
+        choices = [choice for choice in route.choices if choice.percent]
+        number = xxh3_64_intdigest(identity)
+        percent, number = number % 100, number // 100
         for choice in choices:
-            if number < choice.percent or len(choices) == 1:
+            if percent < choice.percent:
                 break
-            number -= choice.percent
+            percent -= choice.percent
         if choice.rule is None:
             return None
-        return choice.rule.apply(
-            subject, lambda piece: str(xxh3_64_intdigest(identity, piece.seed) % piece.span)
-        )
+
+        def draw(piece):
+            nonlocal number
+            number, drawn = divmod(number, piece.span)
+            return str(drawn)
+
+        return choice.rule.apply(subject, draw)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids="seed={}".format)
-def test_columns_are_mapped_as_their_rows(seed, monkeypatch):
+def test_many_are_mapped_as_one(seed):
     """
-    Whatever the rules, the subjects and the cut of the columns, each row gets its own result.
+    Whatever the rules and the subjects, each row gets its own result, and again when its subject
+    is known.
     """
     chance = random.Random(seed)
-    monkeypatch.setattr(mapper, "FEW_ROWS", chance.choice((1, 1, 20, 100)))
-    monkeypatch.setattr(mapper, "BLOCK_ROWS", chance.choice((1 << 14, 300)))
-    monkeypatch.setattr(mapper, "BLOCK_BYTES", chance.choice((1 << 22, 5000)))
     mapping = random_rules(chance, chance.choice((1, 1, 2, 5, 30)))
     one_by_one = OneByOne(mapping)
     rows = chance.choice((1, 50, 1000))
     subjects = random_subjects(chance, rows, chance.random() < 0.5)
     ids = [f"id-{row}-é".encode() for row in range(rows)]
-    results, good = [], []
+    results, faults = [], []
     for subject, identity in zip(subjects, ids, strict=True):
         try:
             results.append(one_by_one.map(subject, identity))
-            good.append(True)
-        except ValueError:
-            good.append(False)
-    column, id_column = (
+            faults.append(None)
+        except ValueError as error:
+            results.append(None)
+            faults.append(str(error))
+    columns = (
         pa.array(["before", *values, "after"], type).slice(1, rows)
         for values, type in ((subjects, pa.string()), (ids, pa.binary()))
     )
-    if not all(good):
-        with pytest.raises(ValueError, match="invalid subject"):
-            mapping.map_array(column, lambda: id_column)
-        column, id_column = column.filter(pa.array(good)), id_column.filter(pa.array(good))
-    mapped = mapping.map_array(column, lambda: id_column)
+    column, identities = columns
+    for _ in range(2):
+        mapped = mapping.map_rows(column.dictionary_encode(), identities)
 
-    assert mapped.subjects.type == pa.string()
-    mapped.subjects.validate(full=True)
-    assert mapped.subjects.to_pylist() == results
-    assert mapped.lost == results.count(None)
+        assert mapped.subjects.type == pa.string()
+        assert mapped.subjects.to_pylist() == results
+        assert (mapped.faults or pa.nulls(rows)).to_pylist() == faults
     for before, after in zip(column.to_pylist(), results, strict=True):
         assert after is None or subject_fault(before) or not subject_fault(after)
 
 
+def test_what_is_known_is_bounded():
+    """
+    However many subjects there are, some are kept, and all are mapped.
+    """
+    mapping = SubjectMapping.parse('{"a.*": "b.$1"}')
+    for start in range(0, 200_000, 50_000):
+        names = [f"a.{n}" for n in range(start, start + 50_000)]
+        assert map_all(mapping, names) == [f"b.{n}" for n in range(start, start + 50_000)]
+        assert 0 < len(mapping._known) <= 1 << 16
+    many = [f"a.{n}" for n in range(1 << 17)]
+    assert map_all(mapping, many)[-1] == f"b.{(1 << 17) - 1}"
+    assert len(mapping._known) <= 1 << 16
+
+
 @pytest.mark.parametrize("seed", SEEDS[:5], ids="seed={}".format)
-def test_hashes_of_columns(seed):
+def test_hashes_of_many_keys(seed):
     """
     Keys of any lengths are hashed as they are one by one.
     """
     chance = random.Random(seed)
-    for longest, rows in ((1, 300), (3, 300), (20, 300), (300, 100), (3000, 5)):
-        keys = ["é" * chance.randint(1, longest) + "x" for _ in range(rows)]
-        keys += ["k" * chance.choice((1, longest)) for _ in range(rows)]
-        tokens = Tokens.of(pa.array(keys))
-        hashes = fnv1a32_of(tokens, [(tokens.begin, tokens.end)], "start.")
-
-        assert hashes.to_pylist() == [fnv1a32(f"start.{key}".encode()) for key in keys]
-        assert modulo(hashes, 977).to_pylist() == [each % 977 for each in hashes.to_pylist()]
-        assert modulo(hashes, 2**31).to_pylist() == [each % 2**31 for each in hashes.to_pylist()]
+    for longest, rows in ((1, 300), (3, 300), (20, 300), (40, 60), (300, 100), (3000, 5)):
+        keys = ["é" * chance.randint(0, longest) + "x" for _ in range(rows)]
+        keys += ["k" * chance.choice((0, longest)) for _ in range(rows)]
+        for buckets in (1, 977, 4096, 2**31, 2**32 - 1):
+            assert numbers_of(keys, buckets) == [str(fnv1a32(k.encode()) % buckets) for k in keys]
+    assert numbers_of([""] * 200, 10) == [str(fnv1a32(b"") % 10)] * 200
 
 
 @pytest.mark.parametrize("rules", [{}, {"a": "b"}, {"a.*": "b.$1"}, {"a": []}], ids=str)
@@ -170,9 +172,7 @@ def test_no_rows(rules):
     """
     A column without rows stays one.
     """
-    empty = pa.array([], pa.string())
-
-    assert SubjectMapping.parse(json.dumps(rules)).map_array(empty) == (empty, 0)
+    assert map_all(SubjectMapping.parse(json.dumps(rules)), []) == []
 
 
 @pytest.mark.parametrize("count", ["4096", "4097", "2147483647", "0", "1", "-1", "-2147483648"])
@@ -212,39 +212,6 @@ def test_keys_that_begin_alike_and_one_that_does_not():
         assert map_all(mapping, same) == [map_one(mapping, each) for each in same]
 
 
-def test_parts_are_joined():
-    """
-    Any number of parts makes one text a row, whichever rows of their pools they take.
-    """
-    pool = pa.array([b"a", b"bb", b"", b"\xff"], pa.binary())
-    at = pa.array([3, 0, 2, 1], pa.int32())
-    parts = [Part(pool, at), Part(pool, 1), Part(pa.array([b"-"], pa.binary()), 0), Part(pool, at)]
-
-    for count in range(1, 5):
-        columns = [[b"\xff", b"a", b"", b"bb"], [b"a", b"bb", b"", b"\xff"], [b"-"] * 4]
-        columns.append(columns[0])
-        expected = [b"".join(row) for row in zip(*columns[:count], strict=True)]
-        assert joined(parts[:count], 4).to_pylist() == expected
-
-
-def test_groups_and_their_way_back():
-    """
-    Rows grouped by a code come back to their places; rows without one are left out.
-    """
-    codes = pa.array([2, None, 0, 2, 0, None, 1], pa.int32())
-    groups = dict(group_rows(codes))
-
-    assert {code: rows.to_pylist() for code, rows in groups.items()} == {
-        0: [2, 4],
-        1: [6],
-        2: [0, 3],
-    }
-    assert list(group_rows(pa.array([None, None], pa.int32()))) == []
-    pieces = [(rows, pa.repeat(code, len(rows))) for code, rows in groups.items()]
-    pieces.append((pa.array([1, 5], pa.int32()), pa.nulls(2, pa.int64())))
-    assert merged(pieces).to_pylist() == codes.to_pylist()
-
-
 def test_thousands_of_rules():
     """
     Many rules of every kind are told apart, in a column in which each takes a few rows.
@@ -261,15 +228,15 @@ def test_thousands_of_rules():
         for _ in range(1500)
     ]
     chance.shuffle(subjects)
-    ids = pa.array([f"{n}" for n in range(len(subjects))])
+    ids = [b"%d" % n for n in range(len(subjects))]
     one_by_one = OneByOne(mapping)
     # Only the routes that can match, or this alone would take minutes.
     first = {route.source: (matches, route) for matches, route in one_by_one.routes}
     expected = []
-    for subject, identity in zip(subjects, ids.to_pylist(), strict=True):
+    for subject, identity in zip(subjects, ids, strict=True):
         parts = subject.split(".")
         sources = (subject, f"{parts[0]}.*", f"*.{parts[1]}.>")
         one_by_one.routes = [first[source] for source in sources if source in first]
-        expected.append(one_by_one.map(subject, identity.encode()))
+        expected.append(one_by_one.map(subject, identity))
 
-    assert mapping.map_array(pa.array(subjects), lambda: ids).subjects.to_pylist() == expected
+    assert map_all(mapping, subjects, ids) == expected
