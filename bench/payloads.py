@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.asynclane import framed
 from pyspark_jetstream.publish.lanes.frames import Publishes, frame
+from pyspark_jetstream.publish.lanes.lane import framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
 SUBJECTS: Final = 1_000

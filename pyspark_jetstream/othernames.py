@@ -17,7 +17,7 @@ GONE: Final[dict[str, str]] = {
     "claimsLedger": "queries that share a consumer read at least once; leave it out",
     "abandonAfter": "queries that share a consumer read at least once; leave it out",
     "nakDelay": "claims come again after 'ackWait'; leave it out",
-    "publishMode": "there is one way to publish; leave it out",
+    "publishMode": "there is one way to publish, with a PubAck for each row; leave it out",
     "throttleParkStream": "a paused row waits 'throttleMaxWait', then 'onThrottleTimeout'",
     "throttleParkBytes": "a paused row waits 'throttleMaxWait', then 'onThrottleTimeout'",
     "maxCpuPercent": "the window follows what the server says; leave it out",

@@ -18,10 +18,10 @@ from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.limits import GradientLimit, Kind
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.publish.lanes.answers import Outcome
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.frames import Publishes
-from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
+from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.lanes.retries import Deadlines
+from pyspark_jetstream.publish.lanes.tally import LaneTerms, Outlook
 
 _BLOCK: Final = 10_000
 _WIDTH: Final = 8
@@ -95,7 +95,7 @@ class Writer:
     """A task that has always more rows."""
 
     def __init__(self, limit: GradientLimit) -> None:
-        self.window = AsyncLane(
+        self.window = Lane(
             "_INBOX.0",
             LaneTerms(
                 limit,

@@ -44,15 +44,12 @@ class Target:
     subjects: tuple[str, ...]
     retention: str
     duplicate_window_s: float
-    allow_batched: bool
-    allow_atomic: bool
     allow_ttl: bool
     allow_rollup: bool
     allow_schedules: bool
     allow_counter: bool
     max_per_subject: int
     """Messages kept of one subject; 0 for no limit."""
-    replicas: int
     transforms: bool
     """Whether it stores messages on other subjects than they are published on."""
 
@@ -64,47 +61,16 @@ class Target:
             subjects=tuple(config.get("subjects") or ()),
             retention=str(config.get("retention") or "limits"),
             duplicate_window_s=(config.get("duplicate_window") or _DEFAULT_WINDOW_NS) / 1e9,
-            allow_batched=bool(config.get("allow_batched")),
-            allow_atomic=bool(config.get("allow_atomic")),
             allow_ttl=bool(config.get("allow_msg_ttl")),
             allow_rollup=bool(config.get("allow_rollup_hdrs")),
             allow_schedules=bool(config.get("allow_msg_schedules")),
             allow_counter=bool(config.get("allow_msg_counter")),
             max_per_subject=max(0, int(config.get("max_msgs_per_subject") or 0)),
-            replicas=int(config.get("num_replicas") or 1),
             transforms=bool(config.get("subject_transform")),
         )
 
-    def mode_fault(self, mode: str) -> str | None:
-        """Fault of this stream for messages of this publish mode, or None if they can go there."""
-        allowed = {"fast": self.allow_batched, "atomic": self.allow_atomic}.get(mode, True)
-        if allowed:
-            return None
-        setting = {"fast": "allow_batched", "atomic": "allow_atomic"}[mode]
-        return (
-            f"stream '{self.name}' does not allow {mode} publishing; set {setting} on it, or"
-            " publishMode=auto"
-        )
-
-    @property
-    def counts_ids_early(self) -> bool:
-        """
-        Whether a fast batch may count a row as stored that is not yet.
-
-        With replicas, an id that another attempt is storing at this moment is counted, though it
-        is lost if the leader dies before the others have it (measured on nats-server 2.15.1; a
-        plain publish is refused with 10158 then).
-        """
-        return self.replicas > 1
-
-    def fault(self, ack_timeout_s: float, mode: str = "auto") -> str | None:
+    def fault(self, ack_timeout_s: float) -> str | None:
         """Fault of this stream for writes exactly once, or None if they can be."""
-        if mode == "fast" and self.counts_ids_early:
-            return (
-                f"stream '{self.name}' has {self.replicas} replicas: a fast batch counts a row that"
-                " an earlier attempt is just storing, and it may be lost with the leader; take"
-                " publishMode=auto or async"
-            )
         if self.retention != "limits":
             return (
                 f"stream '{self.name}' has {self.retention} retention: what was read is gone, so a"
@@ -181,13 +147,6 @@ class TargetLookup:
     def as_they_are(self, known: list[Target]) -> list[Target | None]:
         """These streams as they are now; None for one of which nobody can say it."""
         return [None] * len(known)
-
-    def id_behind(self, target: Target, subject: str, sequence: int) -> bytes | None:
-        """
-        The message id of the first message of a subject that a stream has behind a sequence; None
-        where it has none, or nobody can say it.
-        """
-        return None
 
 
 class _Known:

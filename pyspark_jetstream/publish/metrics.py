@@ -102,7 +102,7 @@ def _histogram(name: str, labels: str, first_s: float, doc: str) -> Metric:
 
 QUEUE = _gauge(
     "jetstream_publish_queue_total",
-    "mode subject priority stream",
+    "subject priority stream",
     "Rows that wait to be published.",
 )
 QUEUE_LIMIT = _gauge(
@@ -117,23 +117,23 @@ LIMIT = _gauge(
 )
 ITEMS = _gauge(
     "jetstream_publish_concurrency_items_total",
-    "mode priority stream",
+    "priority stream",
     "Publishes that are without a PubAck.",
 )
 REJECTED = _counter(
     "jetstream_publish_rejected_total",
-    "mode subject reason priority stream",
+    "subject reason priority stream",
     "Rows that were shed.",
 )
 QUEUE_TIME = _histogram(
     "jetstream_publish_queue_time_seconds",
-    "mode subject priority stream",
+    "subject priority stream",
     0.0005,
     "How long rows waited to be published.",
 )
 PROCESSING_TIME = _histogram(
     "jetstream_publish_processing_time_seconds",
-    "mode priority stream",
+    "priority stream",
     0.001,
     "From a publish to its PubAck.",
 )
@@ -475,7 +475,6 @@ class Counting:
         series[-1] += round(seconds * count * MICRO)
 
 
-_MODES: Final = ("publish", "fast_publish")
 _VALUES: Final = {
     "status": ("success", "pushed_back", "ignored", "rejected", "bypassed"),
     "cause": ("queue", "throttle", "frozen"),
@@ -499,7 +498,6 @@ _CLOSED: Final = {
     metric.name: {
         label: frozenset((
             *_VALUES.get(label, ()),
-            *(_MODES if label == "mode" else ()),
             *(_REASONS.get(metric.name, ()) if label == "reason" else ()),
             *(_LOCAL if label == "reason" and metric is RATE_LIMIT else ()),
             "",

@@ -81,9 +81,6 @@ _OWN: Final = table(
     Option("allowRollup", "allow_rollup", value_of.boolean, "false",
         "Whether the header `Nats-Rollup: sub` of a row is sent. This header makes the stream"
         " purge the earlier messages of the row's subject."),
-    Option("publishMode", "publish_mode",
-        value_of.choice("auto", "async", "fast", "atomic"), "auto",
-        "The way in which messages are sent."),
     Option("exactlyOnce", "", value_of.boolean, "",
         "Whether a ledger of what is written is kept, so that each row is stored once."
         " Without this option `writeStream` keeps a ledger, and `df.write` keeps none: it only"
@@ -169,7 +166,7 @@ class WindowOptions:
     ack_timeout_s: float
     publish_timeout_s: float
     strict_order: bool
-    """Whether of each subject no two publishes may be without a PubAck, but in fast batches."""
+    """Whether of each subject no two publishes may be without a PubAck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +175,6 @@ class SinkOptions:
 
     connection: ConnectionOptions
     rows: RowOptions
-    publish_mode: str
     message_ids: bool
     """Whether rows without an id are given one."""
     ledger: bool

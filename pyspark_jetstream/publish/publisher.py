@@ -46,7 +46,7 @@ from ..outbox.admission import AUTO_ROWS, Admission, Leaving, queue_rows
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
-from .lanes.lane import BROKEN, earliest
+from .lanes.tally import BROKEN
 from .laneset import LaneSet
 from .outcome import Written
 from .pauses import WriterPauses
@@ -71,7 +71,6 @@ def publish(client: Client, context: WriteContext, blocks: Iterable[Messages]) -
     Publishes every message and returns when each is stored.
 
     Raises:
-        OptionError: A target stream does not allow the publish mode.
         PublishError: A message was not stored; those before and behind it may be.
         ProducerThrottledError: Likewise, because its subject is paused.
         NotConnectedError: The server could not be reached again within `publishTimeout`.
@@ -109,8 +108,10 @@ class Publisher:
         self._inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
-        self.lanes = LaneSet(options, context.targets, self._inbox, context.telemetry)
-        """The ways to publish."""
+        self.lanes = LaneSet(
+            options, context.targets, self._inbox, connection.round_trip_s, context.telemetry
+        )
+        """Of rows, and of what goes elsewhere."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
         """Sends frames and reads replies."""
         self.pauses = WriterPauses(context)
@@ -156,18 +157,15 @@ class Publisher:
         Raises:
             PublishError: They do not add up.
         """
-        acked, duplicates, retries = (
-            sum(getattr(lane.tally, name) for lane in self.lanes.main)
-            for name in ("acked", "duplicates", "retries")
-        )
-        letters, telemetry = self.lanes.stored_apart("dead_letters"), self._context.telemetry
-        telemetry.stored_in = earliest(lane.tally.stored_in for lane in self.lanes.main)
+        rows = self.lanes.rows.tally
+        letters, telemetry = self.lanes.letters.tally, self._context.telemetry
+        telemetry.stored_in = rows.stored_in
         telemetry.dead_in = letters.stored_in
         counts = Written(
             self.admission.offered + self.shedding.unfit,
-            acked,
-            duplicates,
-            retries,
+            rows.acked,
+            rows.duplicates,
+            rows.retries,
             already_stored=self._stored_before,
             dead_letters=letters.acked,
             dropped=self.shedding.dropped,
@@ -206,9 +204,9 @@ class Publisher:
         )
         said = [f"rows in the queue: {counts or 'none'}"]
         said += self.pauses.reasons(self.admission.subjects(), now)
-        for (way, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
+        for (stream, in_flight), lane in zip(self.lanes.lately(), self.lanes.all, strict=True):
             if in_flight:
-                where = f" to stream '{way.stream}'" if way.stream else ""
+                where = f" to stream '{stream}'" if stream else ""
                 said.append(f"{in_flight} publishes{where} have no PubAck (window {lane.limit})")
         left_s = min((lane.give_up_at for lane in self.lanes.all), default=math.inf) - now
         if left_s < math.inf:
@@ -237,7 +235,6 @@ class Publisher:
         and behind them those that are sent next. The caller releases each before the next turn.
         """
         self._take_block()
-        self.lanes.outlook.more = not self._supply.ended or self.admission.waiting > 0
         leaving, self._unreleased = self._unreleased, []
         if (rows := self._take_next()) is not None:
             leaving.append(Leaving(rows))
@@ -267,12 +264,10 @@ class Publisher:
             self.admission.give_back(unstored.where(wait), now)
             unstored = unstored.where(pc.invert(wait))
         self.pauses.operators.sent(unstored.distinct)
-        self.lanes.outlook.round_trip_s = self.sender.connection.round_trip_s
-        for lane, part in self.lanes.parts(unstored):
-            lane.offer(part)
+        self.lanes.offer(unstored)
         since = self.admission.since
         if len(unstored) and len(unstored) == len(since):
-            self._context.telemetry.sent(unstored, since, self.lanes.way, now)
+            self._context.telemetry.sent(unstored, since, self.lanes.stream, now)
 
     def _take_block(self) -> None:
         """Asks for the next block when there is room, and takes it when it is there."""
@@ -287,7 +282,7 @@ class Publisher:
 
     def _has_room(self, now: float) -> bool:
         """Whether the next block may come; why not is counted."""
-        if self._unreleased or not all(lane.wants_rows for lane in self.lanes.apart.values()):
+        if self._unreleased or not self.lanes.letters.wants_rows:
             return False
         has_room = self.admission.wants_rows(now, self.lanes.load())
         self._context.telemetry.wants_rows(None if has_room else self._cause(), now)
@@ -297,14 +292,14 @@ class Publisher:
         """Cause of the lack of room."""
         if self.admission.is_held_full:
             return "throttle"
-        return "frozen" if any(lane.is_frozen for lane in self.lanes.main) else "queue"
+        return "frozen" if self.lanes.rows.is_frozen else "queue"
 
     def _take_next(self) -> Messages | None:
         """The rows to be sent next, when all that lanes had is on its way; None for none."""
         now = self._now()
         if self.pauses.throttle.active(now):
             self._recall(now, _Unsent.STAY)
-        if not self.admission.waiting or not all(lane.wants_rows for lane in self.lanes.main):
+        if not self.admission.waiting or not self.lanes.rows.wants_rows:
             return None
         maximum = max(1, self.lanes.load().limit)
         if self.admission.is_plain:
@@ -312,21 +307,6 @@ class Publisher:
         if self._context.is_checked:
             maximum = min(maximum, _PIECE)
         return self.admission.take(maximum, now)
-
-    def _take_doubted(self) -> None:
-        """
-        Rows that were sent again and are refused, as their subject has another message than they
-        expected: that one may be theirs. It is the first one behind what they expected then.
-        """
-        targets = self._context.targets
-        for lane in self.lanes.main:
-            for doubted in lane.tally.doubted:
-                is_stored = any(
-                    targets.lookup.id_behind(targets[place], subject, expected) == own
-                    for place, subject, expected, own in doubted.places()
-                )
-                lane.settle(doubted, is_stored, self._now())
-            lane.tally.doubted.clear()
 
     def _take_rejected(self) -> None:
         """Rows that the server will never store (`onReject=dead-letter`)."""
@@ -338,13 +318,11 @@ class Publisher:
     def _recall(self, now: float, unsent: _Unsent) -> None:
         """Moves rows from the lanes back to the queue: those to retry whose subject is paused."""
         is_paused = self.pauses.looks(now)
-        back: list[Messages] = []
-        for lane in self.lanes.main:
-            is_back = unsent is _Unsent.BACK
-            if unsent is _Unsent.BACK_IF_PAUSED:
-                is_back = lane.has_paused(is_paused)
-            back += lane.recall(is_paused, is_back)
-        if back:
+        lane = self.lanes.rows
+        is_back = unsent is _Unsent.BACK
+        if unsent is _Unsent.BACK_IF_PAUSED:
+            is_back = lane.has_paused(is_paused)
+        if back := lane.recall(is_paused, is_back):
             self.admission.give_back(Messages.joined(back), now)
 
     # ── a turn ───────────────────────────────────────────────────────────────────────────────
@@ -392,7 +370,7 @@ class Publisher:
         deadlines = [self.pauses.operators.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
             deadlines.append(self.lanes.next_deadline(now))
-        may_go = all(lane.wants_rows for lane in self.lanes.main)
+        may_go = self.lanes.rows.wants_rows
         deadlines += [self.admission.next_deadline(now, may_go), self._reporter.due]
         return min(*deadlines, now + _LONGEST_WAIT_S)
 
@@ -409,7 +387,6 @@ class Publisher:
         if is_news:
             self.pauses.throttle.acked()
         lanes.count_trips()
-        self._take_doubted()
         now = self._now()
         for lane in lanes.all:
             lane.expire(now)
@@ -452,8 +429,8 @@ class Publisher:
         options, telemetry, lanes = self._context.options, self._context.telemetry, self.lanes
         now, load = self._now(), lanes.load()
         lanes.count_trips()
-        for number, (way, totals) in enumerate(lanes.totals()):
-            telemetry.count(totals, way.stream, number)
+        for number, (stream, totals) in enumerate(lanes.totals()):
+            telemetry.count(totals, stream, number)
         telemetry.count(
             {
                 "rejected": self.shedding.rejected,
@@ -463,7 +440,7 @@ class Publisher:
         )
         telemetry.passed(now)
         queue = queue_rows(options.rules.queue_size, load.limit)
-        telemetry.state(self.admission.messages(), lanes.lately(), load.limit, queue, lanes.way)
+        telemetry.state(self.admission.messages(), lanes.lately(), load.limit, queue, lanes.stream)
         subject = options.metrics.metrics_subject
         if subject is None:
             return

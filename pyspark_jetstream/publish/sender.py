@@ -16,15 +16,8 @@ from typing import Final, NamedTuple
 from ..client import wire
 from ..client.connection import Client
 from .context import WriterClock
-from .lanes.answers import (
-    alike_pattern,
-    batch_answer_pattern,
-    classify,
-    is_ordinal,
-    puback_pattern,
-)
-from .lanes.asynclane import AsyncLane
-from .lanes.detour import Lane
+from .lanes.answers import alike_pattern, classify, is_ordinal, puback_pattern
+from .lanes.lane import Lane
 from .laneset import LaneSet
 from .options import SinkOptions
 
@@ -82,8 +75,6 @@ class Sender:
         Sends frames of each lane; False when none has any, or the bytes on the wire are enough.
 
         Lanes share a quarter of `bufferMemory`. When all of it is on the wire nothing new goes out.
-        Only if none of it would be answered (each batch lacks the row that is), one lane goes on:
-        by what is between two acks, or by a batch, more than allowed.
         """
         sent = False
         lanes = self.lanes.all
@@ -92,7 +83,7 @@ class Sender:
         for lane, before in zip(lanes, by_lane, strict=True):
             maximum = _CHUNK_BYTES
             is_full = in_flight >= self._max_bytes
-            if is_full and len(lanes) > 1 and not self.lanes.is_stuck(lane):
+            if is_full and len(lanes) > 1:
                 maximum = 0
             frames = lane.frames_to_send(self._clock.monotonic(), maximum)
             if frames is not None:
@@ -158,15 +149,13 @@ def absorb(
     Takes the frames of `buffer[start:end]` at one go, if all are plain PubAcks; that is the usual
     case, and so is that a lane's are alike but for their numbers. That there is nothing else shows
     in the bytes that these take, or in the number of lines: two a PubAck. Those of several streams
-    are not alike, which is told by counting before any is taken apart. Where other lanes publish
-    batches, their answers may stand between; each is for its lane.
+    are not alike, which is told by counting before any is taken apart.
 
     Returns:
         Whether all of it was taken; if not, nothing was.
     """
-    async_lanes = [lane for lane in lanes if isinstance(lane, AsyncLane)]
-    lines = buffer.count(b"\n", start, end) if async_lanes else -1  # never
-    alike = [_alike(lane, sid, buffer, start, end) for lane in async_lanes]
+    lines = buffer.count(b"\n", start, end)
+    alike = [_alike(lane, sid, buffer, start, end) for lane in lanes]
     heads = {each.head for each in alike if each is not None}
     if 2 * sum(buffer.count(head, start, end) for head in heads) == lines:
         found = [each.pattern.findall(buffer, start, end) if each else [] for each in alike]
@@ -175,31 +164,22 @@ def absorb(
             n * len(own) + sum(map(len, own)) for n, own in zip(each_size, found, strict=True)
         )
         if size == end - start:
-            for lane, each, own in zip(async_lanes, alike, found, strict=True):
+            for lane, each, own in zip(lanes, alike, found, strict=True):
                 if each is not None and own:
                     lane.on_pubacks(list(map(int, own)), now, each.duplicate)
             return True
-    others = []
-    if async_lanes and len(async_lanes) < len(lanes):
-        inbox = async_lanes[0].prefix.rpartition(".")[0]
-        others = batch_answer_pattern(inbox, sid).findall(buffer, start, end)
-        if any(int(size) != len(payload) for _, _, size, payload in others):
-            return False
     for duplicate in (False, True):
-        by_lane = [_plain(lane, sid, buffer, start, end, duplicate) for lane in async_lanes]
-        if 2 * (sum(map(len, by_lane)) + len(others)) == lines:
-            for lane, ordinals in zip(async_lanes, by_lane, strict=True):
+        by_lane = [_plain(lane, sid, buffer, start, end, duplicate) for lane in lanes]
+        if 2 * sum(map(len, by_lane)) == lines:
+            for lane, ordinals in zip(lanes, by_lane, strict=True):
                 if ordinals:
                     lane.on_pubacks(ordinals, now, duplicate)
-            for number, token, _, payload in others:
-                for other in lanes[int(number) : int(number) + 1]:
-                    other.on_reply(token, 0, "", payload, now)
             return True
     return False
 
 
 def _plain(
-    lane: AsyncLane, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False
+    lane: Lane, sid: int, buffer: bytes, start: int, end: int, duplicate: bool = False
 ) -> list[int]:
     """
     The ordinals of this lane's plain PubAcks among the frames of `buffer[start:end]`.
@@ -218,13 +198,13 @@ def _plain(
     return list(map(int, ordinals))
 
 
-def _note_stored(lane: AsyncLane, name: bytes, payload: bytes) -> None:
+def _note_stored(lane: Lane, name: bytes, payload: bytes) -> None:
     """A plain PubAck of a stream of this name came, the first of its buffer."""
     if (stream := name.decode()) not in lane.tally.stored_in:
         lane.tally.stored_in[stream] = classify(0, "", payload).sequence
 
 
-def _alike(lane: AsyncLane, sid: int, buffer: bytes, start: int, end: int) -> _Alike | None:
+def _alike(lane: Lane, sid: int, buffer: bytes, start: int, end: int) -> _Alike | None:
     """
     The pattern of PubAcks that differ from this lane's first plain one in numbers alone. Notes that
     one's stream (`stored_in`).

@@ -47,7 +47,7 @@ class Shedding:
         """Rows make room: they are dropped, or become dead letters."""
         if not len(messages):
             return
-        self._telemetry.shed(messages, reason, not self._drops, self._lanes.way)
+        self._telemetry.shed(messages, reason, not self._drops, self._lanes.stream)
         if self._drops:
             self.dropped += len(messages)
         else:
@@ -56,7 +56,7 @@ class Shedding:
     def reject(self, messages: Messages, why: Sequence[str]) -> None:
         """Rows that can be no messages, or that the server will not store, become dead letters."""
         self.rejected += len(messages)
-        self._telemetry.shed(messages, "Rejected", True, self._lanes.way)
+        self._telemetry.shed(messages, "Rejected", True, self._lanes.stream)
         reasons = [f"Rejected: {' '.join(each.split())}" for each in why]
         self._store(messages, pa.array(reasons, pa.string()), rejected=True)
 
@@ -72,4 +72,4 @@ class Shedding:
         if self._letters is None:
             raise PublishError("*", f"{len(messages)} rows have nowhere to go; report this")
         letters = self._letters.of(messages, reason, rejected)
-        self._lanes.store_apart("dead_letters", letters)
+        self._lanes.letters.offer(letters)

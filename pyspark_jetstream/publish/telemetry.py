@@ -72,8 +72,6 @@ The totals of a lane or of the whole writer, with the metric, and its labels, th
 _MAX_ROUTES: Final = 100
 """Upper bound of one task's subjects; later ones are `UNKNOWN`."""
 
-_MODES: Final = {"async": "publish", "atomic": "publish", "fast": "fast_publish"}
-
 _MET_AGAIN_S: Final = 5.0
 """A limit that is met again within so long is the same one; a quota pauses again and again."""
 
@@ -81,22 +79,8 @@ _WORD_S: Final = 1.5
 """For so long a word without a pause (B6) counts as the same limit; it is said each second."""
 
 
-class Way(NamedTuple):
-    """The lane that rows go by: its publish mode and its stream."""
-
-    mode: str
-    """The publish mode of their lane: `async`, `fast`, `atomic`."""
-    stream: str = ""
-    """Their stream's name; "" where it is not known, or there are several."""
-
-    @property
-    def label(self) -> str:
-        """The mode as metrics write it."""
-        return _MODES[self.mode]
-
-
-Ways = Callable[[int | None], Way]
-"""Says how rows of the stream in this place of `Targets` go; None is of those not known."""
+Streams = Callable[[int | None], str]
+"""The name of the stream in this place of `Targets`; "" for None, those not known."""
 
 
 class _Paused(NamedTuple):
@@ -137,7 +121,7 @@ class Telemetry(Counting):
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
-    def sent(self, messages: Messages, since: pa.Array, ways: Ways, now: float) -> None:
+    def sent(self, messages: Messages, since: pa.Array, streams: Streams, now: float) -> None:
         """
         Rows left the queue.
 
@@ -147,37 +131,37 @@ class Telemetry(Counting):
         waits = pc.subtract(now, since)
         runs, places = _runs(waits), pc.unique(messages.targets).to_pylist()
         if not self._routes.patterns and messages.priorities is None and len(places) == 1:
-            self._waited(runs, UNKNOWN, Priority.NORMAL, ways(places[0]))
+            self._waited(runs, UNKNOWN, Priority.NORMAL, streams(places[0]))
             return
         for place, route, priority, rows in self._groups(messages):
             # Rows of a block came at one time.
             own = [(runs[0][0], len(rows))] if len(runs) == 1 else _runs(waits.take(rows))
-            self._waited(own, route, priority, ways(place))
+            self._waited(own, route, priority, streams(place))
 
     def _waited(
-        self, runs: Iterable[tuple[float, int]], route: str, priority: Priority, way: Way
+        self, runs: Iterable[tuple[float, int]], route: str, priority: Priority, stream: str
     ) -> None:
-        labels = way.label, route, priority.label, way.stream
+        labels = route, priority.label, stream
         for seconds, rows in runs:
             self._observe(metrics.QUEUE_TIME, labels, seconds, rows)
 
-    def shed(self, messages: Messages, reason: str, are_kept: bool, ways: Ways) -> None:
+    def shed(self, messages: Messages, reason: str, are_kept: bool, streams: Streams) -> None:
         """Rows made room, as dead letters (that count when they are stored) or for good."""
         for place, route, priority, rows in self._groups(messages):
-            count, way = len(rows), ways(place)
-            labels = way.label, route, reason, priority.label, way.stream
+            count, stream = len(rows), streams(place)
+            labels = route, reason, priority.label, stream
             self._add(metrics.REJECTED, labels, count)
             if are_kept:
-                self._letters.append((reason, priority, way.stream, count))
+                self._letters.append((reason, priority, stream, count))
             else:
-                self._add(metrics.DROPPED, (reason, priority.label, way.stream), count)
+                self._add(metrics.DROPPED, (reason, priority.label, stream), count)
 
     def _groups(self, messages: Messages) -> list[tuple[int | None, str, Priority, pa.Array]]:
         return [(a, self._route(b), c, d) for a, b, c, d in self._routes.groups(messages)]
 
-    def processed(self, rtt_s: float, count: int, way: Way) -> None:
+    def processed(self, rtt_s: float, count: int, stream: str) -> None:
         """PubAcks came of publishes that were sent together, once each."""
-        self._observe(metrics.PROCESSING_TIME, (way.label, "", way.stream), rtt_s, count)
+        self._observe(metrics.PROCESSING_TIME, ("", stream), rtt_s, count)
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
@@ -276,10 +260,10 @@ class Telemetry(Counting):
     def state(
         self,
         waiting: Iterable[Messages],
-        lanes: Iterable[tuple[Way, int]],
+        lanes: Iterable[tuple[str, int]],
         limit: int,
         queue_limit: int,
-        ways: Ways,
+        streams: Streams,
     ) -> None:
         """What there is now: rows that wait, and what lanes have on the wire."""
         for metric in (metrics.QUEUE, metrics.ITEMS):
@@ -287,10 +271,9 @@ class Telemetry(Counting):
                 series[0] = 0
         for messages in waiting:
             for place, route, priority, rows in self._groups(messages):
-                mode, stream = ways(place).label, ways(place).stream
-                self._more(metrics.QUEUE, (mode, route, priority.label, stream), len(rows))
-        for way, in_flight in lanes:
-            self._more(metrics.ITEMS, (way.label, "", way.stream), in_flight)
+                self._more(metrics.QUEUE, (route, priority.label, streams(place)), len(rows))
+        for stream, in_flight in lanes:
+            self._more(metrics.ITEMS, ("", stream), in_flight)
         self._set(metrics.LIMIT, (), limit)
         self._set(metrics.QUEUE_LIMIT, (), queue_limit)
 

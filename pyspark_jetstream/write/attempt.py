@@ -32,7 +32,7 @@ from ..outbox.messages import Messages
 from ..outbox.targets import Target
 from ..outbox.throttling.throttleprotocol import new_producer_id
 from ..publish.context import RowSignals, WriteContext
-from ..publish.lanes.lane import earliest
+from ..publish.lanes.tally import earliest
 from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import Publisher
@@ -86,17 +86,6 @@ class Task:
         producer_id = new_producer_id((self.name, self.number))
         query = (self.options.metrics.query_name or query_name())[:MAX_NAME]
         return Origin(producer_id, self.name.write, self.name.batch, query)
-
-    def counts_duplicates(self, builder: MessageBuilder, are_ids_new: bool) -> bool:
-        """
-        Whether rows that a stream had already count as duplicates. In a fast batch they do not.
-
-        Args:
-            are_ids_new: whether no other attempt has stored rows under ids that are made for them.
-        """
-        if self.options.publish_mode in ("async", "atomic"):
-            return True
-        return not builder.has_own_ids and (are_ids_new or self.id_prefix is None)
 
 
 @contextmanager
@@ -231,8 +220,7 @@ class TaskAttempt:
             if seen.name in self._reached
         ]
         report.seen += [seen.since(noted[seen.name]) for seen in self._elsewhere(stored_in)]
-        if task.counts_duplicates(self._builder, are_ids_new=not record.forgotten):
-            report.sequenced = sequenced_rows(counts, reached, {seen.name for seen in report.seen})
+        report.sequenced = sequenced_rows(counts, reached, {seen.name for seen in report.seen})
         report.seen += self._streams.holding_dead(report.telemetry.dead_in)
         return counts._replace(rows=self._builder.rows, lost=self._builder.lost)
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 from .. import subjects
 from ..client.jetstream import STREAM_NAME_EXISTS, JetStream
 from ..client.patience import Patience
-from ..client.versions import Version
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError, further
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
@@ -27,7 +26,6 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "storage": "file",
     "num_replicas": 1,
     "allow_direct": True,
-    "allow_batched": True,
 }
 """Settings that our writer and our readers need of a stream, where `streamConfig` has no others."""
 
@@ -36,8 +34,6 @@ _DUPLICATE_WINDOW_NS: Final = 120 * 10**9
 
 _UNSET: Final[tuple[Any, ...]] = (None, False, 0, -1, "", [], {})
 """The server leaves such settings out of a configuration, or writes one of these for another."""
-
-_BATCHED_SINCE: Final[Version] = (2, 14)
 
 _OVERLAP: Final = 10065
 """err_code of JSStreamSubjectOverlapErr: another stream has a subject of this one."""
@@ -56,10 +52,6 @@ def create_streams(js: JetStream, wanted: StreamCreation) -> None:
     """
     for config in stream_configs(wanted):
         name = config["name"]
-        if js.client.connection.version[:2] < _BATCHED_SINCE and config.pop("allow_batched", False):
-            # The default alone: an old server ignores or refuses it, and `publishMode=auto` takes
-            # another way. An old server was refused before if a user asked for it.
-            logger.info("stream=%s made without allow_batched: the server is too old", name)
         is_new = False
         try:
             actual = js.stream_info(name).config

@@ -40,10 +40,8 @@ def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, 
     if "increment" in schema.names:
         yield (2, 12), "the column increment"
     config = options.create.config if options.create is not None else {}
-    if options.publish_mode == "atomic" or config.get("allow_atomic"):
-        yield (2, 12), "publishing atomic batches"
-    if options.publish_mode == "fast":
-        yield (2, 14), "publishMode=fast"
+    if config.get("allow_atomic"):
+        yield (2, 12), "allow_atomic in streamConfig"
     if config.get("allow_batched"):
         yield (2, 14), "allow_batched in streamConfig"
 

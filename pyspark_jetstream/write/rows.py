@@ -199,8 +199,6 @@ class MessageBuilder:
         """Values that should name a priority and do not."""
         self.left_out: Counter[str] = Counter()
         """Names of headers that did not go out, and of how many rows."""
-        self.has_own_ids = False
-        """Whether any row so far came with an id."""
         self.max_payload = max_payload
         self._priorities = priorities
         self._reroutes = reroutes
@@ -447,7 +445,6 @@ class MessageBuilder:
             sound(named, bad, f"the header {ID} has outer blanks")
         if given is not None and named is not None and strict:
             check_once(given, named, f"both a msg_id and the header {ID}; drop one")
-        self.has_own_ids |= given is not None or named is not None
         own = None if given is None else binary(given)
         if self._id_prefix is not None:
             made = join(scalar(f"{self._id_prefix}-"), digits(numbers))

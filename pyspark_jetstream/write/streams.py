@@ -28,7 +28,6 @@ from ..outbox.targets import Target, TargetLookup, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
 from .exactlyonce.changes import FoundStream
-from .headerlines import ID
 
 logger = get_logger(__name__)
 
@@ -38,13 +37,9 @@ _LOOK_S: Final = 1.0
 
 def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     """Reason that rows cannot be written into this stream as the options say."""
-    fault = target.mode_fault(options.publish_mode)
-    if fault is not None:
-        return OptionError("publishMode", fault)
-    mode = options.publish_mode
     if not options.ledger:
         return None
-    fault = target.fault(options.window.ack_timeout_s, mode)
+    fault = target.fault(options.window.ack_timeout_s)
     if fault is None and options.dead_letter_subject:
         fault = target.later_rows_fault(
             "of rows that may be dead letters",
@@ -82,7 +77,7 @@ class Streams(TargetLookup):
         self.requests = threading.RLock()
         """Held for requests over `client`, which the maker of rows and their publisher share."""
         self._options = options
-        asks = options.rows.require_stream or options.publish_mode != "async"
+        asks = options.rows.require_stream
         self._dead: set[str] = set()
         """Those of dead letters alone, as far as is known."""
         self.targets = Targets(self)
@@ -106,12 +101,11 @@ class Streams(TargetLookup):
                 there = list(dict.fromkeys(name for name in names if name is not None))
                 infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
         except JetStreamError as error:
-            # Without the permission to ask, a PubAck for each message always works.
-            batched = self._options.publish_mode in ("fast", "atomic")
+            # Without the permission to ask, rows go out all the same, and PubAcks tell.
             off = isinstance(error, ApiError) and error.err_code in OFF
-            if self._options.ledger or batched or error.retryable or off:
+            if self._options.ledger or error.retryable or off:
                 raise
-            logger.info("publishing subject=%s mode=async reason=%s", subjects[0], error)
+            logger.info("publishing subject=%s to an unknown stream: %s", subjects[0], error)
             self.targets.is_blind = True
             return [None] * len(subjects)
         for name, info in infos.items():
@@ -140,19 +134,6 @@ class Streams(TargetLookup):
             target if info is None else Target.parse(info.config)
             for target, info in zip(known, infos, strict=True)
         ]
-
-    def id_behind(self, target: Target, subject: str, sequence: int) -> bytes | None:
-        query = {"seq": sequence + 1, "next_by_subj": subject}
-        try:
-            (found,) = JetStream(self.hasty).messages(target.name, [query])
-        except JetStreamError as error:
-            logger.warning(
-                "stream=%s: a row was sent twice, and the writer cannot ask whether the stream has"
-                " the first copy. The row counts as rejected: %s", target.name, error,
-            )  # fmt: skip
-            return None
-        id = dict(found.headers).get(ID) if found is not None else None
-        return None if id is None else id.encode()
 
     def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
         """

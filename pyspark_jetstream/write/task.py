@@ -32,7 +32,6 @@ from ..outbox.lettersubjects import SUBJECT as DESTINATION
 from ..outbox.priority import Priorities
 from ..outbox.targets import Targets
 from ..publish.context import RowSignals, WriteContext
-from ..publish.lanes import atomiclane
 from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..publish.publisher import publish
@@ -103,8 +102,7 @@ def write_task(
         ),
         partition=name.task,
         id_prefix=id_prefix,
-        max_payload=connection.max_payload
-        - (atomiclane.HEADER_BYTES if options.publish_mode == "atomic" else 0),
+        max_payload=connection.max_payload,
         targets=streams.targets,
         priorities=_priorities(options),
         reroutes=reroutes,
@@ -121,8 +119,7 @@ def write_task(
             report.seen += streams.holding(telemetry.stored_in)
             report.seen += streams.holding_dead(telemetry.dead_in)
             outcome: Written | None = counts._replace(rows=builder.rows, lost=builder.lost)
-            if task.counts_duplicates(builder, are_ids_new=False):
-                report.sequenced = sequenced_rows(counts, telemetry.stored_in, streams.seen)
+            report.sequenced = sequenced_rows(counts, telemetry.stored_in, streams.seen)
         else:
             attempt = TaskAttempt(task, builder, streams, report, digest(note), signals)
             try:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.publish.lanes import atomiclane
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understand
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.sender import Sender
 
 from ..kits.lanes import FixedLimit, terms
@@ -29,7 +29,7 @@ _SINK: Final = sink_of(connection_of("nats://fuzz"))
 _SIZES: Final = (1, 2, 7, 1000)
 
 
-class _Lane(AsyncLane):
+class _Lane(Lane):
     """A lane that only notes what it hears."""
 
     def __init__(self, number: int) -> None:

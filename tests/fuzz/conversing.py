@@ -19,10 +19,10 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
-from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.fastlane import FastLane
+
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ..kits.lanes import (
     MANY,
@@ -39,7 +39,7 @@ from ..kits.lanes import (
 from . import referenceacks
 from .cases import TYPED, Case, Fault, Sound
 
-_LANES: Final = {"fast": FastLane, "atomic": AtomicLane, "async": AsyncLane}
+_LANES: Final = {"fast": FastLane, "atomic": AtomicLane, "async": Lane}
 _ROWS: Final = 200
 _HOSTILE: Final = 150
 """Turns with hostile answers at the most."""

@@ -10,7 +10,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client, Connection
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.detour import Lane
+from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.sender import absorb
 
 from .lanes import messages
@@ -30,12 +30,10 @@ class Driver:
 
     def run(self, offers: Iterable[Messages]) -> None:
         """Returns when every message of every offer is stored."""
-        self.lane.terms.outlook.more = True
         for each in offers:
             self.lane.offer(each)
             while not self.lane.wants_rows:
                 self.turn()
-        self.lane.terms.outlook.more = False
         while self.lane.busy:
             self.turn()
 

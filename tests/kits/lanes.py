@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.detour import Lane
 from pyspark_jetstream.publish.lanes.frames import Frames
-from pyspark_jetstream.publish.lanes.lane import LaneTerms, Outlook
+from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.lanes.retries import Deadlines
+from pyspark_jetstream.publish.lanes.tally import LaneTerms
 
 MANY = 1 << 30
 INBOX = "_INBOX.0123456789abcdef"
@@ -35,7 +35,7 @@ def terms(
     **others: bool,
 ) -> LaneTerms:
     """What a lane is made with."""
-    return LaneTerms(limit, max_bytes, Deadlines(ack, publish), Outlook(), **others)
+    return LaneTerms(limit, max_bytes, Deadlines(ack, publish), **others)
 
 
 def messages(
@@ -118,36 +118,20 @@ def error(code: int, err_code: int, description: str = "no") -> dict[str, object
     return {"code": code, "err_code": err_code, "description": description}
 
 
-class _Open:
-    """A fast-ingest batch as the server keeps it."""
-
-    def __init__(self, flow: int, alone: bool, now: float) -> None:
-        self.maximum = flow
-        self.flow = min(flow, 500) if alone else 1
-        self.last = 0
-        self.acked = 0
-        self.touched = now
-
-
 class ModelServer:
     """
-    One stream of one replica, as nats-server 2.15.1 treats publishes of all three kinds.
+    One stream of one replica, as nats-server 2.15.1 treats publishes.
 
     What it does was compared with the real one in tests/live. `refuse` names rows (by data) and
     the error the stream has for them.
     """
 
-    def __init__(self, others: int = 0, largest_batch: int = 1000) -> None:
+    def __init__(self) -> None:
         self.stored: list[Sent] = []
         self.heard: list[Sent] = []
         """All that arrived."""
         self.ids: set[str] = set()
-        self.fast: dict[str, _Open] = {}
-        self.staged: dict[str, list[Sent]] = {}
         self.refuse: dict[bytes, dict[str, object]] = {}
-        self.others = others
-        """Fast-ingest batches of others that are open."""
-        self.largest_batch = largest_batch
         self.now = 0.0
 
     @property
@@ -155,20 +139,9 @@ class ModelServer:
         """What is stored, in order."""
         return [sent.data for sent in self.stored]
 
-    def forget(self) -> None:
-        """A restart, or a leader that knows nothing of open batches."""
-        self.fast.clear()
-        self.staged.clear()
-
     def publish(self, sent: Sent) -> list[Reply]:
         """Takes one message and says what the server says to it."""
         self.heard.append(sent)
-        for name in [name for name, b in self.fast.items() if b.touched + 10 <= self.now]:
-            del self.fast[name]
-        if sent.reply.endswith(".$FI"):
-            return self._fast(sent)
-        if "Nats-Batch-Id" in sent.headers:
-            return self._atomic(sent)
         if sent.data in self.refuse:
             return self._say(sent, stream="S", seq=0, error=self.refuse[sent.data])
         if self._store(sent):
@@ -195,89 +168,6 @@ class ModelServer:
             return []
         data = json.dumps(content).encode() if content else b""
         return [Reply(sent.reply[len(PREFIX) + 1 :].encode(), status, data)]
-
-    # ── fast ingest ──────────────────────────────────────────────────────────────────────────
-
-    def _fast(self, sent: Sent) -> list[Reply]:
-        *_, name, flow, gap, text, operation, _ = sent.reply.split(".")
-        sequence = int(text)
-        assert gap == "fail" and len(name) <= 64
-        assert (operation == "0") <= (sequence == 1) and (operation == "1") <= (sequence > 1)
-        batch = self.fast.get(name)
-        if batch is None:
-            if sequence != 1 or operation == "4":
-                return self._say(sent, stream="S", seq=0, error=error(400, 10208))
-            batch = self.fast[name] = _Open(int(flow), not self.others and not self.fast, self.now)
-        batch.touched = self.now
-        if operation == "4":
-            if sequence > batch.last:
-                return self._gap(sent, name, batch.last + 1, sequence + 1)
-            return self._say(sent, type="ack", seq=batch.acked, msgs=batch.flow)
-        if sequence != batch.last + 1:
-            return self._gap(sent, name, batch.last + 1, sequence)
-        if operation == "3":
-            return self._end(sent, name)
-        replies = []
-        if sequence == 1 and operation != "2":
-            replies += self._say(sent, type="ack", seq=0, msgs=batch.flow)
-        if sent.data in self.refuse:
-            refusal = self.refuse[sent.data]
-            if sequence == 1:
-                del self.fast[name]
-                return replies + self._say(sent, stream="S", seq=0, error=refusal)
-            replies += self._say(sent, type="err", seq=sequence, error=refusal)
-            return replies + self._end(sent, name)
-        self._store(sent)
-        batch.last = sequence
-        if operation == "2":
-            return replies + self._end(sent, name)
-        if batch.last >= batch.acked + batch.flow:
-            batch.acked += (batch.last - batch.acked) // batch.flow * batch.flow
-            maximum = max(1, min(batch.maximum, 500 // (len(self.fast) + self.others)))
-            batch.flow = min(2 * batch.flow, maximum) if batch.flow < maximum else maximum
-            replies += self._say(sent, type="ack", seq=batch.acked, msgs=batch.flow)
-        return replies
-
-    def _gap(self, sent: Sent, name: str, last: int, sequence: int) -> list[Reply]:
-        return self._say(sent, type="gap", last_seq=last, seq=sequence) + self._end(sent, name)
-
-    def _end(self, sent: Sent, name: str) -> list[Reply]:
-        batch = self.fast.pop(name)
-        return self._say(sent, stream="S", seq=len(self.stored), batch=name, count=batch.last)
-
-    # ── atomic ───────────────────────────────────────────────────────────────────────────────
-
-    def _atomic(self, sent: Sent) -> list[Reply]:
-        name = sent.headers["Nats-Batch-Id"]
-        sequence = int(sent.headers["Nats-Batch-Sequence"])
-        commits = "Nats-Batch-Commit" in sent.headers
-        assert len(name) <= 64
-        batch = self.staged.get(name)
-        if batch is None and sequence == 1:
-            batch = self.staged[name] = []
-        if batch is None or sequence != len(batch) + 1:
-            self.staged.pop(name, None)
-            large = batch is None and sequence > self.largest_batch
-            return self._say(sent, stream="S", seq=0, error=error(400, 10199 if large else 10176))
-        if sequence > self.largest_batch:
-            del self.staged[name]
-            return self._say(sent, stream="S", seq=0, error=error(400, 10199))
-        batch.append(sent)
-        if not commits:
-            return self._say(sent)
-        del self.staged[name]
-        ids: set[str] = set()
-        for each in batch:
-            refusal = self.refuse.get(each.data)
-            name_of_row = each.headers.get("Nats-Msg-Id")
-            if refusal is None and name_of_row in self.ids | ids:
-                refusal = error(400, 10201)
-            if refusal is not None:
-                return self._say(sent, stream="S", seq=0, error=refusal)
-            ids |= {name_of_row} - {None}
-        for each in batch:
-            self._store(each)
-        return self._say(sent, stream="S", seq=len(self.stored), batch=name, count=len(batch))
 
 
 # ── conversations ────────────────────────────────────────────────────────────────────────────

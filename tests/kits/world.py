@@ -43,9 +43,7 @@ SECOND = "cd"
 """Subjects of the second stream."""
 
 STREAMS = {
-    subjects[0]: Target.parse(
-        {"name": subjects, "subjects": [*subjects], "allow_batched": True, "allow_atomic": True}
-    )
+    subjects[0]: Target.parse({"name": subjects, "subjects": [*subjects]})
     for subjects in ("ab", SECOND)
 }
 
@@ -94,14 +92,14 @@ class Supply:
 class Net:
     """Client and connection, the network, the server and the operators behind it."""
 
-    round_trip_s = 0.0
+    round_trip_s = 1e-6
 
     def __init__(
         self, clock: Clock, rng: random.Random, server: ModelServer, supply: Supply
     ) -> None:
         self.connection = self
         self.buffer, self.pos = b"", 0
-        self.servers = server, type(server)(largest_batch=server.largest_batch)
+        self.servers = server, type(server)()
         """One for each stream."""
         self.oracle = Throttle(7)
         """What the writer has confirmed."""
@@ -124,7 +122,6 @@ class Net:
         self.subscriptions: dict[str, int] = {}
         self._sid = 0
         self._said: dict[str, ThrottleProducer] = {}
-        self._staged: dict[str, list[int]] = {}
         self.is_cut = False
         self._idle = 0
 
@@ -230,12 +227,8 @@ class Net:
             for each in self._up:
                 self.server_of(each).publish(each)
             self.cut()
-            if event < 0.002:
-                self.forget()
             return
-        if event < 0.006:
-            self.forget()
-        elif event < 0.007:
+        if event < 0.005:
             self._down = []
         for _ in range(rng.choice([0, 3, 40, 400])):
             if not self._up:
@@ -256,16 +249,10 @@ class Net:
         """The connection breaks; what is on its way is lost."""
         self._up, self._down, self.is_cut = [], [], True
 
-    def forget(self) -> None:
-        """The servers restart, and know nothing of batches that were open."""
-        for server in self.servers:
-            server.forget()
-
     def _take(self, each: Sent) -> list[Reply]:
         server = self.server_of(each)
-        batched = each.reply.endswith("$FI") or "Nats-Batch-Id" in each.headers
         found: list[Reply] | None = None
-        if self.chaos and (self.drops_plain or batched):
+        if self.chaos and self.drops_plain:
             if self._rng.random() < 0.002 * self.chaos:
                 code, err_code = self._rng.choice([(429, 10167), (503, 0), (0, 10023)])
                 found = server.refused(each, code, err_code)
@@ -274,9 +261,6 @@ class Net:
         if found is None:
             found = server.publish(each)
         server.refuse.clear()
-        if "Nats-Batch-Commit" in each.headers and found and b'"error"' in found[0].data:
-            # Nothing of it is stored: of a batch that is halved, one half starts anew.
-            self.first_sent.clear()
         return found
 
     def _say(self, command: ThrottleProducer) -> None:
@@ -294,19 +278,10 @@ class Net:
 
     def note(self, each: Sent) -> None:
         """Of what is sent, which row may be stored from now on."""
-        if each.reply.endswith((".3.$FI", ".4.$FI")):
-            return  # no row
         now, row = self._clock.now, int(each.data.split(b".")[0])
         pause = self.oracle.state(each.subject, now)
         assert pause is None, f"row {row} to {each.subject} sent at {now} within {pause}"
-        name = each.headers.get("Nats-Batch-Id")
-        if name is None:
-            self.first_sent.setdefault(row, now)
-            return
-        self._staged.setdefault(name, []).append(row)
-        if "Nats-Batch-Commit" in each.headers:
-            for one in self._staged.pop(name):
-                self.first_sent.setdefault(one, now)
+        self.first_sent.setdefault(row, now)
 
 
 def _frame(lane: str, reply: Reply, sid: int) -> bytes:
@@ -415,8 +390,8 @@ class Elsewhere(ModelServer):
 class Picky(ModelServer):
     """Never stores some rows."""
 
-    def __init__(self, largest_batch: int = 1000) -> None:
-        super().__init__(largest_batch=largest_batch)
+    def __init__(self) -> None:
+        super().__init__()
         self.never: dict[bytes, dict[str, object]] = {}
 
     def publish(self, sent: Sent) -> list[Reply]:
@@ -458,7 +433,6 @@ def shedding(
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     blocks = [urgent("abcd" * 25, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100, 200)]
     settings: dict[str, object] = {
-        "publish_mode": "async",
         **FIXED,
         "max_in_flight": 7,
         "publish_timeout_s": 20.0,

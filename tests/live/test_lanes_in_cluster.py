@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
+from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
-from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
-from pyspark_jetstream.publish.lanes.fastlane import FastLane
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task

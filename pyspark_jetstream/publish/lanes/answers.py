@@ -1,15 +1,12 @@
 """
 The meaning of an answer to a publish: stored, refused for now and why, or rejected for good.
 
-Or one to a row or a ping of a fast-ingest batch (ADR-50; `fastlane` shows them all).
-
 Rule 1: no I/O and no state; the err_codes are nats-server 2.15.1's (server/errors.json).
 """
 
 from __future__ import annotations
 
 import re
-from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -29,14 +26,13 @@ _NO_ROOM: Final = frozenset({10077, 10002, 10023, 10028, 10047})
 _OF_SUBJECT: Final = "per subject"
 """In the server's words for 10077, where it is the limit of a subject and not of the stream."""
 
-SUBJECT_IN_PROCESS: Final = 10164
+_SUBJECT_IN_PROCESS: Final = 10164
 """
 err_code of JSStreamWrongLastSequenceConstant: a message of the subject is on its way to the
 replicas, maybe this one, and then this one's sequence is compared (measured on nats-server 2.15.1).
-In an atomic batch it may be one of the batch itself, which makes it a refusal for good.
 """
 
-_IN_PROCESS: Final = frozenset({10158, SUBJECT_IN_PROCESS})
+_IN_PROCESS: Final = frozenset({10158, _SUBJECT_IN_PROCESS})
 """err_codes for what is being stored right now: this id (JSStreamDuplicateMessageConflict), too."""
 
 
@@ -50,9 +46,6 @@ _OBJECT: Final = record({})
 
 _DIGITS: Final = 18
 """Upper bound of the digits of a number in a reply subject."""
-
-_UNKNOWN: Final = 10208
-"""err_code of JSBatchPublishUnknownBatchIDErr."""
 
 
 class Outcome(NamedTuple):
@@ -141,18 +134,6 @@ def alike_pattern(
     )
 
 
-@lru_cache(maxsize=4)
-def batch_answer_pattern(inbox: str, sid: int) -> re.Pattern[bytes]:
-    """
-    Matches the frame of an answer in one line on `<inbox>.<lane>.<token>` whose token has several
-    words, as those of batches have; captures lane, token, size on the frame's line and payload.
-    """
-    return re.compile(
-        rb"(?<![^\n])MSG %b\.(\d{1,%d})\.([^ .\r\n]++\.[^ \r\n]++) %d "
-        rb"(\d{1,9})\r\n(\{[^\r\n]*+)\r\n" % (re.escape(inbox.encode()), _DIGITS, sid)
-    )
-
-
 def is_ordinal(word: bytes) -> bool:
     """Whether it is a number of a reply subject; anybody may send on others."""
     return word.isdigit() and len(word) <= _DIGITS
@@ -219,53 +200,3 @@ def _error(code: int, err_code: int, description: str) -> Outcome:
     if err_code in _IN_PROCESS:
         return Outcome(Kind.IN_PROCESS, description, err_code)
     return Outcome(Kind.REJECTED, description, err_code)
-
-
-class Says(Enum):
-    """Kinds of replies to a batch."""
-
-    ACK = "ack"
-    GAP = "gap"
-    ERR = "err"
-    END = "end"
-    UNKNOWN = "unknown batch"
-    REFUSED = "refused"
-
-
-class Answer(NamedTuple):
-    """A reply, understood."""
-
-    says: Says
-    sequence: int = 0
-    """Ack: the last row stored. End: number of rows. Error: the row."""
-    flow: int = 0
-    """Ack: number of rows until the next one."""
-    outcome: Outcome = Outcome(Kind.REJECTED)
-    """Error or refusal: the row's outcome. End: the last row's outcome."""
-
-
-def understand(status: int, description: str, data: bytes) -> Answer:
-    """Meaning of a reply to a row or a ping of a batch."""
-    outcome = classify(status, description, data)
-    if outcome.err_code == _UNKNOWN:
-        return Answer(Says.UNKNOWN, outcome=outcome)
-    try:
-        answer = parsed(data) if data else {}
-        if "error" in answer and "type" not in answer:
-            return Answer(Says.REFUSED, outcome=outcome)
-        match answer.get("type"):
-            case "ack":
-                return Answer(Says.ACK, _count(answer["seq"]), _count(answer["msgs"]))
-            case "gap":
-                return Answer(Says.GAP)
-            case "err":
-                return Answer(Says.ERR, _count(answer["seq"]), outcome=outcome)
-        if "batch" in answer:
-            # `count` is left out of a PubAck where it would be 0 (omitempty), as of an empty batch.
-            return Answer(Says.END, _count(answer.get("count", 0)), outcome=outcome)
-    except (ValueError, KeyError):
-        return Answer(Says.REFUSED, outcome=outcome)
-    if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
-        detail = "the server does not know fast-ingest batches: it needs nats-server 2.14"
-        outcome = Outcome(Kind.REJECTED, f"{detail}; use publishMode=async")
-    return Answer(Says.REFUSED, outcome=outcome)

@@ -1,136 +1,489 @@
 """
-Common parts of all lanes: terms, counts, and messages about which the caller decides.
+The lane of a task's publishes: a PubAck for each message, on `<prefix>.<ordinal>`.
 
-A lane is a connection's way to publish the rows of one stream, or of all. All look alike, so that
-one loop (`publisher`) drives any mix of them: `asynclane` has the words of each member. Replies to
-a lane arrive on `<prefix>.<token>`; the lane chooses its tokens.
+Rule 1: every decision about sending a message, sending it again and giving it up is taken here.
+Rule 2: no I/O and no clock; callers pass `now` and send what `frames_to_send` returns.
+
+A *publish* is known by its *ordinal*, its number among the publishes that this lane has framed. It
+is also the last token of its reply subject; the row's position in the task's input is
+`Publishes.row(ordinal)`. Publishes arrive in blocks of consecutive ordinals (`Publishes`)
+and go out in that order. An ordinal is
+
+    offered → sent → acked
+       ↓        ↑ ↓
+    recalled ← waiting    a nack, no PubAck within `ackTimeout`, or a broken connection
+
+or, whatever its state, the reason why the task fails: rejected for good, or not stored within
+`publishTimeout` of its first sending. *Recalled* are, when some subject is paused, those that were
+not sent, and of that subject those that wait to be sent again; they may come back later, under
+another ordinal. A publish that is sent again is the same bytes: same reply
+subject, same `Nats-Msg-Id`.
+
+**Order.** While any publish waits to be sent again or awaits the PubAck of such a sending,
+nothing new is sent, and waiting publishes go out in the order of their ordinals. So within a
+subject nothing that was still here overtakes. What the window cannot recall is what was already
+on the wire: if the server drops *a* but stores *b* that was sent behind it, the stream reads
+*b, a*. `maxInFlight=1` excludes that.
+
+**Overload.** A `GradientLimit` is the size of the window (`limits`). It hears of PubAcks and
+their round trips, and of push-backs: 429, resources, limits, silence. It hears nothing of a publish
+that was sent again: which sending its PubAck answers cannot be told (Karn's rule). Nor of what
+fails without a word about load: no responders, a broken connection, an id in process.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+import bisect
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
 
-from ...outbox.limits import GradientLimit
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...arrays import ranks
+from ...errors import PublishRejectedError
+from ...outbox.limits import Kind
 from ...outbox.messages import Messages
-from .answers import Outcome, Refusal
-from .retries import Deadlines
+from .answers import Outcome, Refusal, classify, is_ordinal
+from .flight import Flight
+from .frames import Frames, Publishes, frame, numbered
+from .retries import Retries, Trouble
+from .tally import BROKEN, LaneTerms, Tally
 
-BROKEN: Final = "the connection broke"
+NO_STREAM_GRACE_S: Final = 10.0
+"""
+Upper bound of the time in which a subject that this task has not stored to yet may be without a
+stream.
+"""
 
-_EXPECTED: Final = re.compile(rb"(?m)^Nats-Expected-Last-(?:Subject-)?Sequence: ?(\d{1,18})\r$")
-"""Header line that says behind which sequence a message is to be stored."""
+_PART_BYTES: Final = 8 << 20
+"""
+Payloads whose frames are made at one time, about. Of a batch of 64 MB they would be as much again,
+and the server would be waiting for them.
+"""
 
-_LOOKED_AT: Final = 16
-"""Upper bound of the messages of a batch that are looked for."""
+_NEVER: Final = (math.inf, math.inf)
+_SILENCE: Final = "no PubAck within ackTimeout (is the stream's no_ack set?)"
 
 
-class Doubted(NamedTuple):
+def framed(messages: Messages, first: int, prefix: str) -> Publishes:
+    """The messages with PubAcks to `<prefix>.<ordinal>`, the first one's ordinal being `first`."""
+    return frame(messages, first, numbered(f"{prefix}.", first, len(messages)))
+
+
+class Lane:
     """
-    Messages that the server refuses for what a subject has, and may have stored before: all of
-    them, or none.
+    A PubAck for each message, many on the wire at one time.
+
+    Args:
+        prefix: replies come on `<prefix>.<ordinal>`.
     """
 
-    messages: Messages
-    outcome: Outcome
-    """The server's answer."""
-    ordinal: int = -1
-    """Ordinal of a message that was sent by itself."""
+    def __init__(self, prefix: str, terms: LaneTerms) -> None:
+        self.prefix = prefix
+        self.terms = terms
+        self.tally = Tally()
+        self._parts: deque[Messages] = deque()  # offered and not framed
+        self._flight = Flight()
+        self._again = Retries(self.terms.deadlines)
+        self._earlier: dict[int, tuple[float, float]] = {}
+        """
+        Times of rows that were sent before they were offered, and not again since: of the first
+        sending, and since when it may be stored.
+        """
 
-    def places(self) -> Iterator[tuple[int, str, int, bytes]]:
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.in_flight}/{self.limit} in flight,"
+            f" {self.bytes_in_flight} bytes, {len(self._again.waiting)} waiting,"
+            f" {self._flight.end - self._flight.next} unsent, {self.tally.acked} acked>"
+        )
+
+    @property
+    def limit(self) -> int:
+        """The most publishes that may be in flight."""
+        return self.terms.limit.value
+
+    @property
+    def in_flight(self) -> int:
+        """Publishes on the wire without an answer."""
+        return self._flight.outstanding - len(self._again.waiting)
+
+    @property
+    def unanswered(self) -> int:
+        """Publishes that were sent and are not stored: in flight, or waiting to be sent again."""
+        return self._flight.outstanding
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of the publishes that were sent and are not stored, those that wait included."""
+        return self._flight.nbytes
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the lane sends no new message until the refused and lost ones are settled."""
+        return len(self._again) > 0
+
+    @property
+    def wants_rows(self) -> bool:
+        """Whether no offered message waits to be sent, or sent again, so that more may come."""
+        return not self._parts and self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether all that was framed is on its way."""
+        return self._flight.next == self._flight.end and not len(self._again)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any offered message is not stored."""
+        return bool(self._parts) or self._flight.low < self._flight.end
+
+    def lower_times(self, forgets_s: float, publish_timeout_s: float) -> None:
         """
-        Places where an earlier sending would have stored some of them: the target, the subject, the
-        sequence that it expected to be the last one there, and the message's id.
+        Lowers the time after which streams are taken to forget message ids, and the publish timeout
+        of all messages, to these, where they are lower.
         """
-        ids, lines = self.messages.ids, self.messages.lines
-        if ids is None or lines is None:
+        if publish_timeout_s < self.terms.deadlines.publish_timeout_s:
+            self._again.check_soon()
+        self.terms.deadlines.lower(forgets_s, publish_timeout_s)
+
+    def was_sent_once(self, ordinal: int) -> bool:
+        """Whether only the sending that awaits its answer can have stored this publish."""
+        is_new = self._flight.is_outstanding(ordinal) and ordinal not in self._again
+        return is_new and self._earlier.get(ordinal, _NEVER)[1] == math.inf
+
+    # ── offers ───────────────────────────────────────────────────────────────────────────────
+
+    def offer(self, messages: Messages) -> None:
+        """Queues messages behind those offered before."""
+        if self.terms.strict and len(messages) > 1:
+            turns = ranks(messages.indices)
+            for turn in range(pc.max(turns).as_py() + 1):
+                self._parts.append(messages.where(pc.equal(turns, turn)))
             return
-        found = zip(self.messages.codes, lines.to_pylist(), ids.to_pylist(), strict=True)
-        expecting = ((code, _EXPECTED.search(line or b""), id) for code, line, id in found)
-        left = _LOOKED_AT
-        for code, expected, id in expecting:
-            place = self.messages.targets[code].as_py()
-            if expected is not None and place is not None and id is not None and left > 0:
-                left -= 1
-                yield place, self.messages.distinct[code], int(expected[1]), id
+        rows = max(1, len(messages) * _PART_BYTES // max(1, messages.data.nbytes))
+        starts = range(0, len(messages), rows)
+        self._parts.extend(messages.slice(start, rows) for start in starts)
 
+    def append(self, block: Publishes) -> None:
+        """Takes the publishes that follow those framed before."""
+        self._flight.append(block)
 
-@dataclass(slots=True)
-class Tally:
-    """Counts of a lane; its caller takes sets, dictionaries and lists, and clears them."""
+    def _frame_part(self, now: float) -> None:
+        part, first = self._parts.popleft(), self._flight.end
+        self.append(framed(part, first, self.prefix))
+        if part.sent is not None:
+            for place in pc.indices_nonzero(pc.is_valid(part.sent)).to_pylist():
+                unsure = math.inf if part.unsure is None else part.unsure[place].as_py()
+                self._earlier[first + place] = part.sent[place].as_py(), unsure
+            self._check_earlier(now)  # their stream may know their ids no more
 
-    acked: int = 0
-    """Messages stored."""
-    duplicates: int = 0
-    """Messages among `acked` that the stream already had, as far as its PubAcks say."""
-    retries: int = 0
-    """Publishes sent again."""
-    late_retries: int = 0
-    """Retries of messages that may be stored already, and whose ids their stream has forgotten."""
-    ignored: int = 0
-    """Sendings that failed for a cause unrelated to the server's load."""
-    stored_in: dict[str, int] = field(default_factory=dict)
-    """
-    The streams that stored messages of the lane, as PubAcks name them. Each stream has a sequence
-    at or below that of its first message; duplicates do not count. Not to clear.
-    """
-    refusals: set[Refusal] = field(default_factory=set)
-    """Recent refusals of the server."""
-    push_backs: dict[str, float] = field(default_factory=dict)
-    """
-    Subjects on which the server pushed back recently, at least one of each stream. The time is when
-    the lane tries again; after silence, when it noticed.
-    """
-    rejected: list[tuple[Messages, Outcome]] = field(default_factory=list)
-    """Messages that left the lane because the server will never store them, with its answers."""
-    doubted: list[Doubted] = field(default_factory=list)
-    """
-    Messages that wait for somebody to look whether an earlier sending is what the server refuses
-    them for. The caller settles each.
-    """
-    repeated: list[Messages] = field(default_factory=list)
-    """
-    Messages sent for the first time whose ids their stream already had, as far as the server
-    reports duplicates.
-    """
+    # ── recalling ────────────────────────────────────────────────────────────────────────────
 
+    def recall(self, is_paused: Callable[[str], bool], unsent: bool = True) -> list[Messages]:
+        """
+        Gives back the unsent messages, and the messages to retry whose subject is paused, with the
+        times of their first sending. Nothing goes out on a paused subject until offered again.
 
-@dataclass(slots=True)
-class Outlook:
-    """Facts about the server and the rows of a task for its lanes."""
+        Args:
+            unsent: whether to give back the unsent messages.
+        """
+        back = []
+        waiting = self.waiting(is_paused)
+        if waiting:
+            ordinals, *times = zip(*waiting, strict=True)
+            sent, unsure = (pa.array(column, pa.float64()) for column in times)
+            rows = Messages.joined(self._flight.messages(ordinals))
+            back.append(replace(rows, sent=sent, unsure=unsure))
+        self.withdraw([ordinal for ordinal, *_ in waiting])
+        if unsent:
+            back += [*self._flight.unsent, *self._parts]
+            self._flight.drop_unsent()
+            end = self._flight.end
+            self._earlier = {ordinal: at for ordinal, at in self._earlier.items() if ordinal < end}
+            self._parts.clear()
+        return back
 
-    round_trip_s: float = 0.0
-    """The time between a PING and its PONG."""
-    more: bool = False
-    """Whether more rows may come."""
+    def has_paused(self, is_paused: Callable[[str], bool]) -> bool:
+        """Whether an unsent message may be on a paused subject."""
+        unsent = (*self._flight.unsent, *self._parts)
+        return any(is_paused(subject) for part in unsent for subject in part.subjects)
 
+    def waiting(self, is_paused: Callable[[str], bool]) -> list[tuple[int, float, float]]:
+        """Rows of paused subjects that wait to go again, since when, since when maybe stored."""
+        return [
+            (ordinal, each.first_sent, each.unsure)
+            for ordinal, each in self._again.of(self._again.waiting)
+            if is_paused(self._flight.subject(ordinal))
+        ]
 
-class LaneTerms(NamedTuple):
-    """Terms that a lane is made with, beside the place of its replies."""
+    def withdraw(self, ordinals: list[int]) -> None:
+        """Forgets publishes that wait to be sent again, which ascend."""
+        self._again.drop(ordinals)
+        self._flight.withdraw(ordinals)
 
-    limit: GradientLimit
-    """Bounds the publishes on the wire."""
-    max_bytes: int
-    """Upper bound of their bytes; one larger publish may still go alone."""
-    deadlines: Deadlines
-    outlook: Outlook
-    strict: bool = False
-    """
-    Whether of each subject one goes at a time, so that nothing can be stored ahead of what the
-    server refuses; of a lane of batches, among the rows that go one by one.
-    """
-    rejects: bool = False
-    """Whether a message that the server will never store leaves the lane, or ends the task."""
-    falls_back: bool = False
-    """Whether rows go one by one where the stream takes no batches (any more), or the task ends."""
+    # ── sending ──────────────────────────────────────────────────────────────────────────────
 
+    def frames_to_send(self, now: float, max_bytes: int) -> Frames | None:
+        """
+        The frames to send now, about `max_bytes` at most; None when there are none. The caller
+        sends them before it asks again. With `max_bytes=0` only retries go.
+        """
+        flight = self._flight
+        goes_on = flight.low == flight.end if self.terms.strict else self._has_room
+        if self._parts and goes_on:
+            self._frame_part(now)
+        if now < self._again.resume_at:
+            return None
+        if len(self._again):
+            return self._resend(now, max_bytes) if self._again.waiting else None
+        start = flight.next
+        if start == flight.end or max_bytes <= 0:
+            return None
+        block = flight.block(start)
+        in_flight = flight.outstanding
+        limit = self.limit
+        room = limit - in_flight
+        left = block.end - start
+        # With a full window, a send per PubAck would be a system call per row: await an eighth.
+        if in_flight and room < min(left, -(-limit // 8)):
+            return None
+        offsets, first = block.offsets, block.first
+        at = offsets[start - first]
+        maximum = self.terms.max_bytes - flight.nbytes
+        if in_flight and maximum < min(offsets[block.end - first] - at, self.terms.max_bytes // 8):
+            return None
+        end = first - 1 + bisect.bisect_right(offsets, at + min(maximum, max_bytes), start - first)
+        if end == start:
+            if in_flight and offsets[start - first + 1] - at > maximum:
+                return None
+            end += 1
+        end = min(end, start + room)
+        flight.note_sent(end, offsets[end - first] - at, now)
+        if self._earlier:
+            few = self._earlier if len(self._earlier) < end - start else range(start, end)
+            own = [i for i in few if start <= i < end and i in self._earlier]
+            forgets_s = self.terms.deadlines.forgets_s
+            self.tally.late_retries += sum(now - self._earlier[i][1] > forgets_s for i in own)
+        return block.slice(start, end)
 
-def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """By stream, the lowest of its sequences."""
-    lowest: dict[str, int] = {}
-    for sequences in each:
-        for stream, sequence in sequences.items():
-            lowest[stream] = min(sequence, lowest.get(stream, sequence))
-    return lowest
+    def _resend(self, now: float, max_bytes: int) -> bytes | None:
+        frames: list[memoryview] = []
+        room = max(0, min(self.limit - self.in_flight, len(self._again.waiting)))
+        ordinals: list[int] = []
+        nbytes = 0
+        for ordinal in self._again.waiting[:room]:
+            block = self._flight.block(ordinal)
+            size = block.nbytes(ordinal, ordinal + 1)
+            if frames and nbytes + size > max_bytes:
+                break
+            frame = block.slice(ordinal, ordinal + 1)
+            frames += frame if isinstance(frame, list) else [frame]
+            ordinals.append(ordinal)
+            nbytes += size
+        self.tally.late_retries += self._again.resend(ordinals, now)
+        self.tally.retries += len(ordinals)
+        return b"".join(frames) or None
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────
+
+    def on_reply(
+        self, token: bytes, status: int, description: str, data: bytes, now: float
+    ) -> None:
+        """Handles the reply with this token: the answer to one publish."""
+        if is_ordinal(token):  # else it answers nothing of ours
+            outcome = classify(status, description, data)
+            if outcome.kind is Kind.STORED:
+                self.tally.stored_in.setdefault(outcome.stream, outcome.sequence)
+            self.on_answer(int(token), outcome, now)
+
+    def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
+        """The PubAcks of these ordinals came; one that was acked before counts once."""
+        flight, fresh = self._flight, len(ordinals)
+        if duplicates:
+            once = sorted(filter(self.was_sent_once, set(ordinals)))
+            self.tally.repeated += flight.messages(once)
+        if not len(self._again) and flight.follows(ordinals):
+            self._sample(flight.low, flight.low + fresh, now)
+            flight.advance(fresh)
+        else:
+            if ordinals:  # one stands for all: acks out of order are those of several streams
+                self._sample(ordinals[-1], ordinals[-1] + 1, now, len(ordinals))
+            fresh = self._finish(ordinals)
+        self.tally.acked += fresh
+        if duplicates:
+            self.tally.duplicates += fresh
+        if fresh:
+            self._again.succeed()
+
+    def _sample(self, start: int, end: int, now: float, weight: int = 0) -> None:
+        """Tells the limit of the PubAcks of these ordinals, unless they were sent again."""
+        if start in self._again or not self._flight.is_outstanding(start):
+            return
+        in_flight = self.in_flight
+        for count, at in self._flight.trips(start, end):
+            self.terms.limit.acked(weight or count, now - at, in_flight, now)
+
+    def _finish(self, ordinals: Iterable[int]) -> int:
+        """Finishes ordinals, in any order; the number of those that were not finished before."""
+        places = self._flight.undone(ordinals)
+        self._again.drop(places)
+        self._flight.finish(places)
+        return len(places)
+
+    def on_answer(self, ordinal: int, outcome: Outcome, now: float) -> None:
+        """
+        Any other answer came.
+
+        Raises:
+            PublishRejectedError: The server will never store this publish.
+            PublishTimeoutError: No stream has its subject.
+        """
+        if outcome.kind in (Kind.STORED, Kind.DUPLICATE):
+            self.on_pubacks([ordinal], now, outcome.kind is Kind.DUPLICATE)
+            return
+        if not self._flight.is_outstanding(ordinal):
+            return
+        if outcome.kind is Kind.REJECTED:
+            self._reject(ordinal, outcome)
+            return
+        again = self._again
+        trouble = again.get(ordinal)
+        if trouble is not None and trouble.waiting:
+            return  # the late answer to a sending that had been given up
+        if trouble is None:
+            trouble = self._begin_again(ordinal, self._flight.first_sent(ordinal))
+        absent_since = trouble.absent_since
+        if outcome.kind is Kind.IN_PROCESS:  # by another sending
+            trouble.unsure = min(trouble.unsure, trouble.last_sent)
+        again.queue(ordinal, trouble, f"{outcome.kind.value}: {outcome.detail}", outcome.err_code)
+        self.tally.ignored += outcome.is_ignored
+        if outcome.kind is Kind.ABSENT:
+            trouble.absent_since = now if absent_since is None else absent_since
+            self._check_absent(ordinal, trouble, now)
+        if again.pause(outcome.kind, now) and outcome.is_push_back:
+            self._pushed_back(now)
+        subject = self._flight.subject(ordinal)
+        if outcome.is_push_back:
+            self.tally.push_backs[subject] = again.resume_at
+        if outcome.kind in (Kind.LIMITED, Kind.OVERLOADED):
+            self.tally.refusals.add(Refusal(subject, outcome, again.resume_at))
+
+    def _reject(self, ordinal: int, outcome: Outcome) -> None:
+        """
+        The publish never will be stored. If an earlier sending may be what it is refused for, it is
+        no dead letter: the task fails, and its next attempt finds out.
+        """
+        is_of_stream = outcome.err_code != 0
+        is_doubted = outcome.may_be_its_own and not self.was_sent_once(ordinal)
+        if is_doubted or not (self.terms.rejects and is_of_stream):
+            block = self._flight.block(ordinal)
+            why = f"row {block.row(ordinal)}: {outcome.detail}"
+            if is_doubted:
+                why += "; it was sent more than once, and may be stored"
+            raise PublishRejectedError(block.subject(ordinal), why, outcome.err_code)
+        (message,) = self._flight.messages([ordinal])
+        self.tally.rejected.append((message, outcome))
+        self._finish([ordinal])
+
+    def _pushed_back(self, now: float) -> None:
+        self.terms.limit.dropped(now)
+
+    def on_disconnect(self, why: str = BROKEN) -> None:
+        """The connection broke: all that is on the wire is to be sent again, in order."""
+        for ordinal, at in self._flight.drop_sendings(math.inf, 0.0):
+            if ordinal not in self._again:
+                self._begin_again(ordinal, at)
+        self.tally.ignored += self._again.lose_all(why)
+
+    def _begin_again(self, ordinal: int, sent_at: float) -> Trouble:
+        """Takes in a publish that was sent then, and maybe before, and is not acked."""
+        first_sent, unsure = self._earlier.pop(ordinal, (sent_at, math.inf))
+        return self._again.add(ordinal, first_sent, sent_at, unsure)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def expire(self, now: float) -> None:
+        """
+        Queues what was sent `ackTimeout` ago to be sent again.
+
+        Call it only when all answers that have arrived were handed in.
+
+        Raises:
+            PublishTimeoutError: A publish was not stored within `publishTimeout`.
+        """
+        late: list[int] = []
+        for ordinal, at in self._flight.drop_sendings(now, self.terms.deadlines.ack_timeout_s):
+            if ordinal not in self._again:
+                self._again.lose(ordinal, self._begin_again(ordinal, at), _SILENCE)
+                late.append(ordinal)
+        silent, failed = self._again.expire(now, _SILENCE)
+        if failed is not None:
+            ordinal, trouble = failed
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)
+        self._check_earlier(now)
+        late += silent
+        if late:
+            self._pushed_back(now)
+            self.tally.push_backs |= {self._flight.subject(overdue): now for overdue in late}
+
+    def next_deadline(self, now: float) -> float:
+        """Next call of `frames_to_send` and `expire` if nothing happens; infinite when never."""
+        deadline = min(self._again.next_deadline(now), self._earlier_until)
+        oldest = self._flight.oldest_at
+        if oldest is not None:
+            deadline = min(deadline, oldest + self.terms.deadlines.ack_timeout_s)
+        return deadline
+
+    @property
+    def give_up_at(self) -> float:
+        """Deadline of the oldest publish on its way; infinite when there is none."""
+        self._drop_earlier()
+        oldest = [self._again.oldest, *(first_sent for first_sent, _ in self._earlier.values())]
+        at = self._flight.oldest_at
+        if at is not None:
+            oldest.append(at)
+        return min(oldest) + self.terms.deadlines.publish_timeout_s
+
+    @property
+    def _earlier_until(self) -> float:
+        """
+        Deadline of the oldest publish of an earlier attempt, which is to be stored or found stored.
+        """
+        oldest, _ = min(self._earlier.values(), default=_NEVER)
+        return oldest + self.terms.deadlines.publish_timeout_s
+
+    def _drop_earlier(self) -> None:
+        self._earlier = {
+            ordinal: earlier
+            for ordinal, earlier in self._earlier.items()
+            if ordinal >= self._flight.next or self._flight.is_outstanding(ordinal)
+        }
+
+    def _check_earlier(self, now: float) -> None:
+        """
+        Raises:
+            PublishTimeoutError: A publish that was here before has no time left.
+        """
+        if self._earlier_until > now:
+            return
+        self._drop_earlier()
+        for ordinal, (first_sent, _) in self._earlier.items():
+            if first_sent + self.terms.deadlines.publish_timeout_s <= now:
+                trouble = Trouble(first_sent, "no PubAck yet")
+                raise trouble.error(self._flight.block(ordinal), ordinal, now)
+
+    def _check_absent(self, ordinal: int, trouble: Trouble, now: float) -> None:
+        """
+        Raises:
+            PublishTimeoutError: Nobody has listened on its subject, on which nothing is stored.
+        """
+        grace = min(self.terms.deadlines.publish_timeout_s, NO_STREAM_GRACE_S)
+        if trouble.absent_since is None or now - trouble.absent_since < grace:
+            return
+        if not self._flight.is_served(self._flight.subject(ordinal)):
+            raise trouble.error(self._flight.block(ordinal), ordinal, now)

@@ -31,7 +31,7 @@ from ...client.jetstream import JetStream
 from ...errors import LedgerError, ReadTimeoutError, RequestTimeoutError
 from ...outbox.messages import Messages
 from ...outbox.targets import Target
-from ...publish.lanes.lane import earliest
+from ...publish.lanes.tally import earliest
 from ...sanitize import get_logger
 from ..commandlines import ROW_ID
 from .changes import Before, fewest

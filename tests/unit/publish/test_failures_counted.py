@@ -9,10 +9,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
-from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
-from pyspark_jetstream.publish.lanes.detour import Lane
-from pyspark_jetstream.publish.lanes.fastlane import FastLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import (
     PREFIX,
@@ -32,13 +29,10 @@ from ...kits.world import Net, World, block, command, elsewhere, is_row
 from .test_rejected import TOO_LARGE, picky
 from .test_waits import START_S, blocked_s, world_of
 
-KINDS = {"async": AsyncLane, "fast": FastLane, "atomic": AtomicLane}
-MODES = list(KINDS)
 
-
-def lane_of(mode: str, forgets_s: float = math.inf) -> Lane:
+def lane_of(forgets_s: float = math.inf) -> Lane:
     """A lane with plenty of room; silence is noticed after 5 s."""
-    lane: Lane = KINDS[mode](PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
+    lane = Lane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6))
     lane.lower_times(forgets_s, math.inf)
     return lane
 
@@ -64,19 +58,18 @@ class Refusing(ModelServer):
         return super().publish(sent)
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("status", "err_code", "is_ignored"),
     [(503, 0, True), (409, 10158, True), (429, 10167, False)],
     ids=["no-stream", "in-process", "429"],
 )
-def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, mode, status, err_code, is_ignored):
+def test_what_says_nothing_of_the_load_is_ignored(monkeypatch, status, err_code, is_ignored):
     """
     A stream that is not there for a moment, or an id that is just being stored, is ignored;
     push-back is not.
     """
     monkeypatch.setattr(Refusing, "refusal", (status, err_code))
-    world = World(monkeypatch, [block("a", 0)], random.Random(1), Refusing(), publish_mode=mode)
+    world = World(monkeypatch, [block("a", 0)], random.Random(1), Refusing())
     world.net.chaos = 0.0
 
     assert world.run().acked == 1
@@ -88,7 +81,7 @@ def test_a_subject_at_its_own_limit_is_ignored():
     """
     I6: it says nothing of the others; the limit of the stream does.
     """
-    lane = lane_of("async")
+    lane = lane_of()
     lane.offer(messages(["a", "b"]))
     rows, server = sent(lane), ModelServer()
     server.refuse = {
@@ -101,13 +94,11 @@ def test_a_subject_at_its_own_limit_is_ignored():
     assert lane.tally.ignored == 1
 
 
-@pytest.mark.parametrize(("mode", "ignored"), [("async", 7), ("atomic", 7), ("fast", 1)])
-def test_what_a_broken_connection_loses_is_ignored(mode, ignored):
+def test_what_a_broken_connection_loses_is_ignored():
     """
-    Everything on the wire that has to go again. Of a fast batch that is known when a server, asked
-    on the next connection, does not know it any more; its first row is all that was sent.
+    Everything on the wire that has to go again.
     """
-    lane, server = lane_of(mode), ModelServer()
+    lane, server = lane_of(), ModelServer()
     lane.offer(messages(["a"] * 7))
     sent(lane)
     lane.on_disconnect()
@@ -115,14 +106,14 @@ def test_what_a_broken_connection_loses_is_ignored(mode, ignored):
     exchange(lane, server, 2.0)
 
     assert lane.tally.acked == 7
-    assert lane.tally.ignored == ignored
+    assert lane.tally.ignored == 7
 
 
 def test_silence_is_not_ignored():
     """
     It is push-back.
     """
-    lane = lane_of("async")
+    lane = lane_of()
     lane.offer(messages(["a"] * 7))
     sent(lane)
     lane.expire(5.0)
@@ -131,33 +122,19 @@ def test_silence_is_not_ignored():
     assert (lane.tally.acked, lane.tally.retries, lane.tally.ignored) == (7, 7, 0)
 
 
-def test_an_atomic_batch_that_its_leader_does_not_know_is_ignored():
-    """
-    The answer is 10176: rows were lost on the way, or to a leader before.
-    """
-    lane, server = lane_of("atomic"), ModelServer()
-    lane.offer(messages(["a"] * 7))
-    for each in sent(lane)[1:]:
-        hear(lane, server.publish(each))
-    exchange(lane, server, 1.0)
-
-    assert (lane.tally.acked, lane.tally.ignored) == (7, 7)
-
-
 # ── rejected ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_is_refused_for_good_is_rejected(monkeypatch, mode):
+def test_what_is_refused_for_good_is_rejected(monkeypatch):
     """
     Each row that becomes a dead letter for it; and the one for which a task fails.
     """
     never = dict.fromkeys([3, 5, 11], TOO_LARGE)
-    options = {"publish_mode": mode, "dead_letter_subject": "dlq", "rejects": True}
+    options = {"dead_letter_subject": "dlq", "rejects": True}
     world, _ = picky(monkeypatch, random.Random(1), 20, never, **options)
     world.net.chaos = 0.0
     world.run()
-    failing, _ = picky(monkeypatch, random.Random(1), 20, never, publish_mode=mode)
+    failing, _ = picky(monkeypatch, random.Random(1), 20, never)
     failing.net.chaos = 0.0
     with pytest.raises(PublishRejectedError):
         failing.run()
@@ -205,15 +182,12 @@ def test_reports_that_were_not_sent_bypass_nothing(monkeypatch, may):
 # ── frozen ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch, mode):
+def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch):
     """
     While something that was refused or lost is on its way again nothing new goes out: the writer
     takes no rows for that, and says so.
     """
-    world = world_of(
-        monkeypatch, publish_mode=mode, ack_timeout_s=2.0, rules=rules_of(queue_size=20)
-    )
+    world = world_of(monkeypatch, ack_timeout_s=2.0, rules=rules_of(queue_size=20))
     world.supply.blocks[:] = [block("ab" * 200, first) for first in range(0, 4000, 400)]
     world.net.on_sent = lambda each: world.clock.now >= START_S + 10
     counts = world.run()
@@ -223,12 +197,11 @@ def test_what_has_to_be_settled_first_is_a_cause_of_its_own(monkeypatch, mode):
     assert blocked_s(world, "throttle") == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_lane_is_frozen_until_it_is_settled(mode):
+def test_a_lane_is_frozen_until_it_is_settled():
     """
     Sending is no freezing; what has to go again is, and that it goes one by one, too.
     """
-    lane, server = lane_of(mode), ModelServer()
+    lane, server = lane_of(), ModelServer()
     lane.offer(messages(["a"] * 7))
     frozen = [lane.is_frozen]
     sent(lane)
@@ -242,41 +215,14 @@ def test_a_lane_is_frozen_until_it_is_settled(mode):
     assert frozen == [False, False, True, False]
 
 
-def test_what_a_batch_left_undecided_freezes_its_lane():
-    """
-    Until all of it is stored, one by one, though none of these sendings was refused.
-    """
-    lane, server = lane_of("fast"), ModelServer()
-    lane.offer(messages(["a"] * 7))
-    sent(lane)
-    lane.on_disconnect()
-    for each in sent(lane):  # a ping
-        hear(lane, server.publish(each))
-    (row,) = sent(lane)
-
-    assert lane.is_frozen and row.data == b"0"
-
-
-def test_rows_that_go_one_by_one_by_themselves_freeze_nothing():
-    """
-    Their header is not for a batch; nothing was refused.
-    """
-    lane = lane_of("fast")
-    lane.offer(messages(["a"] * 3, headers=[b"Nats-Expected-Last-Msg-Id: t\r\n"] * 3))
-    sent(lane)
-
-    assert lane.busy and not lane.is_frozen
-
-
 # ── late retries ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("mode", ["async", "atomic"])
-def test_retries_are_late_when_the_id_is_forgotten(mode):
+def test_retries_are_late_when_the_id_is_forgotten():
     """
     Sent at 0, again at 6 and at 12, and known for 10 seconds: the last one is late.
     """
-    lane, late = lane_of(mode, forgets_s=10.0), []
+    lane, late = lane_of(forgets_s=10.0), []
     lane.offer(messages(["a"] * 3))
     for now in (0.0, 6.0, 12.0):
         lane.expire(now)
@@ -286,25 +232,11 @@ def test_retries_are_late_when_the_id_is_forgotten(mode):
     assert late == [0, 0, 3]
 
 
-def test_what_a_fast_batch_leaves_undecided_is_late():
-    """
-    It is not heard of for longer than the stream knows ids; then its rows go one by one.
-    """
-    lane = lane_of("fast", forgets_s=4.0)
-    lane.offer(messages(["a"] * 3))
-    assert len(sent(lane)) == 1
-    lane.expire(5.0)
-    exchange(lane, ModelServer(), 5.0)
-
-    assert (lane.tally.acked, lane.tally.late_retries) == (3, 1)
-
-
-@pytest.mark.parametrize("mode", ["async", "atomic"])
-def test_what_was_refused_is_never_late(mode):
+def test_what_was_refused_is_never_late():
     """
     It is not stored, however long that takes.
     """
-    lane, server = lane_of(mode, forgets_s=1.0), ModelServer()
+    lane, server = lane_of(forgets_s=1.0), ModelServer()
     lane.offer(messages(["a"]))
     for now in (0.0, 10.0, 20.0):
         for each in sent(lane, now):
@@ -319,14 +251,13 @@ def recalled(lane: Lane) -> Messages:
     return Messages.joined(lane.recall(lambda subject: True))
 
 
-@pytest.mark.parametrize("mode", ["async", "atomic"])
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_what_a_pause_held_back_may_be_late(mode, is_refused):
+def test_what_a_pause_held_back_may_be_late(is_refused):
     """
     overload.md §6: a pause between a sending without an answer and the next may be longer than the
     stream knows ids. What was refused is not stored, as long as the pause may be.
     """
-    lane, server = lane_of(mode, forgets_s=60.0), ModelServer()
+    lane, server = lane_of(forgets_s=60.0), ModelServer()
     lane.offer(messages(["a"] * 3))
     for each in sent(lane):
         if is_refused:
@@ -345,7 +276,7 @@ def test_what_was_held_back_and_lost_again_is_late_from_the_first():
     """
     Sent at 0, known for a minute, sent again at 50, which is not late; and at 100.
     """
-    lane, late = lane_of("async", forgets_s=60.0), []
+    lane, late = lane_of(forgets_s=60.0), []
     lane.offer(messages(["a"]))
     sent(lane)
     lane.expire(5.0)
@@ -358,70 +289,16 @@ def test_what_was_held_back_and_lost_again_is_late_from_the_first():
     assert late == [0, 1]
 
 
-def test_an_atomic_batch_without_its_commit_is_never_late():
-    """
-    Nothing of it is stored.
-    """
-    lane = lane_of("atomic", forgets_s=1.0)
-    lane.offer(messages(["a"] * 3))
-    assert lane.frames_to_send(0.0, 1) and lane.frames_to_send(0.0, 1)
-    lane.on_disconnect()
-    exchange(lane, ModelServer(), 100.0)
-
-    assert (lane.tally.acked, lane.tally.late_retries) == (3, 0)
-
-
-def test_rows_of_a_late_batch_are_late():
-    """
-    Without an answer at first, then refused by a queue that is full: its rows go one by one, for
-    each may be stored.
-    """
-    lane, server = lane_of("atomic", forgets_s=10.0), ModelServer()
-    lane.offer(messages(["a"] * 4))
-    sent(lane)
-    lane.expire(5.0)
-    hear(lane, server.refused(sent(lane, 6.0)[-1], 429, 10167), 6.0)
-
-    exchange(lane, server, 20.0)
-    assert (lane.tally.acked, lane.tally.late_retries) == (4, 4)
-
-
-@pytest.mark.parametrize("unsure", [True, False])
-def test_a_rejected_atomic_batch_is_late_only_if_it_may_be_stored(unsure):
-    """
-    What was refused for good stores nothing, however late its rows go one by one; what was not
-    answered before that may be stored since its first commit.
-    """
-    lane: Lane = AtomicLane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 1e6, rejects=True))
-    lane.lower_times(10.0, math.inf)
-    server, now = ModelServer(), 0.0
-    server.refuse = {b"1": error(400, 10060)}
-    lane.offer(messages(["a"] * 3))
-    if unsure:
-        sent(lane)
-        lane.expire(5.0)
-        now = 6.0
-    for each in sent(lane, now):
-        hear(lane, server.publish(each), now)
-    exchange(lane, server, 100.0)
-
-    assert (lane.tally.acked, len(lane.tally.rejected)) == (2, 1)
-    assert lane.tally.late_retries == (3 if unsure else 0)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_lanes_hear_how_long_their_streams_know_ids(monkeypatch, mode):
+def test_lanes_hear_how_long_their_streams_know_ids(monkeypatch):
     """
     The target's duplicate_window, two minutes here: what goes again after it counts, and what goes
     again before does not. Pings are lost.
     """
     late = []
     for silent_s in (100.0, 130.0):
-        world = world_of(
-            monkeypatch, publish_mode=mode, ack_timeout_s=silent_s, publish_timeout_s=1000.0
-        )
+        world = world_of(monkeypatch, ack_timeout_s=silent_s, publish_timeout_s=1000.0)
         net, clock = world.net, world.clock
-        net.on_sent = lambda each, c=clock: c.now > START_S + 50 and each.reply[-6:] != ".4.$FI"
+        net.on_sent = lambda each, c=clock: c.now > START_S + 50
         assert world.run().acked == 80
         counts = world.telemetry.snapshot()
         late += counts.total("jetstream_publish_retries_beyond_duplicate_window_total")

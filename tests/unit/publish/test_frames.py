@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane, framed
+from pyspark_jetstream.publish.lanes.lane import Lane, framed
 
 from ...kits.lanes import PREFIX, FixedLimit, joined, messages, parse, terms
 from ...kits.seeds import fresh
@@ -81,7 +81,7 @@ def test_a_large_payload_that_goes_again_is_the_same_bytes():
     """
     What is lost of large rows goes again, a chunk at a time, and is given up at its time.
     """
-    lane = AsyncLane(PREFIX, terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
+    lane = Lane(PREFIX, terms(FixedLimit(64), 32 << 20, 5.0, 120.0))
     lane.offer(messages(["a"] * 5, [bytes([row]) * 100_000 for row in range(5)]))
     sent = parse(joined(lane.frames_to_send(0.0, 1 << 20)))
     lane.on_pubacks([0, 2], 0.1)

@@ -71,7 +71,6 @@ def run(monkeypatch: pytest.MonkeyPatch, answered: int) -> int:
         connection = Standing(ours, theirs, answered)
         options = sink_of(
             connection_of("nats://model"),
-            publish_mode="async",
             throttle_subject=None,
             **FIXED,
             max_in_flight=COUNT,

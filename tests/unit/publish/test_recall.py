@@ -15,9 +15,8 @@ from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 
-from ...kits import atomic
 from ...kits.lanes import (
     PREFIX,
     FixedLimit,
@@ -25,8 +24,6 @@ from ...kits.lanes import (
     Reply,
     Sent,
     error,
-    hear,
-    sent,
     terms,
 )
 from ...kits.options import FIXED, rules_of
@@ -41,58 +38,11 @@ def numbers(parts: list[Messages]) -> list[int]:
     return sorted(row for part in parts for row in part.rows.to_pylist())
 
 
-def test_rows_of_an_atomic_batch_with_duplicates_wait_while_paused():
-    """
-    B13: likewise where a batch is refused because some of its rows are stored.
-    """
-    one, server = atomic.lane(), ModelServer()
-    server.ids.add("t-1")
-    one.offer(block("ab", 0))
-    found = sent(one)
-    one.recall(only_a)
-    for each in found:
-        hear(one, server.publish(each))
-    back = one.recall(only_a, unsent=False)
-
-    assert numbers(back) == [0, 1]
-    assert all(part.was_sent for part in back)
-    assert sent(one) == []
-
-
-def test_nothing_overtakes_an_atomic_batch_that_is_given_back():
-    """
-    Rows of free subjects go back with the batch; so must those that were offered behind it.
-    """
-    one, server = atomic.lane(), ModelServer()
-    one.offer(block("ab", 0))
-    found = sent(one)
-    one.recall(only_a)
-    one.offer(block("bb", 2))
-    hear(one, server.refused(found[-1], 0, 10023))
-    back = one.recall(only_a, unsent=False)
-
-    assert numbers(back) == [0, 1, 2, 3]
-    assert not one.busy
-
-
-def test_a_batch_of_other_subjects_stays():
-    """
-    That rows of the same block go to a paused subject is no reason to take a batch apart.
-    """
-    one, server = atomic.lane(), ModelServer()
-    one.offer(block("aabb", 0).slice(2, 2))
-    found = sent(one)
-    hear(one, server.refused(found[-1], 429, 10210))
-
-    assert one.recall(only_a, unsent=False) == []
-    assert len(sent(one, 9.0)) == 2
-
-
 def test_a_row_that_is_stored_has_no_deadline():
     """
     One that came back and was stored does not shorten the time for the next connection.
     """
-    one = AsyncLane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
+    one = Lane(PREFIX, terms(FixedLimit(8), 1 << 30, 5.0, 120.0))
     one.offer(replace(block("a", 0), sent=pa.array([0.0])))
     one.frames_to_send(100.0, 1 << 20)
     before = one.give_up_at
@@ -165,9 +115,7 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum
     Each waits longer and longer, also when there are more than the throttle has room for.
     """
     monkeypatch.setattr(throttle, "_MAX_REFUSED", maximum)
-    world = World(
-        monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode="async"
-    )
+    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
     world.net.chaos = 0.0
     counts = world.run()
 
@@ -178,8 +126,8 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum
 class FullOfA(ModelServer):
     """One that has no room for `a` for thirty seconds."""
 
-    def __init__(self, others: int = 0, largest_batch: int = 1000) -> None:
-        super().__init__(others, largest_batch)
+    def __init__(self) -> None:
+        super().__init__()
         self.stored_at: dict[str, float] = {}
         """When the last row of a subject was."""
 
@@ -203,7 +151,6 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
         [block("ab" * 200, 0)],
         random.Random(1),
         FullOfA(),
-        publish_mode="async",
         **FIXED,
         max_in_flight=maximum,
         publish_timeout_s=100.0,
@@ -217,26 +164,24 @@ def test_a_subject_at_its_limit_waits_alone(monkeypatch, maximum):
     assert len(tried) < 200 + maximum + 60
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize("maximum", [2, 10_000])
-def test_more_subjects_at_their_limit_than_are_known(monkeypatch, mode, maximum):
+def test_more_subjects_at_their_limit_than_are_known(monkeypatch, maximum):
     """
     I1, I7: those that are not known wait all the same, and all is stored once there is room.
     """
     monkeypatch.setattr(limits, "_MAX", maximum)
-    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full(), publish_mode=mode)
+    world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
     world.net.chaos = 0.0
 
     assert world.run().acked == 16
     assert sorted(world.rows()) == list(range(16))
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
+def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch):
     """
     B6: then it explains nothing any more.
     """
-    world = World(monkeypatch, [block("ab", 0)], random.Random(1), publish_mode=mode)
+    world = World(monkeypatch, [block("ab", 0)], random.Random(1))
     world.net.chaos = 0.0
     world.publisher.pauses.throttle.command(command(1, ">", 0.0, 2), 0.0)
     before = world.publisher.pauses.throttle.informed
@@ -245,8 +190,7 @@ def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch, mode):
     assert (before, world.publisher.pauses.throttle.informed) == (True, False)
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_i6_a_subject_at_its_limit_is_hardly_tried(monkeypatch, mode):
+def test_i6_a_subject_at_its_limit_is_hardly_tried(monkeypatch):
     """
     I6: of 500 rows that wait few are sent in vain; when there is room all are stored in order.
     """
@@ -258,29 +202,29 @@ def test_i6_a_subject_at_its_limit_is_hardly_tried(monkeypatch, mode):
             return super().publish(sent)
 
     blocks = [block("ab" * 250, 0), block("ab" * 250, 500)]
-    world = World(monkeypatch, blocks, random.Random(1), Full(), publish_mode=mode)
+    world = World(monkeypatch, blocks, random.Random(1), Full())
     world.net.chaos = 0.0
     counts = world.run()
     heard = [each for server in world.net.servers for each in server.heard if each.subject == "a"]
 
     assert counts.acked == 1_000
     assert world.rows("a") == list(range(0, 1_000, 2))
-    assert len(heard) < (1_200 if mode == "atomic" else 600)  # batches are halved down to one row
+    assert len(heard) < 600
 
 
 def test_lanes_are_handed_a_batch_of_rows_at_most(monkeypatch):
     """
     All of it may be given back: by each of an operator's commands, say, twenty a second.
     """
-    world = World(monkeypatch, [block("ab" * 15_000, 0)], random.Random(1), publish_mode="async")
+    world = World(monkeypatch, [block("ab" * 15_000, 0)], random.Random(1))
     world.net.chaos = 0.0
-    handed, offer = [], AsyncLane.offer
+    handed, offer = [], Lane.offer
 
-    def watched(self: AsyncLane, messages: Messages) -> None:
+    def watched(self: Lane, messages: Messages) -> None:
         handed.append(len(messages))
         offer(self, messages)
 
-    monkeypatch.setattr(AsyncLane, "offer", watched)
+    monkeypatch.setattr(Lane, "offer", watched)
     counts = world.run()
 
     assert counts.acked == sum(handed) == 30_000

@@ -9,25 +9,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
-from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
-from ...kits.lanes import (
-    PREFIX,
-    FixedLimit,
-    ModelServer,
-    error,
-    exchange,
-    hear,
-    messages,
-    reply,
-    sent,
-    terms,
-)
+from ...kits.lanes import error
 from ...kits.world import SUBJECTS, Elsewhere, Net, Picky, World, block, elsewhere
 
 TOO_LARGE = error(400, 10054, "message size\r\nexceeds maximum allowed")
-MODES = ["async", "fast", "atomic", "auto"]
 
 
 def picky(
@@ -61,10 +47,9 @@ def picky(
     return world, elsewhere(monkeypatch, world)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_dead_letter_says_what_the_server_said(monkeypatch, mode):
+def test_a_dead_letter_says_what_the_server_said(monkeypatch):
     world, dead = picky(
-        monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode=mode,
+        monkeypatch, random.Random(1), 20, {3: TOO_LARGE},
         dead_letter_subject="dlq", rejects=True,
     )  # fmt: skip
     world.net.chaos = 0.0
@@ -77,9 +62,8 @@ def test_a_dead_letter_says_what_the_server_said(monkeypatch, mode):
     assert letter.headers["Nats-Msg-Id"] == "t-3.dlq"
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_without_it_the_task_fails(monkeypatch, mode):
-    world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode=mode)
+def test_without_it_the_task_fails(monkeypatch):
+    world, dead = picky(monkeypatch, random.Random(1), 20, {3: TOO_LARGE})
     world.net.chaos = 0.0
 
     with pytest.raises(PublishRejectedError, match="err_code 10054"):
@@ -87,20 +71,13 @@ def test_without_it_the_task_fails(monkeypatch, mode):
     assert not dead.stored
 
 
-@pytest.mark.parametrize(
-    "mode, fault",
-    [
-        ("async", error(400, 0, "no stream says this")),
-        ("fast", error(400, 10205, "batch publish is disabled")),
-        ("atomic", error(400, 10174, "batch publish is disabled")),
-    ],
-)
-def test_what_is_no_rows_fault_fails_the_task(monkeypatch, mode, fault):
+def test_what_is_no_rows_fault_fails_the_task(monkeypatch):
     """
-    A stream that takes no batch, an answer without an err_code: no row is to blame.
+    An answer without an err_code: no row is to blame.
     """
+    fault = error(400, 0, "no stream says this")
     world, dead = picky(
-        monkeypatch, random.Random(1), 20, dict.fromkeys(range(20), fault), publish_mode=mode,
+        monkeypatch, random.Random(1), 20, dict.fromkeys(range(20), fault),
         dead_letter_subject="dlq", rejects=True,
     )  # fmt: skip
     world.net.chaos = 0.0
@@ -110,44 +87,12 @@ def test_what_is_no_rows_fault_fails_the_task(monkeypatch, mode, fault):
     assert not dead.stored
 
 
-@pytest.mark.parametrize("fault", ["large", "incomplete"])
-def test_what_an_atomic_batch_is_refused_for_is_no_rows_fault(fault):
-    """
-    A batch too large is halved, one that lost a row on its way goes again: none goes one by one.
-    """
-    lane = AtomicLane(PREFIX, terms(FixedLimit(1000), 1 << 30, 5.0, 60.0, rejects=True))
-    server = ModelServer(largest_batch=20 if fault == "large" else 1000)
-    lane.offer(messages(["a"] * 50))
-    if fault == "incomplete":
-        rows = sent(lane)
-        for each in (*rows[:30], *rows[31:]):
-            hear(lane, server.publish(each))
-    exchange(lane, server, 1.0)
-
-    assert len(server.stored) == lane.tally.acked == 50
-    assert not lane.tally.rejected
-    assert all("Nats-Batch-Id" in each.headers for each in server.stored)
-
-
-@pytest.mark.parametrize("kind", [FastLane, AtomicLane])
-def test_a_server_without_batches_fails_the_task(kind):
-    """
-    It has stored the row as any other, so the row is not to blame.
-    """
-    lane = kind(PREFIX, terms(FixedLimit(1000), rejects=True))
-    lane.offer(messages(["a"]))
-    (row,) = sent(lane)
-
-    with pytest.raises(PublishRejectedError, match="it needs nats-server"):
-        hear(lane, reply(row, stream="S", seq=1))
-
-
 def test_a_rejected_dead_letter_fails_the_task(monkeypatch):
     """
     It has nowhere else to go.
     """
     world, dead = picky(
-        monkeypatch, random.Random(1), 20, {3: TOO_LARGE}, publish_mode="async",
+        monkeypatch, random.Random(1), 20, {3: TOO_LARGE},
         dead_letter_subject="dlq", rejects=True,
     )  # fmt: skip
     world.net.chaos = 0.0
@@ -163,7 +108,7 @@ def test_dead_letters_keep_their_order(monkeypatch):
     """
     met = {row: error(400, 10071, f"wrong last sequence: {row % 2}") for row in range(6)}
     world, dead = picky(
-        monkeypatch, random.Random(1), 6, met, publish_mode="async",
+        monkeypatch, random.Random(1), 6, met,
         dead_letter_subject="dlq", rejects=True,
     )  # fmt: skip
     world.net.chaos = 0.0
@@ -174,14 +119,13 @@ def test_dead_letters_keep_their_order(monkeypatch):
     assert [each.split()[4] for each in reasons] == ["0", "1"] * 3
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch, mode):
+def test_dead_letters_that_wait_let_nothing_more_come(monkeypatch):
     """
     A22: Spark's iterator waits for the window of the dead letters.
     """
     world, dead = picky(
         monkeypatch, random.Random(1), 5_000, dict.fromkeys(range(5_000), TOO_LARGE),
-        publish_mode=mode, dead_letter_subject="dlq", rejects=True, publish_timeout_s=20.0,
+        dead_letter_subject="dlq", rejects=True, publish_timeout_s=20.0,
     )  # fmt: skip
     world.net.chaos = 0.0
     dead.is_full = True
@@ -196,7 +140,7 @@ def test_a_rejected_row_outlives_its_connection(monkeypatch):
     The last row's rejection is read, and the connection breaks before it is a dead letter.
     """
     world, dead = picky(
-        monkeypatch, random.Random(1), 1, {0: TOO_LARGE}, publish_mode="async",
+        monkeypatch, random.Random(1), 1, {0: TOO_LARGE},
         dead_letter_subject="dlq", rejects=True,
     )  # fmt: skip
     net, poll, cuts = world.net, world.net.poll, []
@@ -205,7 +149,7 @@ def test_a_rejected_row_outlives_its_connection(monkeypatch):
     def cut() -> bool:
         if not world.supply.ended:
             return False
-        if not cuts and any(lane.tally.rejected for lane in world.publisher.lanes.main):
+        if not cuts and world.publisher.lanes.rows.tally.rejected:
             cuts.append(net)
             net.is_cut = True
         return poll()

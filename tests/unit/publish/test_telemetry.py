@@ -18,7 +18,6 @@ from pyspark_jetstream.publish.telemetry import (
     Origin,
     Reporter,
     Telemetry,
-    Way,
 )
 
 from ...kits.lanes import messages
@@ -73,23 +72,23 @@ def test_totals_are_those_of_lanes():
     assert total(one, name, status="rejected") == 2
 
 
-def way(place):
-    """Rows of the first stream go in fast batches."""
-    return Way("async") if place is None else Way("fast", "ST"[place])
+def stream(place):
+    """The name of the stream in this place."""
+    return "" if place is None else "ST"[place]
 
 
 @pytest.mark.parametrize("are_kept", [True, False])
 def test_what_is_shed(are_kept):
     """
-    Shed rows are counted at once by mode, stream, route, reason and priority; those that are
+    Shed rows are counted at once by stream, route, reason and priority; those that are
     dropped are gone, and dead letters count, in the order of shedding, when they are stored.
     """
     one = Telemetry(["a.*"])
     rows = messages(["a.x", "b", "a.y"])
     priorities = pa.array([NON_CRITICAL, NORMAL, NON_CRITICAL], pa.int8())
     of_streams = replace(rows, targets=pa.array([1, None, 1], pa.int32()))
-    one.shed(replace(of_streams, priorities=priorities), "QueueTimeout", are_kept, way)
-    one.shed(rows, "MaxMemoryUsage", are_kept, way)
+    one.shed(replace(of_streams, priorities=priorities), "QueueTimeout", are_kept, stream)
+    one.shed(rows, "MaxMemoryUsage", are_kept, stream)
     stored = []
     for count in (0, 1, 3, 6):
         one.count({"dead_letters": count}, "", 1)
@@ -98,8 +97,8 @@ def test_what_is_shed(are_kept):
 
     assert total(one, "publish_rejected_total") == 6
     assert total(one, "publish_rejected_total", subject="a.*", priority="noncritical") == 2
-    assert total(one, "publish_rejected_total", mode="fast_publish", stream="T") == 2
-    assert total(one, "publish_rejected_total", mode="publish", stream="") == 4
+    assert total(one, "publish_rejected_total", stream="T") == 2
+    assert total(one, "publish_rejected_total", stream="") == 4
     assert (stored, dropped) == (([0, 1, 3, 6], 0) if are_kept else ([0] * 4, 6))
     name = "publish_dead_letter_total" if are_kept else "publish_dropped_total"
     assert total(one, name, reason="QueueTimeout", priority="noncritical", stream="T") == 2

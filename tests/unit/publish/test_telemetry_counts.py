@@ -22,7 +22,7 @@ from pyspark_jetstream.publish.metrics import (
     Bounded,
     MetricsSnapshot,
 )
-from pyspark_jetstream.publish.telemetry import Routes, Telemetry, Way
+from pyspark_jetstream.publish.telemetry import Routes, Telemetry
 
 from ...kits.lanes import messages
 from ...kits.metrics import series
@@ -32,13 +32,13 @@ CRITICAL, NORMAL, NON_CRITICAL = Priority
 QUOTA = Reason.TopicProduceQuotaExceeded
 
 TABLE = {
-    "jetstream_publish_queue_total": ("gauge", "mode subject priority stream"),
+    "jetstream_publish_queue_total": ("gauge", "subject priority stream"),
     "jetstream_publish_queue_limit_total": ("gauge", ""),
     "jetstream_publish_concurrency_limit_total": ("gauge", ""),
-    "jetstream_publish_concurrency_items_total": ("gauge", "mode priority stream"),
-    "jetstream_publish_rejected_total": ("counter", "mode subject reason priority stream"),
-    "jetstream_publish_queue_time_seconds": ("histogram", "mode subject priority stream"),
-    "jetstream_publish_processing_time_seconds": ("histogram", "mode priority stream"),
+    "jetstream_publish_concurrency_items_total": ("gauge", "priority stream"),
+    "jetstream_publish_rejected_total": ("counter", "subject reason priority stream"),
+    "jetstream_publish_queue_time_seconds": ("histogram", "subject priority stream"),
+    "jetstream_publish_processing_time_seconds": ("histogram", "priority stream"),
     "jetstream_producer_throttled_times": ("counter", "reason subject stream"),
     "jetstream_publish_rate_limit_count": ("counter", "limiter reason subject stream"),
     "jetstream_publish_outcomes_total": ("counter", "status stream"),
@@ -74,9 +74,9 @@ def test_names_and_labels():
         assert buckets == tuple(first * 2**n for n in range(20))
 
 
-def way(place):
-    """Rows of the first stream go in fast batches."""
-    return Way("async") if place is None else Way("fast", "ST"[place])
+def stream(place):
+    """The name of the stream in this place."""
+    return "" if place is None else "ST"[place]
 
 
 def urgent(subjects, *priorities, targets=None):
@@ -87,10 +87,10 @@ def urgent(subjects, *priorities, targets=None):
 
 STATE = (
     [urgent(["a.x", "a.y"], CRITICAL, CRITICAL, targets=[0, 1]), messages(["a.y", "b", "b"])],
-    [(Way("fast", "S"), 3), (Way("async"), 4), (Way("async"), 2)],
+    [("S", 3), ("", 4), ("", 2)],
     64,
     9,
-    way,
+    stream,
 )
 """Rows that wait, publishes without a PubAck, and how many of both there may be."""
 
@@ -102,10 +102,10 @@ STATE = (
             lambda t: t.state(*STATE),
             "jetstream_publish_queue_total",
             {
-                ("fast_publish", "a.*", "critical", "S"): 1,
-                ("fast_publish", "a.*", "critical", "T"): 1,
-                ("publish", "a.*", "normal", ""): 1,
-                ("publish", UNKNOWN, "normal", ""): 2,
+                ("a.*", "critical", "S"): 1,
+                ("a.*", "critical", "T"): 1,
+                ("a.*", "normal", ""): 1,
+                (UNKNOWN, "normal", ""): 2,
             },
         ),
         (lambda t: t.state(*STATE), "jetstream_publish_queue_limit_total", {(): 9}),
@@ -113,18 +113,18 @@ STATE = (
         (
             lambda t: t.state(*STATE),
             "jetstream_publish_concurrency_items_total",
-            {("fast_publish", "", "S"): 3, ("publish", "", ""): 6},
+            {("", "S"): 3, ("", ""): 6},
         ),
         (
-            lambda t: t.shed(messages(["a.x", "a.y", "b"]), "MaxMemoryUsage", True, way),
+            lambda t: t.shed(messages(["a.x", "a.y", "b"]), "MaxMemoryUsage", True, stream),
             "jetstream_publish_rejected_total",
             {
-                ("publish", "a.*", "MaxMemoryUsage", "normal", ""): 4,
-                ("publish", UNKNOWN, "MaxMemoryUsage", "normal", ""): 2,
+                ("a.*", "MaxMemoryUsage", "normal", ""): 4,
+                (UNKNOWN, "MaxMemoryUsage", "normal", ""): 2,
             },
         ),
         (
-            lambda t: t.shed(messages(["a.x"]), "MaxConcurrentRequests", False, way),
+            lambda t: t.shed(messages(["a.x"]), "MaxConcurrentRequests", False, stream),
             "jetstream_publish_dropped_total",
             {("MaxConcurrentRequests", "normal", ""): 2},
         ),
@@ -160,7 +160,7 @@ def test_gauges_that_are_over_are_zero():
     """
     What waits no more is not left standing.
     """
-    found = counted(lambda t: t.state(*STATE), lambda t: t.state([], [], 64, 9, way))
+    found = counted(lambda t: t.state(*STATE), lambda t: t.state([], [], 64, 9, stream))
 
     for name in ("queue_total", "concurrency_items_total"):
         values = found.values[f"jetstream_publish_{name}"].values()
@@ -190,7 +190,7 @@ def test_everything_begins_at_zero():
     for reason, priority in product(reasons, ("critical", "normal", "noncritical")):
         assert ("jetstream_publish_dropped_total", reason, priority, "") in labels
         assert ("jetstream_publish_dead_letter_total", reason, priority, "") in labels
-        assert ("jetstream_publish_rejected_total", "", "", reason, priority, "") in labels
+        assert ("jetstream_publish_rejected_total", "", reason, priority, "") in labels
     assert ("jetstream_publish_retries_total", "", "", "") in labels
 
 
@@ -205,8 +205,8 @@ def test_buckets_end_at_their_bounds():
     since = pa.array([-each for each in SECONDS] * 2, pa.float64())
     rows = messages(["b"] * len(since))
     found = counted(
-        lambda t: t.sent(rows, since, way, 0.0),
-        lambda t: [t.processed(each, 2, Way("async")) for each in SECONDS],
+        lambda t: t.sent(rows, since, stream, 0.0),
+        lambda t: [t.processed(each, 2, "") for each in SECONDS],
     )
 
     for name in (
@@ -218,7 +218,7 @@ def test_buckets_end_at_their_bounds():
         places = Counter(sum(bound < each for bound in buckets) for each in SECONDS)
         assert list(counts[:-1]) == [2 * places[place] for place in range(21)]
         assert counts[-1] == round(2 * sum(SECONDS) * 1e6)
-    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), way, 0.0))
+    nothing = counted(lambda t: t.sent(rows.slice(0, 0), since.slice(0, 0), stream, 0.0))
     assert nothing.total("jetstream_publish_queue_time_seconds") == (0,) * 22
 
 
@@ -234,7 +234,7 @@ def test_rows_of_one_time_are_counted_as_rows_of_many_are():
     name = "jetstream_publish_queue_time_seconds"
 
     def ways(place):
-        return Way("async", "" if place is None else f"S{place}")
+        return "" if place is None else f"S{place}"
 
     same, other = (
         counted(lambda t, since=since: t.sent(rows, pa.array(since), ways, 1.0)).values[name]
@@ -242,11 +242,11 @@ def test_rows_of_one_time_are_counted_as_rows_of_many_are():
     )
 
     assert {labels: sum(found[:-1]) for labels, found in same.items()} == {
-        ("publish", "a.*", "critical", "S1"): 1,
-        ("publish", "UNKNOWN", "normal", "S0"): 1,
-        ("publish", "a.*", "normal", "S1"): 1,
-        ("publish", "UNKNOWN", "normal", ""): 1,
-        ("publish", "UNKNOWN", "critical", "S0"): 2,
+        ("a.*", "critical", "S1"): 1,
+        ("UNKNOWN", "normal", "S0"): 1,
+        ("a.*", "normal", "S1"): 1,
+        ("UNKNOWN", "normal", ""): 1,
+        ("UNKNOWN", "critical", "S0"): 2,
     }
     assert same == other
 
@@ -329,7 +329,7 @@ def test_what_ends_has_no_gauges():
     found = counted(
         lambda t: t.state(*STATE),
         lambda t: t.count({"stored": 5}),
-        lambda t: t.processed(0.1, 5, Way("async")),
+        lambda t: t.processed(0.1, 5, ""),
     ).ended()
 
     assert set(found.values) == {
@@ -354,7 +354,7 @@ def test_what_ends_has_no_gauges():
         {"jetstream_publish_outcomes_total": [[["success", ""], [1, 2]]]},
         {"jetstream_publish_outcomes_total": [[["success", ""], [10**400]]]},
         {"jetstream_publish_outcomes_total": [[["\ud800", ""], [1]]]},
-        {"jetstream_publish_processing_time_seconds": [[["publish", "", ""], [1]]]},
+        {"jetstream_publish_processing_time_seconds": [[["", ""], [1]]]},
     ],
 )
 def test_what_is_no_snapshot(said):
@@ -389,8 +389,8 @@ def test_summary():
             series("producer_throttled_times", ("TopicProduceQuotaExceeded", "a.>", ""), 640),
             series("publish_blocked_seconds_total", ("queue",), 500_000),
             series("publish_blocked_seconds_total", ("throttle",), 250_000),
-            series("publish_queue_time_seconds", ("", "", "", ""), *[0.0004] * 98, 0.9, 0.9),
-            series("publish_processing_time_seconds", ("", "", ""), 999.0),
+            series("publish_queue_time_seconds", ("", "", ""), *[0.0004] * 98, 0.9, 0.9),
+            series("publish_processing_time_seconds", ("", ""), 999.0),
         ]
     )
 

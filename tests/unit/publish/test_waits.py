@@ -41,7 +41,7 @@ START_S = 100.0
 
 def world_of(monkeypatch: pytest.MonkeyPatch, **options: object) -> World:
     """Two blocks to be written; nothing breaks by itself."""
-    settings: dict[str, object] = {"publish_mode": "async", "publish_timeout_s": 20.0}
+    settings: dict[str, object] = {"publish_timeout_s": 20.0}
     blocks = [block("ab" * 20, 0), block("ab" * 20, 40)]
     world = World(monkeypatch, blocks, random.Random(1), **(settings | options))
     world.net.chaos = 0.0
@@ -87,7 +87,6 @@ def gone(world: World) -> None:
     world.net.on_sent = lambda each: False
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize(
     ("happens", "expected", "max_s"),
     [
@@ -102,14 +101,12 @@ def gone(world: World) -> None:
     ],
     ids=["silence", "no-stream", "429", "limit", "resources", "account", "pause", "gone"],
 )
-def test_i8_every_wait_ends_with_an_error_that_says_why(
-    monkeypatch, mode, happens, expected, max_s
-):
+def test_i8_every_wait_ends_with_an_error_that_says_why(monkeypatch, happens, expected, max_s):
     """
     I8: whatever a write waits for has a deadline and a typed error: a PubAck, a stream, a limit,
     the account's or the server's resources, an operator, a connection.
     """
-    world = world_of(monkeypatch, publish_mode=mode, rules=rules_of(throttle_max_wait_s=53.0))
+    world = world_of(monkeypatch, rules=rules_of(throttle_max_wait_s=53.0))
     happens(world)
 
     with pytest.raises(expected) as raised:
@@ -335,7 +332,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     """
     blocks = [urgent("ab" * 50, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100)]
     world = World(
-        monkeypatch, blocks, random.Random(1), publish_mode="async", min_in_flight=minimum,
+        monkeypatch, blocks, random.Random(1), min_in_flight=minimum,
         initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
         drops=True, rules=rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
     )  # fmt: skip
@@ -370,8 +367,7 @@ def test_b18_what_paused_rows_hold_up_is_measured(monkeypatch):
     assert blocked_s(world, "queue") == 0
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
+def test_i6_other_subjects_take_no_longer(monkeypatch):
     """
     I6: rows of subjects that are not paused go out as fast as without the pause, and the paused
     ones behind it.
@@ -380,7 +376,7 @@ def test_i6_other_subjects_take_no_longer(monkeypatch, mode):
     for pause_s in (0.0, 60.0):
         rng = random.Random(1)
         blocks = [block("ab" * 200, first) for first in range(0, 4000, 400)]
-        world = World(monkeypatch, blocks, rng, publish_mode=mode, **FIXED, max_in_flight=100)
+        world = World(monkeypatch, blocks, rng, **FIXED, max_in_flight=100)
         world.net.chaos = 0.0
         world.supply.rng = random.Random(2)
         world.net.commands.append((START_S, command(1, "a", pause_s)))
@@ -451,7 +447,7 @@ def test_a16_critical_rows_starve_nobody(monkeypatch):
         for first in range(0, 1000, 100)
     ]
     world = World(
-        monkeypatch, blocks, random.Random(1), publish_mode="async", **FIXED,
+        monkeypatch, blocks, random.Random(1), **FIXED,
         max_in_flight=5, rules=rules_of(queue_size=20),
     )  # fmt: skip
     world.net.chaos = 0.0
@@ -466,7 +462,6 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
     """
     world = World(
         monkeypatch, [block("ab" * 2500, 0)], random.Random(1), is_checked=True,
-        publish_mode="async",
     )  # fmt: skip
     world.net.chaos = 0.0
     world.stored_before = lambda each: pa.array([True] * len(each))

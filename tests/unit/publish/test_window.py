@@ -11,8 +11,8 @@ import pytest
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
 from pyspark_jetstream.outbox.limits import GradientLimit, Kind
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
 from pyspark_jetstream.publish.lanes.frames import Publishes
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, messages, terms
 
@@ -45,10 +45,10 @@ def window(
 ):
     """A small window."""
     limit = FixedLimit(maximum) if isinstance(maximum, int) else maximum
-    return AsyncLane(PREFIX, terms(limit, max_bytes, ack, publish))
+    return Lane(PREFIX, terms(limit, max_bytes, ack, publish))
 
 
-def sent(w: AsyncLane, now: float, maximum: int = MANY) -> list[int]:
+def sent(w: Lane, now: float, maximum: int = MANY) -> list[int]:
     """Everything the window sends now, as ordinals in order."""
     ordinals: list[int] = []
     while (frames := w.frames_to_send(now, maximum)) is not None:
@@ -73,7 +73,7 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
     error = {"code": code, "err_code": err_code, "description": words}
     outcome = classify(0, "", json.dumps({"stream": "S", "seq": 0, "error": error}).encode())
     limit = GradientLimit(1, 64, 4096)
-    w = AsyncLane(PREFIX, terms(limit, MANY, 5.0, 120.0))
+    w = Lane(PREFIX, terms(limit, MANY, 5.0, 120.0))
     w.append(block(0, ["a"]))
     w.frames_to_send(0.0, MANY)
     w.on_answer(0, outcome, 0.1)
@@ -446,7 +446,7 @@ def test_a_rejected_publish_ends_the_task_at_once():
         w.on_answer(1, Outcome(Kind.REJECTED, "too large", 10054), 0.1)
 
 
-def absent_until_error(w: AsyncLane, ordinal: int, until: float) -> float:
+def absent_until_error(w: Lane, ordinal: int, until: float) -> float:
     """Answers each sending with no responders; the time at which that was an error."""
     now = 0.0
     while now < until:
@@ -558,4 +558,4 @@ def test_repr_shows_the_state():
     sent(w, 0.0)
     w.on_pubacks([0], 0.2)
 
-    assert repr(w) == "<AsyncLane 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"
+    assert repr(w) == "<Lane 1/2 in flight, 2 bytes, 0 waiting, 1 unsent, 1 acked>"

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pyspark_jetstream.outbox.limits import GradientLimit
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
+from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, terms
 from .test_window import ABSENT, LIMITED, MANY, OVERLOADED, block
@@ -21,7 +21,7 @@ def test_random_walk(seed):
     """
     rng = random.Random(seed)
     maximum, max_bytes = rng.choice([(1, 500), (5, 60), (16, 200), (64, MANY)])
-    w = AsyncLane(
+    w = Lane(
         PREFIX,
         terms(
             rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),

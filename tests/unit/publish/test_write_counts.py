@@ -1,4 +1,4 @@
-"""What a whole write counts: under which mode, route and stream, and how long it was paused."""
+"""What a whole write counts: under which route and stream, and how long it was paused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ...kits.world import SECOND, SHEDDABLE, Net, World, block, command, elsewhe
 from .test_waits import START_S, world_of
 
 ROUTES = priorities_of(subjects=(("a", Priority.NORMAL), ("*", Priority.NON_CRITICAL)))
-MODES = {"async": "publish", "fast": "fast_publish", "atomic": "publish"}
 
 
 def total(world: World, name: str, **labels: str) -> int:
@@ -25,16 +24,15 @@ def total(world: World, name: str, **labels: str) -> int:
     return world.telemetry.snapshot().total(f"jetstream_{name}", **labels)[0]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_shed_rows_have_their_mode_and_stream(monkeypatch, mode):
+def test_shed_rows_have_their_route_and_stream(monkeypatch):
     """
-    Those by which they would have gone, and their routes.
+    Those to which they would have gone.
     """
-    world, _ = shedding(monkeypatch, publish_mode=mode, drops=True, priorities=ROUTES)
+    world, _ = shedding(monkeypatch, drops=True, priorities=ROUTES)
     counts = world.run()
     name = "publish_rejected_total"
 
-    assert counts.dropped == total(world, name, mode=MODES[mode]) == total(world, name) > 0
+    assert counts.dropped == total(world, name) > 0
     streams = [total(world, name, stream=each) for each in ("ab", SECOND)]
     assert all(streams) and sum(streams) == counts.dropped
     assert total(world, name, subject="a") + total(world, name, subject="*") == counts.dropped
@@ -42,16 +40,15 @@ def test_shed_rows_have_their_mode_and_stream(monkeypatch, mode):
     assert total(world, "publish_dropped_total", stream="ab") == streams[0]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_waits_has_its_route(monkeypatch, mode):
+def test_what_waits_has_its_route(monkeypatch):
     """
-    Reports say which rows wait: by the filter of `prioritySubjects` that matches, in the mode and
+    Reports say which rows wait: by the filter of `prioritySubjects` that matches, and
     for the stream to which they go; those that wait no more are 0.
     """
     monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
     rows = block("abcd" * 300, 0)
     world = World(
-        monkeypatch, [rows], random.Random(1), publish_mode=mode, **FIXED,
+        monkeypatch, [rows], random.Random(1), **FIXED,
         max_in_flight=4, priorities=ROUTES, metrics_subject="m", metrics_interval_s=0.02,
         rules=rules_of(queue_timeout_s=1e6),
     )  # fmt: skip
@@ -66,35 +63,32 @@ def test_what_waits_has_its_route(monkeypatch, mode):
     }
 
     assert set(seen) == {
-        (MODES[mode], "a", "normal", "ab"),
-        (MODES[mode], "*", "normal", "ab"),
-        (MODES[mode], "*", "normal", SECOND),
+        ("a", "normal", "ab"),
+        ("*", "normal", "ab"),
+        ("*", "normal", SECOND),
     }
-    assert max(each[0] for each in seen[MODES[mode], "a", "normal", "ab"] if each) > 100
+    assert max(each[0] for each in seen["a", "normal", "ab"] if each) > 100
     after = world.telemetry.snapshot().values["jetstream_publish_queue_total"]
     assert after == dict.fromkeys(seen, (0,))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_outcomes_have_their_stream(monkeypatch, mode):
+def test_outcomes_have_their_stream(monkeypatch):
     """
-    Batches are of one stream; where rows of several go one by one it is not told.
+    Where there are several it is not told.
     """
-    world = World(monkeypatch, [block("abcd" * 25, 0)], random.Random(1), publish_mode=mode)
+    world = World(monkeypatch, [block("abcd" * 25, 0)], random.Random(1))
     world.net.chaos = 0.0
     world.run()
-    alone = World(monkeypatch, [block("ab" * 25, 0)], random.Random(1), publish_mode=mode)
+    alone = World(monkeypatch, [block("ab" * 25, 0)], random.Random(1))
     alone.net.chaos = 0.0
     alone.run()
     name = "publish_outcomes_total"
     by_stream = [total(world, name, status="success", stream=each) for each in ("ab", SECOND, "")]
 
-    assert by_stream == ([0, 0, 100] if mode == "async" else [50, 50, 0])
+    assert by_stream == [0, 0, 100]
     assert total(alone, name, status="success", stream="ab") == 50
     times = alone.telemetry.snapshot().values["jetstream_publish_processing_time_seconds"]
-    assert {labels: sum(series[:-1]) for labels, series in times.items()} == {
-        (MODES[mode], "", "ab"): 50
-    }
+    assert {labels: sum(series[:-1]) for labels, series in times.items()} == {("", "ab"): 50}
 
 
 def test_a_pause_that_is_issued_each_second_counts_its_time(monkeypatch):

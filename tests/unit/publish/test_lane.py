@@ -7,20 +7,15 @@ import math
 
 import pytest
 
-from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.publish.lanes.asynclane import AsyncLane
-from pyspark_jetstream.publish.lanes.detour import Lane
+from pyspark_jetstream.errors import PublishTimeoutError
+from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.sender import absorb
 
-from ...kits.atomic import lane as atomic_lane
-from ...kits.fast import lane as fast_lane
 from ...kits.lanes import (
     INBOX,
     PREFIX,
     FixedLimit,
-    ModelServer,
     error,
-    hear,
     messages,
     parse,
     sent,
@@ -30,8 +25,8 @@ from ...kits.lanes import (
 MIB = 1 << 20
 
 
-def new_lane(max_bytes: int = 32 * MIB) -> AsyncLane:
-    return AsyncLane(PREFIX, terms(FixedLimit(4096), max_bytes, 5.0, 120.0))
+def new_lane(max_bytes: int = 32 * MIB) -> Lane:
+    return Lane(PREFIX, terms(FixedLimit(4096), max_bytes, 5.0, 120.0))
 
 
 def pubacks(ordinals, mark: bytes = b"") -> bytes:
@@ -188,7 +183,7 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
     """
     Rows and dead letters, say; one that is neither's is left to the general path, with all others.
     """
-    one, other = (AsyncLane(f"{INBOX}.{n}", terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
+    one, other = (Lane(f"{INBOX}.{n}", terms(FixedLimit(9), MIB, 5.0, 120.0)) for n in (0, 1))
     for lane in (one, other):
         lane.offer(messages(["a"] * 5))
         lane.frames_to_send(0.0, 1 << 17)
@@ -201,86 +196,11 @@ def test_pubacks_of_two_lanes_are_taken_at_one_go():
     assert (one.tally.acked, other.tally.acked) == (4, 3)
 
 
-def mixed() -> tuple[list[Lane], bytes, bytes]:
-    """
-    A lane of fast batches, to which everything but the last answer has come, and one of plain
-    publishes; that last answer; and PubAcks with it in their midst.
-    """
-    batches, plain = fast_lane(), AsyncLane(f"{INBOX}.1", terms(FixedLimit(9), MIB, 5.0, 120.0))
-    server = ModelServer()
-    batches.offer(messages(["a"] * 2))
-    hear(batches, server.publish(sent(batches)[0]))
-    (last,) = sent(batches)
-    ((token, _, data),) = server.publish(last)
-    plain.offer(messages(["b"] * 4))
-    plain.frames_to_send(0.0, 1 << 17)
-    answer = b"MSG %b.%b 7 %d\r\n%b\r\n" % (PREFIX.encode(), token, len(data), data)
-    own = [pubacks([each]).replace(PREFIX.encode(), f"{INBOX}.1".encode()) for each in range(4)]
-    return [batches, plain], answer, own[0] + own[1] + answer + own[2] + own[3]
-
-
-def test_answers_of_batches_between_pubacks_are_taken_with_them():
-    """Each for its lane; so a task of some streams with batches and more without is as fast."""
-    (batches, plain), _, found = mixed()
-
-    assert absorb([batches, plain], 7, found, 0, len(found), 0.2)
-    assert (batches.tally.acked, batches.busy, plain.tally.acked) == (2, False, 4)
-
-
-@pytest.mark.parametrize("how", ["size", "sid", "inbox", "lane of 30 digits", "lines", "status"])
-def test_answers_of_batches_that_are_not_certain_are_left_to_the_general_path(how):
-    """With all PubAcks beside them."""
-    lanes, answer, found = mixed()
-    head, _, payload = answer.partition(b"\r\n")
-    verb, subject, sid, size = head.split(b" ")
-    other = {
-        "size": [verb, subject, sid, b"%d" % (int(size) - 1)],
-        "sid": [verb, subject, b"8", size],
-        "inbox": [verb, b"_INBOX.x" + subject[len(INBOX) :], sid, size],
-        "lane of 30 digits": [
-            verb,
-            subject.replace(PREFIX.encode(), f"{PREFIX}{0:030}".encode()),
-            sid,
-            size,
-        ],
-        "lines": [verb, subject, sid, size],
-        "status": [b"HMSG", subject, sid, b"12", b"%d" % (int(size) + 12)],
-    }[how]
-    more = {"lines": b"\r\n", "status": b"NATS/1.0\r\n\r\n"}.get(how, b"")
-    strange = found.replace(answer, b" ".join(other) + b"\r\n" + more + payload)
-
-    assert strange != found
-    assert not absorb(lanes, 7, strange, 0, len(strange), 0.2)
-    assert [each.tally.acked for each in lanes] == [0, 0]
-
-
-def test_an_answer_for_a_lane_that_there_is_not_is_nobodys():
-    """As it is on the general path."""
-    lanes, answer, found = mixed()
-    stranger = answer.replace(PREFIX.encode(), f"{INBOX}.7".encode())
-
-    assert absorb(lanes, 7, found.replace(answer, stranger), 0, len(found), 0.2)
-    assert [each.tally.acked for each in lanes] == [0, 4]
-
-
-def test_a_batch_that_is_refused_between_pubacks_ends_the_task():
-    """The PubAcks beside it are settled."""
-    lanes, answer, found = mixed()
-    token = answer.split(b" ")[1]
-    says = b'{"type":"err","seq":2,"error":{"code":400,"err_code":10060,"description":"no"}}'
-    refused = b"MSG %b 7 %d\r\n%b\r\n" % (token, len(says), says)
-    found = found.replace(answer, refused)
-
-    with pytest.raises(PublishRejectedError):
-        absorb(lanes, 7, found, 0, len(found), 0.2)
-    assert lanes[1].tally.acked == 4
-
-
 def test_strict_has_one_of_a_subject_on_the_wire():
     """
     Of each subject the next row goes when the one before it is stored, sent again or not.
     """
-    lane = AsyncLane(PREFIX, terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
+    lane = Lane(PREFIX, terms(FixedLimit(100), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages(["a", "b", "a", "a"]))
     first = parse(bytes(lane.frames_to_send(0.0, 1 << 20)))
     again = lane.frames_to_send(0.0, 1 << 20)
@@ -305,7 +225,7 @@ def test_strict_awaits_what_did_not_fit(limit, is_full):
     A turn that is larger than the limit, or that a full wire keeps back, is not over when what was
     sent of it is stored.
     """
-    lane = AsyncLane(PREFIX, terms(FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True))
+    lane = Lane(PREFIX, terms(FixedLimit(limit), 1 << 20, 5.0, 60.0, strict=True))
     lane.offer(messages("abcdeedcba"))
     rows = 0
     while lane.busy:
@@ -335,12 +255,11 @@ def test_rows_that_wait_have_no_more_time_than_narrowed_to():
         lane.expire(1.0)
 
 
-@pytest.mark.parametrize("make", [new_lane, atomic_lane], ids=["async", "atomic"])
-def test_rows_whose_connection_broke_say_why(make):
+def test_rows_whose_connection_broke_say_why():
     """
     Rows that a server cuts off each time they are sent tell, once their time is over, what it said.
     """
-    lane = make()
+    lane = new_lane()
     lane.offer(messages(["a", "b"]))
     lane.frames_to_send(0.0, 1 << 20)
     lane.on_disconnect("the connection broke: Maximum Payload Violation")
@@ -376,7 +295,7 @@ def test_a_late_puback_ends_the_pause_of_a_refusal():
     A publish is sent again after `ackTimeout`, that sending is refused (10158: the first is being
     stored), and then the PubAck of the first comes: rows behind it go at once.
     """
-    lane = AsyncLane(PREFIX, terms(FixedLimit(1), ack=5.0))
+    lane = Lane(PREFIX, terms(FixedLimit(1), ack=5.0))
     lane.offer(messages(["a", "a"]))
     assert len(sent(lane)) == 1
     lane.expire(5.0)

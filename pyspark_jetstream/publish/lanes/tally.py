@@ -1,0 +1,77 @@
+"""
+The terms of a lane, and what it counts for its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ...outbox.limits import GradientLimit
+from ...outbox.messages import Messages
+from .answers import Outcome, Refusal
+from .retries import Deadlines
+
+BROKEN: Final = "the connection broke"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a lane; its caller takes sets, dictionaries and lists, and clears them."""
+
+    acked: int = 0
+    """Messages stored."""
+    duplicates: int = 0
+    """Messages among `acked` that the stream already had, as far as its PubAcks say."""
+    retries: int = 0
+    """Publishes sent again."""
+    late_retries: int = 0
+    """Retries of messages that may be stored already, and whose ids their stream has forgotten."""
+    ignored: int = 0
+    """Sendings that failed for a cause unrelated to the server's load."""
+    stored_in: dict[str, int] = field(default_factory=dict)
+    """
+    The streams that stored messages of the lane, as PubAcks name them. Each stream has a sequence
+    at or below that of its first message; duplicates do not count. Not to clear.
+    """
+    refusals: set[Refusal] = field(default_factory=set)
+    """Recent refusals of the server."""
+    push_backs: dict[str, float] = field(default_factory=dict)
+    """
+    Subjects on which the server pushed back recently, at least one of each stream. The time is when
+    the lane tries again; after silence, when it noticed.
+    """
+    rejected: list[tuple[Messages, Outcome]] = field(default_factory=list)
+    """Messages that left the lane because the server will never store them, with its answers."""
+    repeated: list[Messages] = field(default_factory=list)
+    """
+    Messages sent for the first time whose ids their stream already had, as far as the server
+    reports duplicates.
+    """
+
+
+class LaneTerms(NamedTuple):
+    """Terms that a lane is made with, beside the place of its replies."""
+
+    limit: GradientLimit
+    """Bounds the publishes on the wire."""
+    max_bytes: int
+    """Upper bound of their bytes; one larger publish may still go alone."""
+    deadlines: Deadlines
+    strict: bool = False
+    """
+    Whether of each subject one goes at a time, so that nothing can be stored ahead of what the
+    server refuses.
+    """
+    rejects: bool = False
+    """Whether a message that the server will never store leaves the lane, or ends the task."""
+
+
+def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By stream, the lowest of its sequences."""
+    lowest: dict[str, int] = {}
+    for sequences in each:
+        for stream, sequence in sequences.items():
+            lowest[stream] = min(sequence, lowest.get(stream, sequence))
+    return lowest
