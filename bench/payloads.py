@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.publish.lanes.frames import Publishes, frame
+from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import framed
 from pyspark_jetstream.write.rows import MessageBuilder
 
@@ -68,43 +67,6 @@ class Payloads:
         for messages in self._messages(first, last, ids):
             yield _whole(framed(messages, row, inbox))
             row += len(messages)
-
-    def batch(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
-        """The rows `[first, last)` as one fast-ingest batch, answered on `<inbox>.>`."""
-        # Two acks may be outstanding.
-        flow = max(1, min(_FLOW, WINDOW_BYTES // 2 // len(self.data)))
-        reply = pa.scalar(f"{inbox}.{inbox.rpartition('.')[2]}.{flow}.fail.".encode())
-        append, start, commit, nothing = (
-            pa.scalar(text) for text in (b".1.$FI", b".0.$FI", b".2.$FI", b"")
-        )
-        count = last - first
-        row = 0
-        for messages in self._messages(first, last, ids):
-            sequences = pa.array(range(row + 1, row + len(messages) + 1), pa.int64())
-            operation = pc.if_else(pc.equal(sequences, 1), start, append)
-            operation = pc.if_else(pc.equal(sequences, count), commit, operation)
-            digits = sequences.cast(pa.string()).cast(pa.binary())
-            replies = pc.binary_join_element_wise(reply, digits, operation, nothing)
-            yield _whole(frame(messages, row, replies))
-            row += len(messages)
-
-    def atomic(self, first: int, last: int, inbox: str, ids: str | None) -> Iterator[Publishes]:
-        """The rows `[first, last)` as atomic batches, each answered on `<inbox>.a` at its end."""
-        maximum = max(1, min(_ATOMIC_ROWS, WINDOW_BYTES // 2 // len(self.data)))
-        row = 0
-        for messages in self._messages(first, last, ids):
-            for start in range(0, len(messages), maximum):
-                part = messages.slice(start, maximum)
-                count = len(part)
-                begin = f"Nats-Batch-Id: {inbox[-11:]}-{row}\r\nNats-Batch-Sequence: "
-                own = [f"{begin}{n}\r\n" for n in range(1, count + 1)]
-                own[-1] += "Nats-Batch-Commit: 1\r\n"
-                lines = pa.array([line.encode() for line in own], pa.binary())
-                if part.lines is not None:
-                    lines = pc.binary_join_element_wise(lines, part.lines, pa.scalar(b""))
-                replies = pa.array([b""] * (count - 1) + [f"{inbox}.a".encode()], pa.binary())
-                yield _whole(frame(part, row, replies, lines))
-                row += count
 
     def rows_between(self, first: int, last: int) -> list[tuple[str, bytes]]:
         """Subject and payload of the rows `[first, last)`."""

@@ -144,8 +144,7 @@ _SECTIONS: Final = {
     ),
     "write": (
         "Writes",
-        "*ids* means with a `Nats-Msg-Id`, the default of `df.write`. *Raw fast* and *raw"
-        " atomic* are batches from bare sockets.",
+        "*ids* means with a `Nats-Msg-Id`, the default of `df.write`.",
     ),
     "pressure": (
         "Under pressure",
@@ -167,9 +166,8 @@ _SECTIONS: Final = {
         "What sync_interval: always costs",
         "Rows of 100 B without Spark to two servers on one disk; one server has `jetstream {"
         " sync_interval: always }`. The stream has no replicas. nats-server then syncs each"
-        " message that it stores by itself, but an atomic batch once. On such a server write"
-        " with `publishMode=atomic`. Streams with replicas sync their log instead, and are not"
-        " measured.",
+        " message that it stores by itself. Streams with replicas sync their log instead, and"
+        " are not measured.",
     ),
     "starts": (
         "Starts of processes",

@@ -80,7 +80,7 @@ def empty(url: str, name: str = _STREAM, **config: Any) -> Iterator[JetStream]:
 
 def sink(url: str, **changes: Any) -> SinkOptions:
     """Options of a write with a PubAck for each row, with other values, also of its window."""
-    options = parse_sink({"servers": url, "publishMode": "async"})
+    options = parse_sink({"servers": url})
     window = {name: changes.pop(name) for name in {*changes} if hasattr(options.window, name)}
     return replace(options, window=replace(options.window, **window), **changes)
 

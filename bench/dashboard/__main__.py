@@ -167,7 +167,7 @@ def _queries(spark: SparkSession, url: str, home: Path) -> list[StreamingQuery]:
         "queryName": "copy", "startingOffsets": "latest",
     }  # fmt: skip
     sink = {
-        "publishMode": "async", "queueSize": "50", "maxInFlight": "16", "publishTimeout": "10m",
+        "queueSize": "50", "maxInFlight": "16", "publishTimeout": "10m",
         "throttleMaxWait": "10m", "overloadPolicy": "drop", "shedPriorities": "normal,non-critical",
         "prioritySubjects": "out.0.>=critical, out.1.>=non-critical",
     }  # fmt: skip

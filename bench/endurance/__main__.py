@@ -223,7 +223,7 @@ def _made(js: JetStream, url: str, flow: str) -> tuple[dict[str, str], dict[str,
     if flow in ("trip", "read"):
         js.create_stream({"name": "A", "subjects": ["a.>"]} | bounded)
     if flow in ("trip", "write"):
-        js.create_stream({"name": "B", "subjects": ["b.>"], "allow_batched": True} | bounded)
+        js.create_stream({"name": "B", "subjects": ["b.>"]} | bounded)
         js.create_consumer("B", {"durable_name": _CHECKER, "ack_policy": "none"})
     source = {
         "servers": url, "stream": "A", "partitions": "2", "partitionSubject": "a.{partition}.>",

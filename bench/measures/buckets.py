@@ -76,20 +76,18 @@ def part(seconds: float, repeat: int) -> Part:
 def _ratios(url: str, seconds: float, turns: int) -> Iterator[Ratio]:
     others = {"keys": _put, "counters": _add}
     for name, kind in _KINDS.items():
-        for mode in ("async", "fast"):
-            own = partial(_rate, url, kind, mode, seconds)
-            plain = partial(_rate, url, _PLAIN, mode, seconds)
-            yield compared(f"{name}, {mode}", "plain rows", own, plain, turns)
-        own = partial(_rate, url, kind, "async", seconds)
+        own = partial(_rate, url, kind, seconds)
+        plain = partial(_rate, url, _PLAIN, seconds)
+        yield compared(name, "plain rows", own, plain, turns)
         other = partial(_rate_of_nats_py, url, kind, others[name], seconds)
-        yield compared(f"{name}, async", "nats-py", own, other, turns)
+        yield compared(name, "nats-py", own, other, turns)
 
 
-def _rate(url: str, kind: _Kind, mode: str, seconds: float) -> float:
+def _rate(url: str, kind: _Kind, seconds: float) -> float:
     """Rows a second of a task that writes this kind."""
-    options = sink(url, publish_mode=mode)
+    options = sink(url)
     options = replace(options, rows=replace(options.rows, bucket=kind.bucket))
-    with empty(url, kind.stream, allow_batched=True, **kind.config):
+    with empty(url, kind.stream, **kind.config):
         return rate_of_task(options, kind.block, seconds)
 
 

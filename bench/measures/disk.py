@@ -2,7 +2,7 @@
 What it costs when a PubAck waits for the disk (`sync_interval: always`): writes without Spark.
 
 Two servers, of which one syncs what it has stored before it answers, take turns; the same rows go
-to both, in each publish mode, and one by one. Where the temporary directory is in memory a sync
+to both, many on their way, and one by one. Where the temporary directory is in memory a sync
 costs nothing: `TMPDIR` says where the servers store.
 """
 
@@ -25,10 +25,8 @@ _SYNCED: Final = "jetstream { sync_interval: always }"
 _BLOCK: Final = batch(SUBJECTS)
 
 _WAYS: Final[dict[str, dict[str, Any]]] = {
-    "async": {"publish_mode": "async"},
-    "fast": {"publish_mode": "fast"},
-    "atomic": {"publish_mode": "atomic"},
-    "one at a time": {"publish_mode": "async", "max_in_flight": 1},
+    "many on their way": {},
+    "one at a time": {"max_in_flight": 1},
 }
 """How rows go out."""
 
@@ -59,5 +57,5 @@ def _ratios(plain: str, synced: str, seconds: float, turns: int) -> Iterator[Rat
 
 def _rate(options: SinkOptions, seconds: float) -> float:
     (url,) = options.connection.servers
-    with empty(url, allow_batched=True, allow_atomic=True):
+    with empty(url):
         return rate_of_task(options, _BLOCK, seconds)

@@ -92,7 +92,7 @@ class Beside:
         )
 
     def _write(self, frame: DataFrame, rows: int) -> Run:
-        options = {"subjectMapping": MAPPING, "publishMode": "async"}
+        options = {"subjectMapping": MAPPING}
         with self._streams.empty(FILTERED):
             return self._spark.write(frame, options, rows)
 

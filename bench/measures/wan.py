@@ -34,9 +34,7 @@ _MESSAGES: Final = 4
 _WRITTEN: Final = 300_000
 _PAYLOAD: Final = 100
 
-_PAYLOADS: Final = Layout(
-    "payloads", {"PAYLOADS": "payloads.>"}, (Lane("PAYLOADS", None),), {}, {"allow_batched": True}
-)
+_PAYLOADS: Final = Layout("payloads", {"PAYLOADS": "payloads.>"}, (Lane("PAYLOADS", None),), {}, {})
 
 Measured = Callable[[dict[str, Any]], Run]
 
@@ -92,13 +90,12 @@ def _writes(
 ) -> Iterator[Case]:
     count = max(1, _WRITTEN * streams.flights.rows // 1_000_000)
     frame = payload_frame(spark, Payloads(_PAYLOAD, count))
-    for mode in ("fast", "async", "auto"):
 
-        def written(to: dict[str, Any], mode: str = mode) -> Run:
-            with streams.empty(_PAYLOADS):
-                run = spark.write(frame, {"publishMode": mode} | to, count)
-                if (stored := streams.last_sequences(_PAYLOADS)[0]) != count:
-                    raise RuntimeError(f"the stream holds {stored} of {count} rows")
-                return run
+    def written(to: dict[str, Any]) -> Run:
+        with streams.empty(_PAYLOADS):
+            run = spark.write(frame, to, count)
+            if (stored := streams.last_sequences(_PAYLOADS)[0]) != count:
+                raise RuntimeError(f"the stream holds {stored} of {count} rows")
+            return run
 
-        yield case(f"write, {mode}", written)
+    yield case("write", written)

@@ -8,7 +8,6 @@ for all modes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -17,8 +16,6 @@ from ..flights import MAPPING, PARTITIONS
 from ..others.child import Outcome
 from ..others.references import (
     NATS_PY,
-    RAW_ATOMIC,
-    RAW_FAST,
     RAW_PUBLISH,
     SPARK_ALONE,
     References,
@@ -35,14 +32,12 @@ T = TypeVar("T")
 _SHARE: Final = 50_000
 """So many rows are enough of a reference that would take a minute for all."""
 
-_BATCHED: Final = {"allow_batched": True, "allow_atomic": True}
-
 _TARGET: Final = Layout(
     "payloads",
     {"PAYLOADS": "payloads.>"},
     (Lane("PAYLOADS", None),),
     {},
-    _BATCHED,
+    {},
 )
 
 
@@ -61,25 +56,17 @@ _SIZES: Final = (
     _Size("100 KB", 100_000, 16_000, 4_000),
 )
 
-_BOUNDS: Final = {
-    "async": "server CPU: one stream stores one message after another",
-    "fast": "server CPU: one stream stores one message after another",
-    "atomic": "server CPU: one stream stores one message after another",
-}
-"""By publish mode."""
+_BOUND: Final = "server CPU: one stream stores one message after another"
 
 _DROPS: Final = "into a sink that drops all: what a write through Python has to pay anyway"
 
-_RAW: Final = {"async": (), "fast": (RAW_FAST,), "atomic": (RAW_ATOMIC,)}
-"""References by publish mode, beside RAW_PUBLISH, which is the same for all."""
-
 
 def write_cases(spark: Spark, streams: Streams, references: References) -> Iterator[Case]:
-    """Flights that are in memory, mapped; then payloads of three sizes in every mode."""
+    """Flights that are in memory, mapped; then payloads of three sizes."""
     yield from _flights(spark, streams, references)
     for size in _SIZES:
         for ids in (True, False):
-            yield from _modes(spark, streams, references, size, ids)
+            yield from _sizes(spark, streams, references, size, ids)
 
 
 def _flights(spark: Spark, streams: Streams, references: References) -> Iterator[Case]:
@@ -97,16 +84,16 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
         job = streams.publish_job()
         return _fresh(streams, target, count, lambda: references.publish(how, job, count, ids))
 
-    target = replace(FILTERED, config=_BATCHED)
-    for mode, ids in (("async", True), ("fast", True), ("fast", False)):
-        options = {"subjectMapping": MAPPING, "publishMode": mode} | _ids(ids)
+    target = FILTERED
+    for ids in (True, False):
+        options = {"subjectMapping": MAPPING} | _ids(ids)
         others = {RAW_PUBLISH: published(RAW_PUBLISH, rows, ids)}
-        if mode == "async":
+        if ids:
             others[SPARK_ALONE] = lambda: spark.discard(frame)
             others[NATS_PY] = published(NATS_PY, share, ids)
         yield Case(
-            f"write flights, {mode}, {'ids' if ids else 'no ids'}",
-            _BOUNDS[mode],
+            f"write flights, {'ids' if ids else 'no ids'}",
+            _BOUND,
             _fresh(
                 streams,
                 target,
@@ -119,7 +106,7 @@ def _flights(spark: Spark, streams: Streams, references: References) -> Iterator
     frame.unpersist()
 
 
-def _modes(
+def _sizes(
     spark: Spark, streams: Streams, references: References, size: _Size, ids: bool
 ) -> Iterator[Case]:
     rows = max(1, streams.flights.rows * size.rows // 1_000_000)
@@ -132,27 +119,26 @@ def _modes(
         "window": min(WINDOW, WINDOW_BYTES // size.bytes),
     }
 
-    def ours(mode: str) -> Callable[[], Run]:
-        options = {"publishMode": mode} | _ids(ids)
-        return _fresh(streams, _TARGET, rows, lambda: spark.write(frame, options, rows))
+    def ours() -> Run:
+        return _fresh(streams, _TARGET, rows, lambda: spark.write(frame, _ids(ids), rows))()
 
     def published(how: str, count: int = rows) -> Callable[[], Outcome]:
         return _fresh(streams, _TARGET, count, lambda: references.publish(how, job, count, ids))
 
     share = min(size.nats_py_rows, rows)
     nats_py = cache(published(NATS_PY, share))
-    for mode in _BOUNDS:
-        others = {how: published(how) for how in (RAW_PUBLISH, *_RAW[mode])}
-        if mode == "async":
-            others[SPARK_ALONE] = lambda: spark.discard(frame)
-        yield Case(
-            f"write {size.name}, {mode}, {'ids' if ids else 'no ids'}",
-            _BOUNDS[mode],
-            ours(mode),
-            others | {NATS_PY: nats_py},
-            {SPARK_ALONE: _DROPS, NATS_PY: f"{size.name}: {share:,} rows, once for all modes"},
-            warm_up=False,
-        )
+    yield Case(
+        f"write {size.name}, {'ids' if ids else 'no ids'}",
+        _BOUND,
+        ours,
+        {
+            RAW_PUBLISH: published(RAW_PUBLISH),
+            SPARK_ALONE: lambda: spark.discard(frame),
+            NATS_PY: nats_py,
+        },
+        {SPARK_ALONE: _DROPS, NATS_PY: f"{size.name}: {share:,} rows"},
+        warm_up=False,
+    )
 
 
 def _ids(ids: bool) -> dict[str, str]:

@@ -218,47 +218,6 @@ class Wire:
             tail = answers[-5:]
         return Counted(acked, total)
 
-    def publish_fast(self, blocks: Sequence[Publishes]) -> Counted:
-        """Sends all frames, which are one fast-ingest batch, with two acks outstanding at most."""
-        count = blocks[-1].end
-        sent = acked = flow = 0
-        tail = b""
-        pending = iter(blocks)
-        block = next(pending)
-        while True:
-            # ADR-50: "The client MUST wait for the first reply".
-            end = min(acked + 2 * flow, count) if sent else 1
-            if sent < end:
-                if sent == block.end:
-                    block = next(pending)
-                end = min(end, block.end, sent + max(1, min(_SEND_MESSAGES, flow // 4)))
-                self._send(block.slice(sent, end))
-                sent = end
-            answers = tail + self._answers(wait=sent == min(acked + 2 * flow, count) or not flow)
-            if b'"err' in answers or b'"gap"' in answers or b"NATS/1.0 " in answers:
-                raise ConnectionError(f"not stored: {answers[:300]!r}")
-            for ack in _FAST_ACK.finditer(answers):
-                acked, flow = max(acked, int(ack[1])), int(ack[2])
-            if last := _FAST_END.search(answers):
-                if int(last[1]) != count:
-                    raise ConnectionError(f"{last[1]!r} of {count} rows are stored")
-                return Counted(count, sum(len(block.wire) for block in blocks))
-            tail = answers[-_FAST_TAIL:]
-
-    def publish_atomic(self, blocks: Sequence[Publishes]) -> Counted:
-        """Sends atomic batches, a block each; the next one goes before the last one is stored."""
-        acked, tail = 0, b""
-        for sent, block in enumerate((*blocks, None)):
-            if block is not None:
-                self._send(block.wire)
-            while acked < (sent if block is not None else len(blocks)):
-                answers = tail + self._answers(wait=True)
-                if b'"error"' in answers or b"NATS/1.0 " in answers:
-                    raise ConnectionError(f"not stored: {answers[:300]!r}")
-                acked += answers.count(b'"seq":')
-                tail = answers[-5:]
-        return Counted(blocks[-1].end, sum(len(block.wire) for block in blocks))
-
     def publish_paced(
         self, subject: str, subjects: int, size: int, rate: float, stopped: Callable[[], bool]
     ) -> Counted:

@@ -17,16 +17,12 @@ RAW_PLAIN: Final = "raw unpinned"
 RAW_DIRECT: Final = "raw direct"
 RAW_CLAIMS: Final = "raw claims"
 RAW_PUBLISH: Final = "raw publish"
-RAW_FAST: Final = "raw fast"
-RAW_ATOMIC: Final = "raw atomic"
 SPARK_ALONE: Final = "Spark alone"
 NATS_PY: Final = "nats-py"
 SPARK_REDUCE: Final = "Spark reduce"
 
 _PUBLISHING: Final = {
     RAW_PUBLISH: "bench.others.work:publish",
-    RAW_FAST: "bench.others.work:publish_fast",
-    RAW_ATOMIC: "bench.others.work:publish_atomic",
     NATS_PY: "bench.others.work:natspy_publish",
 }
 """What the children do."""

@@ -30,24 +30,6 @@ def publish(
         child.run(lambda: wire.publish(blocks, window))
 
 
-def publish_fast(
-    child: Child, url: str, first: int, last: int, ids: str | None, size: int, rows: int, **_: Any
-) -> None:
-    """The same as one fast-ingest batch; the server says what the window is."""
-    with _wire(url) as wire:
-        blocks = list(Payloads(size, rows).batch(first, last, wire.inbox, ids))
-        child.run(lambda: wire.publish_fast(blocks))
-
-
-def publish_atomic(
-    child: Child, url: str, first: int, last: int, ids: str | None, size: int, rows: int, **_: Any
-) -> None:
-    """The same as atomic batches."""
-    with _wire(url) as wire:
-        blocks = list(Payloads(size, rows).atomic(first, last, wire.inbox, ids))
-        child.run(lambda: wire.publish_atomic(blocks))
-
-
 def on_the_wire(child: Child, url: str, call: str, **what: Any) -> None:
     """A method of `Wire`; one that goes on without an end is told when to stop."""
     if call in ("publish_paced", "publish_steadily", "publish_timed"):

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="of a task; without it one task has no end")
     parser.add_argument("--gap", type=float, default=0.2, help="s between tasks, at most")
     arguments = parser.parse_args()
-    options = parse_sink({"servers": arguments.url, "publishMode": "async"})
+    options = parse_sink({"servers": arguments.url})
     client = Client(options.connection)
     over_at = time.monotonic() + arguments.seconds
 

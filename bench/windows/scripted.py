@@ -21,7 +21,7 @@ from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.lanes.retries import Deadlines
-from pyspark_jetstream.publish.lanes.tally import LaneTerms, Outlook
+from pyspark_jetstream.publish.lanes.tally import LaneTerms
 
 _BLOCK: Final = 10_000
 _WIDTH: Final = 8
@@ -101,7 +101,6 @@ class Writer:
                 limit,
                 _WINDOW.max_in_flight_bytes,
                 Deadlines(_WINDOW.ack_timeout_s, 1e9),
-                Outlook(),
             ),
         )
         self.answers: deque[tuple[float, range, bool]] = deque()

@@ -1,1 +1,1 @@
-"""Messages into streams, each with its answer: three ways to publish, one loop. No Spark."""
+"""Messages into streams, each with its answer: one lane, one loop. No Spark."""

@@ -252,9 +252,7 @@ class LaneSet:
         window = self._options.window
         deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
         own = limit, window.max_in_flight_bytes, deadlines
-        lane = Lane(f"{self._inbox}.{len(self.all)}", LaneTerms(*own, window.strict_order, rejects))
-        self.all.append(lane)
-        return lane
+        return Lane(f"{self._inbox}.{number}", LaneTerms(*own, window.strict_order, rejects))
 
     def _limit(self, round_trip_s: float) -> GradientLimit:
         window = self._options.window

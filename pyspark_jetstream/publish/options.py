@@ -1,4 +1,4 @@
-"""Options of a write: targets, the publish mode, and the stream to create."""
+"""Options of a write: targets, the window, and the stream to create."""
 
 from __future__ import annotations
 

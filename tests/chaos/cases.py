@@ -20,13 +20,12 @@ class Case:
     layout: str
     retention: str
     servers: int
-    mode: str
     sharing: str = ""
     """How two queries read the source: `overflow`, `standby`; one query without."""
 
     @property
     def name(self) -> str:
-        words = [self.layout, self.retention, str(self.servers), self.mode, self.sharing]
+        words = [self.layout, self.retention, str(self.servers), self.sharing]
         return "-".join(word for word in words if word)
 
     @property
@@ -46,11 +45,6 @@ class Case:
         """The stream that is read for a partition."""
         return "A" if self.layout == "filtered" else f"A-{partition}"
 
-    @property
-    def target_replicas(self) -> int:
-        """With replicas a fast write is refused where it is to be exactly once."""
-        return 1 if self.mode == "fast" else self.servers
-
     def sources(self) -> list[dict[str, Any]]:
         """Configurations of the streams that are read."""
         if self.layout == "filtered":
@@ -63,9 +57,9 @@ class Case:
     def target(self, window_s: float) -> dict[str, Any]:
         """Configuration of the stream that is written."""
         return {
-            "name": TARGET, "subjects": ["out.>"], "discard": "new", "allow_batched": True,
-            "allow_atomic": True, "duplicate_window": int(window_s * 1e9), **self._kept(),
-            "retention": "limits", "num_replicas": self.target_replicas,
+            "name": TARGET, "subjects": ["out.>"], "discard": "new",
+            "duplicate_window": int(window_s * 1e9), **self._kept(),
+            "retention": "limits", "num_replicas": self.servers,
         }  # fmt: skip
 
     def _kept(self) -> dict[str, Any]:
@@ -114,18 +108,18 @@ class Settings:
     def sink(self, case: Case, servers: str) -> dict[str, str]:
         """Options of the write."""
         return {
-            "servers": servers, "publishMode": case.mode, "publishOrder": self.order,
+            "servers": servers, "publishOrder": self.order,
             "ackTimeout": "1s", "publishTimeout": "60s", "requestTimeout": "30s",
         }  # fmt: skip
 
 
 def _matrix() -> dict[str, Case]:
-    layouts, counts, modes = ("filtered", "streams"), (1, 3), ("async", "fast", "atomic")
+    layouts, counts = ("filtered", "streams"), (1, 3)
     retentions = ("limits", "interest", "workqueue")
     cells: list[Iterable[Any]] = [
-        *product(layouts, retentions, counts, modes),
-        *product(layouts, ("workqueue",), counts, modes, ("overflow",)),
-        *product(layouts, ("limits",), counts, modes, ("standby",)),
+        *product(layouts, retentions, counts),
+        *product(layouts, ("workqueue",), counts, ("overflow",)),
+        *product(layouts, ("limits",), counts, ("standby",)),
     ]
     return {case.name: case for case in (Case(*cell) for cell in cells)}
 

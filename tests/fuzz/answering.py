@@ -1,4 +1,4 @@
-"""Answers to publishes: what `publish.sender` reads, `asynclane` and `answers` understand."""
+"""Answers to publishes: what `publish.sender` reads, `lane` and `answers` understand."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.publish.lanes import atomiclane
-from pyspark_jetstream.publish.lanes.answers import Outcome, classify, understand
+from pyspark_jetstream.publish.lanes.answers import Outcome, classify
 from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.sender import Sender
 
@@ -26,7 +25,6 @@ from .referenceacks import Acks, Meaning
 
 _LANES: Final = 2
 _SINK: Final = sink_of(connection_of("nats://fuzz"))
-_SIZES: Final = (1, 2, 7, 1000)
 
 
 class _Lane(Lane):
@@ -92,17 +90,10 @@ def check(case: Case) -> int:
 
 
 def check_one(headers: bytes, data: bytes) -> None:
-    """One answer, as a PubAck and as a reply to a batch of either kind."""
+    """One answer."""
     code, text = wire.status_of(headers) if headers else (0, "")
     same("status", code, reference.status(headers)[0])
     same("PubAck", _meaning(classify(code, text, data)), referenceacks.meaning(code, data))
-    said = understand(code, text, data)
-    theirs = referenceacks.batch_reply(code, data)
-    same("fast batch", (said.says.value, said.sequence, said.flow), tuple(theirs))
-    for size in _SIZES:
-        outcome = atomiclane._understand(code, text, data, size)
-        kind = referenceacks.atomic_reply(code, data, size)
-        same("atomic batch", _meaning(outcome), kind)
 
 
 def _plain(rng: random.Random, number: int, mark: bytes = b"") -> bytes:

@@ -19,9 +19,6 @@ import random
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
-from pyspark_jetstream.publish.lanes.fastlane import FastLane
-
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ..kits.lanes import (
@@ -39,7 +36,6 @@ from ..kits.lanes import (
 from . import referenceacks
 from .cases import TYPED, Case, Fault, Sound
 
-_LANES: Final = {"fast": FastLane, "atomic": AtomicLane, "async": Lane}
 _ROWS: Final = 200
 _HOSTILE: Final = 150
 """Turns with hostile answers at the most."""
@@ -78,58 +74,32 @@ class _Allowed:
     def __init__(self) -> None:
         self.rows: set[int] = set()
         self._one: dict[bytes, int] = {}
-        """Rows that go one by one, by the end of their reply subject."""
-        self._fast: dict[bytes, dict[int, int]] = {}
-        """Rows by batch and sequence."""
-        self._atomic: dict[str, dict[int, int]] = {}
-        self._commits: dict[bytes, str] = {}
+        """By the end of their reply subject."""
 
     def sent(self, sent: Sent) -> None:
         """A message went out."""
         token = sent.reply[len(PREFIX) + 1 :].encode()
-        if token.endswith(b".$FI"):
-            *_, name, _, _, sequence, operation, _ = token.split(b".")
-            if operation in (b"0", b"1", b"2"):
-                self._fast.setdefault(name, {})[int(sequence)] = int(sent.data)
-        elif "Nats-Batch-Id" in sent.headers:
-            name = sent.headers["Nats-Batch-Id"]
-            rows = self._atomic.setdefault(name, {})
-            rows[int(sent.headers["Nats-Batch-Sequence"])] = int(sent.data)
-            if "Nats-Batch-Commit" in sent.headers:
-                self._commits[token] = name
-        elif token:
+        if token:
             self._one[token] = int(sent.data)
 
     def heard(self, token: bytes, status: int, data: bytes) -> None:
         """An answer came."""
         if token.isdigit():
             token = token.lstrip(b"0") or b"0"  # a number, however it is written
-        if token in self._commits:
-            name = self._commits[token]
-            rows = self._atomic[name]
-            stored = referenceacks.atomic_reply(status, data, len(rows)).kind == "stored"
-            if stored and json.loads(data).get("batch") == name:
-                self.rows |= {*rows.values()}
-        elif token in self._one:
+        if token in self._one:
             if referenceacks.meaning(status, data).kind in ("stored", "duplicate"):
                 self.rows.add(self._one[token])
-        elif b".fail." in token:
-            said = referenceacks.batch_reply(status, data)
-            if said.what in ("ack", "end"):
-                batch = self._fast.get(token.split(b".")[0], {})
-                self.rows |= {row for number, row in batch.items() if number <= said.sequence}
 
 
 class _Walk:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        kind = rng.choice(["fast", "fast", "atomic", "atomic", "async"])
         self._total = rng.choice([1, 3, 30, _ROWS])
         maximum = rng.choice([1, 7, 64, 4096])
         max_bytes, publish = rng.choice([MANY, 900]), rng.choice([20.0, 1e9])
         own = terms(FixedLimit(maximum), max_bytes, 2.0, publish, rejects=rng.random() < 0.5)
-        self.lane: Lane = _LANES[kind](PREFIX, own)
-        self._server = ModelServer(rng.choice([0, 0, 3]), rng.choice([1000, 20]))
+        self.lane = Lane(PREFIX, own)
+        self._server = ModelServer()
         self._allowed = _Allowed()
         self._late: list[Reply] = []
         """What was said before, and may be said again."""
@@ -196,8 +166,6 @@ class _Walk:
                 continue  # lost on its way
             replies += self._server.publish(sent)
         if hostile:
-            if rng.random() < self._hostility / 8:
-                self._server.forget()
             if rng.random() < self._hostility / 8:
                 lane.on_disconnect()
             replies = self._spoilt(replies)

@@ -61,47 +61,6 @@ def meaning(code: int, data: bytes) -> Meaning:
     return Meaning("rejected")
 
 
-class Said(NamedTuple):
-    """What a reply to a fast batch says."""
-
-    what: str
-    sequence: int = 0
-    flow: int = 0
-
-
-def batch_reply(code: int, data: bytes) -> Said:
-    """What a reply to a row or a ping of a fast batch says."""
-    if meaning(code, data).code == 10208:
-        return Said("unknown batch")
-    said = _read(data) if data else {}
-    if said is None or ("error" in said and "type" not in said):
-        return Said("refused")
-    counts = {key: _count(said.get(key)) for key in ("seq", "msgs", "count")}
-    kind = said.get("type")
-    if kind == "ack":
-        seq, msgs = counts["seq"], counts["msgs"]
-        return Said("refused") if seq is None or msgs is None else Said("ack", seq, msgs)
-    if kind == "gap":
-        return Said("gap")
-    if kind == "err":
-        return Said("refused") if counts["seq"] is None else Said("err", counts["seq"])
-    if "batch" in said:
-        # Left out where it would be 0.
-        count = 0 if "count" not in said else counts["count"]
-        return Said("refused") if count is None else Said("end", count)
-    return Said("refused")
-
-
-def atomic_reply(code: int, data: bytes, size: int) -> Meaning:
-    """What a reply to the last message of an atomic batch of this size says of the batch."""
-    said = meaning(code, data)
-    if said.kind != "stored":
-        return said
-    whole = _read(data)
-    assert whole is not None
-    return said if _count(whole.get("count")) == size else Meaning("rejected")
-
-
 class Acks(NamedTuple):
     """The answers of a stream of frames by lane, and how it ended."""
 

@@ -39,7 +39,7 @@ COMMON = frozenset(
     "servers credentialsFile user password tlsCaFile"
     " stream subject partitions includeHeaders failOnDataLoss startingOffsets startingTimestamp"
     " endingOffsets consumer maxRecordsPerTrigger multiLast bucket metricsSubject"
-    " exactlyOnce publishMode publishTimeout createStream streamSubjects streamConfig"
+    " exactlyOnce publishTimeout createStream streamSubjects streamConfig"
     " subjectMapping".split()
 )
 """Names of the options that people set; the others wait for a symptom."""

@@ -31,7 +31,6 @@ from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from .test_publisher import stored
 
-MODES = ["async", "fast", "atomic", "auto"]
 BY_SUBJECT = (("*.critical.>", Priority.CRITICAL), ("*.low.>", Priority.NON_CRITICAL))
 ROWS = 400
 BYTES = 1000
@@ -86,7 +85,6 @@ def written(server, rows, **options):
     """What a task has written of these rows."""
     options = sink_of(
         connection_of(server.url),
-        publish_mode=options.pop("mode", "async"),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
         **{"publish_timeout_s": 16.0, "ack_timeout_s": 5.0} | options,
@@ -111,8 +109,7 @@ CRITICAL = [f"T.{'critical' if i < 50 else 'low'}.{i % 7}" for i in range(ROWS)]
 
 
 @pytest.mark.usefixtures("shed_soon")
-@pytest.mark.parametrize("mode", MODES)
-def test_a13_no_room_leaves_no_row_behind(js, full, mode):
+def test_a13_no_room_leaves_no_row_behind(js, full):
     """
     A13, I1, I2: where account or server have no room, rows that may be shed are dead letters, where
     these have room; critical ones are stored, and each row is in one place. Of a batch that meets
@@ -120,11 +117,10 @@ def test_a13_no_room_leaves_no_row_behind(js, full, mode):
     remedy, and the next one knows them.
     """
     streams(js)
-    named = {"mode": mode, "dead_letter_subject": "D.{subject}", "ledger": True}
+    named = {"dead_letter_subject": "D.{subject}", "ledger": True}
     try:
         found = written(full, CRITICAL, **named)
     except (PublishTimeoutError, ProducerThrottledError) as error:
-        assert mode != "async"
         assert error.err_code in (10002, 10023)
         assert "has used up its storage: raise its limits" in str(error)
         found = written(full, CRITICAL, **named)
@@ -138,8 +134,7 @@ def test_a13_no_room_leaves_no_row_behind(js, full, mode):
 
 
 @pytest.mark.usefixtures("shed_soon")
-@pytest.mark.parametrize("mode", MODES)
-def test_a13_no_room_from_the_beginning(js, full, mode):
+def test_a13_no_room_from_the_beginning(js, full):
     """
     Likewise of the next batch, which finds no room for any row.
     """
@@ -147,7 +142,7 @@ def test_a13_no_room_from_the_beginning(js, full, mode):
     fill(js)
     rows = [f"T.low.{i % 7}" for i in range(100)]
 
-    found = written(full, rows, mode=mode, dead_letter_subject="D.{subject}")
+    found = written(full, rows, dead_letter_subject="D.{subject}")
 
     assert (found.acked, found.dead_letters) == (0, 100)
 
@@ -195,7 +190,7 @@ def bounded():
         yield server
 
 
-def written_amid(server, act, mode, timeout_s=60.0):
+def written_amid(server, act, timeout_s=60.0):
     """A task of six blocks of rows; something happens once the first ones are stored."""
     client = Client(connection_of(server.url))
     js = JetStream(client)
@@ -209,7 +204,7 @@ def written_amid(server, act, mode, timeout_s=60.0):
             yield batch_of([f"T.{i % 7}" for i in range(100)])
 
     options = sink_of(
-        connection_of(server.url), publish_mode=mode, ledger=True,
+        connection_of(server.url), ledger=True,
         publish_timeout_s=timeout_s, ack_timeout_s=1.0,
     )  # fmt: skip
     writer = Client(options.connection)
@@ -224,7 +219,6 @@ def written_amid(server, act, mode, timeout_s=60.0):
             each.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
@@ -233,7 +227,7 @@ def written_amid(server, act, mode, timeout_s=60.0):
     ],
     ids=["connections", "payload"],
 )
-def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, said, mode):
+def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, said):
     """
     Connections are refused for a second, or rows are too large: then each row is stored once.
     """
@@ -245,7 +239,7 @@ def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, sa
         lift.start()
 
     try:
-        found, last = written_amid(bounded, lower, mode)
+        found, last = written_amid(bounded, lower)
     finally:
         lift.cancel()
         if lift.ident is not None:
@@ -255,12 +249,11 @@ def test_limits_of_the_account_that_are_lowered_amid_a_write(bounded, limits, sa
     assert said in bounded.log[before:]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_payload_of_the_account_that_stays_lowered(bounded, mode):
+def test_a_payload_of_the_account_that_stays_lowered(bounded):
     """
     The error says which limit it is.
     """
     with pytest.raises(
         (RowError, NotConnectedError, PublishTimeoutError), match=r"(?i)max(_|imum )payload"
     ):
-        written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), mode, 4.0)
+        written_amid(bounded, lambda: accounts.bound(bounded, max_payload=BYTES), 4.0)

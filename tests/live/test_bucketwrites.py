@@ -72,21 +72,20 @@ def fold(rows) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("history", "config", "mode"),
-    [(1, {}, "auto"), (5, {}, "async"), (1, {"allow_batched": True}, "auto"),
-     (64, {"allow_atomic": True}, "atomic")],
-    ids=["plain", "history", "fast", "atomic"],
+    ("history", "config"),
+    [(1, {}), (5, {}), (1, {"allow_batched": True, "allow_atomic": True})],
+    ids=["plain", "history", "batched"],
 )  # fmt: skip
 def test_a_half_written_bucket_is_completed_beyond_the_window(
-    js, ledger, options, bucket, read, seed, history, config, mode
+    js, ledger, options, bucket, read, seed, history, config
 ):
     """
     A bucket is the fold of the rows, once each, also where the duplicate window has forgotten their
     ids. The server takes no purge of a key into an atomic batch that has changed it before.
     """
     name = bucket(history=history, **config, **WINDOW)
-    options = changed(options, publish_mode=mode, bucket=name, **FAST)
-    task, rows = TaskName(f"kv-{name}", 3, 1), changes(seed, 600, purges=mode != "atomic")
+    options = changed(options, bucket=name, **FAST)
+    task, rows = TaskName(f"kv-{name}", 3, 1), changes(seed, 600, purges=True)
     with pytest.raises(KilledError):
         write(options, task, batches(rows, fail_at=400))
     outlive(js, f"KV_{name}")
@@ -123,10 +122,6 @@ def test_a_change_by_revision(js, ledger, options, bucket, put, read):
     assert entries(read(name)) == [("a", b"others", 3, "PUT")]
 
 
-LANES = [("async", {}), ("fast", {"allow_batched": True}), ("atomic", {"allow_atomic": True})]
-"""Publish modes, and what their streams must allow."""
-
-
 def first_lost(name, count=1) -> Any:
     """Lets the first PubAcks, or refusals, of a bucket's stream reach nobody."""
     lost: list[bytes] = []
@@ -142,94 +137,53 @@ def first_lost(name, count=1) -> Any:
     return rewrite, lost
 
 
-def by_way_of(options, proxy, name, mode, **more):
+def by_way_of(options, proxy, name, **more):
     """Options of a write into a bucket, through this proxy."""
-    given = {"bucket": name, "connection": connection_of(proxy.url), "publish_mode": mode}
+    given = {"bucket": name, "connection": connection_of(proxy.url)}
     return changed(options, **given, **FAST, **more)
 
 
-@pytest.mark.parametrize(("mode", "config"), LANES, ids=[mode for mode, _ in LANES])
 @pytest.mark.parametrize("exactly_once", [True, False], ids=["ledger", "without"])
 def test_a_change_by_revision_whose_puback_is_lost(
-    js, nats_server, ledger, options, bucket, read, mode, config, exactly_once
+    js, nats_server, ledger, options, bucket, read, exactly_once
 ):
     """
-    The server refuses the row that is sent again, for what it has stored itself: that is no
-    failure.
+    The server refuses the row that is sent again, for what it has stored itself. The attempt fails,
+    and says that the row may be stored; with a ledger the next one finds it.
     """
-    name = bucket(**config)
+    name = bucket()
     rewrite, lost = first_lost(name.encode())
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = by_way_of(options, proxy, name, mode, ledger=exactly_once)
+        options = by_way_of(options, proxy, name, ledger=exactly_once)
         task = TaskName(f"lost-{name}", 1, 0)
-        written = write(options, task, [row(key="a", value="one", revision=0)])
+        with pytest.raises(PublishRejectedError, match="sent more than once, and may be stored"):
+            write(options, task, [row(key="a", value="one", revision=0)])
+        if exactly_once:
+            written = write(options, task, [row(key="a", value="one", revision=0)])
+            assert (written.acked, written.already_stored) == (0, 1)
 
     assert len(lost) == 1
-    assert (written.acked, written.duplicates) == (1, mode != "fast")  # which asks what is stored
     assert entries(read(name, history="true")) == [("a", b"one", 1, "PUT")]
 
 
-def test_two_changes_of_a_key_by_revision_whose_pubacks_are_lost(
-    js, nats_server, ledger, options, bucket, read
-):
-    """
-    Both are stored: that the second one stands there says nothing against the first one.
-    """
-    name = bucket(history=5)
-    rewrite, lost = first_lost(name.encode(), 2)
-    rows = pa.record_batch({"key": ["a", "a"], "value": ["one", "two"], "revision": [0, 1]})
-    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = by_way_of(options, proxy, name, "async", min_in_flight=8, max_in_flight=8)
-        written = write(options, TaskName(f"lost-{name}", 1, 0), [rows])
-
-    assert (len(lost), written.acked) == (2, 2)
-    assert entries(read(name, history="true")) == [
-        ("a", b"one", 1, "PUT"), ("a", b"two", 2, "PUT"),
-    ]  # fmt: skip
-
-
-def test_an_atomic_batch_by_revision_whose_puback_is_lost_for_long(
-    js, nats_server, ledger, options, bucket, read
-):
-    """
-    The bucket has forgotten the ids when the batch is sent again: it is not stored twice, and that
-    it is refused for itself is no failure.
-    """
-    name = bucket(history=5, allow_atomic=True, duplicate_window=10**8)
-    rewrite, lost = first_lost(name.encode())
-    rows = pa.record_batch(
-        {"key": ["a", "b", "c"], "value": ["x", "y", "z"], "revision": [None, 0, 0]}
-    )
-    with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = by_way_of(options, proxy, name, "atomic", ledger=False)
-        written = write(options, TaskName(f"lost-{name}", 1, 0), [rows])
-
-    assert (len(lost), written.acked) == (1, 3)
-    assert entries(read(name, history="true")) == [
-        ("a", b"x", 1, "PUT"), ("b", b"y", 2, "PUT"), ("c", b"z", 3, "PUT"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("mode", "config"), LANES, ids=[mode for mode, _ in LANES])
 def test_a_refused_change_by_revision_whose_answer_is_lost(
-    js, nats_server, ledger, options, bucket, put, read, mode, config
+    js, nats_server, ledger, options, bucket, put, read
 ):
     """
-    What stands there is another's: the row fails, and with it its atomic batch.
+    What stands there is another's: the row fails.
     """
-    name = bucket(**config)
+    name = bucket()
     put(name, ("a", b"others"))
     rewrite, lost = first_lost(name.encode())
     rows = pa.record_batch({"key": ["a", "b"], "value": ["x", "y"], "revision": [0, 0]})
     with Proxy(nats_server.port, rewrite=rewrite) as proxy:
-        options = by_way_of(options, proxy, name, mode)
+        options = by_way_of(options, proxy, name)
         with pytest.raises(PublishRejectedError, match="wrong last sequence: 1"):
             write(options, TaskName(f"lost-{name}", 1, 0), [rows])
 
     found = entries(read(name))
     assert len(lost) == 1
     assert found[0] == ("a", b"others", 1, "PUT")
-    assert mode != "atomic" or len(found) == 1
 
 
 def test_a_key_that_expires(js, ledger, options, bucket, read):

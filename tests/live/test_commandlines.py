@@ -29,7 +29,6 @@ from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, row
 
 __all__ = ["ledger", "options"]
 
-MODES = ["async", "fast", "atomic", "auto"]
 BATCHED = {"allow_batched": True, "allow_atomic": True}
 
 
@@ -61,15 +60,14 @@ def expected(*counts, keys=7):
     return dict(total)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_half_added_task_is_completed_beyond_the_window(js, ledger, options, new_stream, mode):
+def test_a_half_added_task_is_completed_beyond_the_window(js, ledger, options, new_stream):
     """
     Counters are the sum of what was committed, once, also where the duplicate window has forgotten
     the ids, and where another task adds to the same ones.
     """
     name = new_stream(allow_msg_counter=True, **BATCHED, **BRIEF)
-    options = changed(options, publish_mode=mode, **FAST)
-    one, two = TaskName(f"c-{mode}", 3, 1), TaskName(f"c-{mode}", 3, 2)
+    options = changed(options, **FAST)
+    one, two = TaskName("counted", 3, 1), TaskName("counted", 3, 2)
     with pytest.raises(KilledError):
         write(options, one, increments(name, 1000, fail_at=600))
     outlive(js, name)
@@ -123,7 +121,6 @@ def planned(js, name):
     return js.subject_counts(name, [f"{name}.plan.>"])[1]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_half_scheduled_task_is_completed_beyond_the_window(
     js, ledger, options, new_stream, mode
 ):
@@ -132,7 +129,7 @@ def test_a_half_scheduled_task_is_completed_beyond_the_window(
     are gone and their ids forgotten.
     """
     name = new_stream(allow_msg_schedules=True, allow_msg_ttl=True, **BATCHED, **BRIEF)
-    options = changed(options, publish_mode=mode, **FAST)
+    options = changed(options, **FAST)
     task, at = TaskName(f"s-{mode}", 3, 1), datetime.now(UTC) + timedelta(seconds=1)
     with pytest.raises(KilledError):
         write(options, task, schedules(name, 300, at, fail_at=200))

@@ -38,7 +38,7 @@ def test_a_missing_stream_is_created_as_described(js, deleting, caplog):
     assert config["subjects"] == ["c1.>"]
     assert {name for name in given if config.get(name) != given[name]} == {"metadata", "max_msgs"}
     assert config["metadata"]["team"] == "air"
-    assert (config["num_replicas"], config["allow_batched"]) == (1, True)
+    assert config["num_replicas"] == 1
     assert config["max_msgs"] == -1
     assert not caplog.text
 

@@ -34,8 +34,7 @@ def proxy(nats_server):
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["once", "ledger"])
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, mode, ledger):
+def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, ledger):
     """
     What is between this host and the server goes silent in the middle of a write, and answers no
     PING: after an `ackTimeout` the task asks, after another it dials again, and the rows are there
@@ -44,7 +43,7 @@ def test_a_write_leaves_a_connection_that_is_half_open(js, new_stream, proxy, mo
     name = new_stream(allow_batched=True, allow_atomic=True)
     Ledger(js).ensure()
     opts = sink_of(
-        options(proxy.url), ledger=ledger, publish_mode=mode, ack_timeout_s=0.3,
+        options(proxy.url), ledger=ledger, ack_timeout_s=0.3,
         publish_timeout_s=100.0,
     )  # fmt: skip
     hushed = threading.Event()
@@ -95,10 +94,8 @@ def test_a_peer_that_is_there_is_not_left(proxy):
     assert answer == b"PONG\r\n"
 
 
-@pytest.mark.parametrize(
-    ("mode", "slow"), [("async", 1), ("fast", 1), ("atomic", 1), ("async", 3), ("atomic", 3)]
-)
-def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode, slow):
+@pytest.mark.parametrize("slow", [1, 3])
+def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, slow):
     """
     PubAcks are lost, and before the rows go out again somebody has cut the stream's
     `duplicate_window`: it knows their ids no more. The task looks at the window again, until it is
@@ -127,8 +124,8 @@ def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode,
 
     with Proxy(nats_server.port) as proxy:
         opts = sink_of(
-            options(proxy.url, connect_timeout_s=60.0, request_timeout_s=60.0), ledger=True,
-            publish_mode=mode, ack_timeout_s=0.4, publish_timeout_s=20.0,
+            options(proxy.url, connect_timeout_s=60.0, request_timeout_s=60.0),
+            ledger=True, ack_timeout_s=0.4, publish_timeout_s=20.0,
         )  # fmt: skip
         proxy.change = forgotten
 
@@ -161,10 +158,9 @@ def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, mode,
     assert found == list(range(200))
 
 
-@pytest.mark.parametrize("mode", ["auto", "async", "fast", "atomic"])
-def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server, new_stream, mode):
+def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server, new_stream):
     """
-    `publishMode=auto` and how much is on its way go by a round trip: the PONG of a new connection
+    How much is on its way goes by a round trip: the PONG of a new connection
     is read at once, and not when the first rows are there: these wait for it here.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
@@ -174,7 +170,7 @@ def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server
         yield pa.record_batch({"subject": pa.array([f"{name}.a"]), "data": pa.array(["x"])})
 
     client = Client(connection_of(nats_server.url))
-    opts = sink_of(client.options, ledger=False, publish_mode=mode)
+    opts = sink_of(client.options, ledger=False)
     try:
         written = write_task(client, opts, rows(), TaskName(f"far-{name}", 0, 0), None)
         assert written.acked == 1

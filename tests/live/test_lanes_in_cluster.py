@@ -1,21 +1,18 @@
-"""The lanes of batches on a stream of three replicas whose leader moves, or dies."""
+"""The lane of rows on a stream of three replicas whose leader moves, or dies."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from pyspark_jetstream.publish.lanes.atomiclane import AtomicLane
-from pyspark_jetstream.publish.lanes.fastlane import FastLane
 
-from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
@@ -40,7 +37,7 @@ def leader(js: JetStream, stream: str) -> str:
 
 
 def replicated(js: JetStream, name: str) -> None:
-    """A stream of three replicas that takes batches."""
+    """A stream of three replicas."""
     create(
         js,
         {
@@ -48,8 +45,6 @@ def replicated(js: JetStream, name: str) -> None:
             "subjects": [f"{name}.>"],
             "num_replicas": 3,
             "allow_direct": True,
-            "allow_batched": True,
-            "allow_atomic": True,
         },
     )
     while not leader(js, name):
@@ -65,23 +60,22 @@ def settled(js: JetStream, name: str, count: int) -> list[tuple[str, bytes]]:
         time.sleep(0.1)
 
 
-def lane_of(kind):
-    """Makes a lane for a prefix."""
-    return lambda prefix: kind(prefix, terms(FixedLimit(4096), 32 << 20))
+def new_lane(prefix):
+    """A lane with plenty of room."""
+    return Lane(prefix, terms(FixedLimit(4096), 32 << 20))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [FastLane, AtomicLane])
-def test_a_leader_steps_down(cluster, kind):
+def test_a_leader_steps_down(cluster):
     """
     The stream's leader steps down while rows are written: all are stored once, in order.
     """
     admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     client = Client(admin.options)
     js = JetStream(admin)
-    name = f"STEP-{kind.__name__}"
+    name = "STEP"
     replicated(js, name)
-    driver = Driver(client, lane_of(kind))
+    driver = Driver(client, new_lane)
 
     def down():
         with suppress(JetStreamError):  # another election
@@ -104,17 +98,16 @@ def test_a_leader_steps_down(cluster, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ids", [True, False])
-@pytest.mark.parametrize("kind", [FastLane, AtomicLane])
-def test_leaders_step_down_again_and_again(cluster, kind, ids):
+def test_leaders_step_down_again_and_again(cluster, ids):
     """
     All rows are stored, with ids exactly once; without, none is missing.
     """
     admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
     client = Client(admin.options)
     js = JetStream(admin)
-    name = f"STEPS-{kind.__name__}-{int(ids)}"
+    name = f"STEPS-{int(ids)}"
     replicated(js, name)
-    driver = Driver(client, lane_of(kind))
+    driver = Driver(client, new_lane)
     done = threading.Event()
 
     def unsettle():
@@ -138,63 +131,9 @@ def test_leaders_step_down_again_and_again(cluster, kind, ids):
     assert sorted(found if ids else set(found)) == list(range(60_000))
 
 
-def test_a_fast_batch_counts_a_row_that_another_is_storing(cluster):
-    """
-    Why rows that were sent never go in a batch again: while an id waits for a quorum, a plain
-    publish and an atomic batch with it are told so, but a fast-ingest batch counts it as stored.
-    """
-    admin = Client(connection_of(*cluster.urls.split(","), request_timeout_s=30.0))
-    js = JetStream(admin)
-    replicated(js, "QUORUM")
-    leading = leader(js, "QUORUM")
-    followers = [server for server in cluster.servers if server.name != leading]
-    (url,) = [server.url for server in cluster.servers if server.name == leading]
-    client = Client(connection_of(url))
-    connection = client.connection
-    inbox = connection.new_inbox()
-    connection.subscribe(f"{inbox}.>")
-    head = [("Nats-Msg-Id", "x")]
-    atomic = [
-        *head,
-        ("Nats-Batch-Id", "b"),
-        ("Nats-Batch-Sequence", "1"),
-        ("Nats-Batch-Commit", "1"),
-    ]
-    for each in followers:
-        each.pause()
-    try:
-        for reply, headers in (
-            ("first", head),
-            ("again", head),
-            ("atomic", atomic),
-            ("b.9.fail.1.0.$FI", head),
-        ):
-            frame = wire.pub("QUORUM.a", b"", f"{inbox}.{reply}", wire.header_block(headers))
-            connection.send(frame)
-        connection.send(wire.pub("QUORUM.a", b"", f"{inbox}.b.9.fail.2.3.$FI"))
-        heard = {}
-        while len(heard) < 4:
-            frame = connection.next_frame(time.monotonic() + 60)
-            assert frame is not None, heard
-            heard[frame.subject[len(inbox) + 1 :].decode()] = json.loads(frame.data)
-    finally:
-        for each in followers:
-            each.resume()
-    cluster.await_leader()
-    admin.close()
-    client.close()
-
-    assert "first" not in heard
-    assert heard["again"]["error"]["err_code"] == 10158
-    assert heard["atomic"]["error"]["err_code"] == 10158
-    assert heard["b.9.fail.1.0.$FI"]["type"] == "ack"
-    assert heard["b.9.fail.2.3.$FI"]["count"] == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["leader", "connected"])
-@pytest.mark.parametrize("kind", [FastLane, AtomicLane])
-def test_a_server_of_the_cluster_dies(cluster, kind, victim):
+def test_a_server_of_the_cluster_dies(cluster, victim):
     """
     The stream's leader, or the server the lane is connected to, is killed in the middle: every row
     is stored once, in order.
@@ -202,14 +141,14 @@ def test_a_server_of_the_cluster_dies(cluster, kind, victim):
     urls = cluster.urls.split(",")
     admin = Client(connection_of(*urls, request_timeout_s=30.0))
     js = JetStream(admin)
-    name = f"DIE-{kind.__name__}-{victim}"
+    name = f"DIE-{victim}"
     replicated(js, name)
     by_name = {server.name: server for server in cluster.servers}
     leading = by_name[leader(js, name)]
     others = [server for server in cluster.servers if server is not leading]
     near = others if victim == "leader" else [others[0], *cluster.servers]
     client = Client(connection_of(*(server.url for server in near), request_timeout_s=30.0))
-    driver = Driver(client, lane_of(kind))
+    driver = Driver(client, new_lane)
     dead = leading if victim == "leader" else by_name[client.connection.info["server_name"]]
     killed = False
 

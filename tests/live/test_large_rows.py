@@ -83,15 +83,14 @@ def test_a_read_holds_few_large_messages(large, monkeypatch, way, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a_write_holds_few_large_rows(large, mode, size):
+def test_a_write_holds_few_large_rows(large, size):
     """Rows come in blocks of 4 MiB, or of one row, as `conf/spark-defaults.conf` has it."""
     url, js = large
-    name = f"W{mode}{size[0]}"
+    name = f"W{size[0]}"
     allowed = {"allow_batched": True, "allow_atomic": True}
     js.create_stream({"name": name, "subjects": [f"{name}.>"]} | allowed)
     schema = StructType().add("subject", "string").add("data", "binary")
-    options = {"servers": url, "publishMode": mode, "throttleSubject": f"throttle.{name}"}
+    options = {"servers": url, "throttleSubject": f"throttle.{name}"}
     together = max(1, 4 * MIB // SIZES[size])  # divides the counts
 
     def blocks() -> Iterator[pa.RecordBatch]:

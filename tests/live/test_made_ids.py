@@ -46,7 +46,7 @@ class Query:
 
     def __init__(self, url, js, target):
         self.js, self.target, self.name = js, target, f"made-{target}-{os.urandom(4).hex()}"
-        self.options = sink_of(connection_of(url), ledger=True, publish_mode="async")
+        self.options = sink_of(connection_of(url), ledger=True)
 
     def rows(self, count, first=0, ids=None):
         numbers = range(first, first + count)
@@ -269,10 +269,9 @@ def taken(query, js, batch, *rows, subject=None):
 
 
 MODES = {
-    "async": {"publish_mode": "async"},
-    "atomic": {"publish_mode": "atomic"},
-    "strict": {"publish_mode": "async", "strict_order": True},
-    "unthrottled": {"publish_mode": "async", "throttle_subject": None},
+    "plain": {},
+    "strict": {"strict_order": True},
+    "unthrottled": {"throttle_subject": None},
 }
 
 
@@ -344,16 +343,13 @@ def test_an_attempt_that_was_superseded_says_so(query, js, ledger):
 
 
 @pytest.mark.parametrize("both", [True, False], ids=["publish", "ack"])
-@pytest.mark.parametrize("mode", ["async", "atomic"])
-def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_stream, mode, both):
+def test_a_row_that_was_sent_again_may_be_there(nats_server, js, ledger, new_stream, both):
     """
     The line goes silent: what was on it is sent again on another connection, and may be stored.
     """
     with Proxy(nats_server.port) as proxy:
         query = Query(proxy.url, js, new_stream(allow_atomic=True))
-        query.options = sink_of(
-            options(proxy.url), ledger=True, publish_mode=mode, ack_timeout_s=0.3
-        )
+        query.options = sink_of(options(proxy.url), ledger=True, ack_timeout_s=0.3)
 
         def blocks():
             for block in range(20):

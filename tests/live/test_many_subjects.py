@@ -41,8 +41,7 @@ def largest(prefix: str) -> int:
     return most
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a_write_keeps_few_subjects(nats_server, new_stream, mode):
+def test_a_write_keeps_few_subjects(nats_server, new_stream):
     """
     A write of rows of which each has a subject of its own keeps no more of them than its caches
     may have, with a mapping and made ids, too.
@@ -51,7 +50,6 @@ def test_a_write_keeps_few_subjects(nats_server, new_stream, mode):
     mapping = {"mappings": {f"{stream}.in.*": f"{stream}.out.{{{{wildcard(1)}}}}"}}
     options = {
         "servers": nats_server.url,
-        "publishMode": mode,
         "subjectMapping": json.dumps(mapping),
         "throttleSubject": f"{stream}.throttle",
     }

@@ -271,7 +271,7 @@ MISTAKES = {
         "ApiError", "JetStream not enabled for account", "enable JetStream for this account",
     ),
     "JetStream off for PubAcks": Mistake(
-        lambda at: write(data(), **at.as_("zoe", subject="S.a", publishMode="async"), **ANYWHERE,
+        lambda at: write(data(), **at.as_("zoe", subject="S.a"), **ANYWHERE,
                          publishTimeout="5s", ackTimeout="500ms", **BRIEFLY),
         "PublishTimeoutError", "no stream listens on this subject", "enable JetStream for this acc",
     ),
@@ -459,9 +459,9 @@ MISTAKES = {
         lambda at: write(data(), True, True, **at.on("plain", subject="S.a"), **AT_ONCE),
         "OptionError", "a stream is append-only", "use outputMode('append')",
     ),
-    "fast where it is not allowed": Mistake(
+    "a way to publish": Mistake(
         lambda at: write(data(), **at.on("plain", subject="S.a", publishMode="fast"), **AT_ONCE),
-        "OptionError", "stream 'S' does not allow fast publishing", "set allow_batched on it",
+        "OptionError", "there is one way to publish", "leave it out",
     ),
     # ── old servers ──
     "too old to stream": Mistake(

@@ -22,7 +22,6 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.creation import create_streams
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer, stream_writer
@@ -152,8 +151,6 @@ CREATED = {"createStream": "true", "stream": "S", "streamSubjects": "S.>"}
     ("options", "column", "capability", "needs"),
     [
         ({"exactlyOnce": "true"}, None, "exactlyOnce", "2.10"),
-        ({"publishMode": "fast"}, None, "publishMode=fast", "2.14"),
-        ({"publishMode": "atomic"}, None, "publishing atomic batches", "2.12"),
         ({}, "ttl", "the column ttl", "2.11"),
         (CREATED, None, "createStream", "2.10"),
     ],
@@ -173,7 +170,7 @@ def test_writes_to_an_old_server(old, options, column, capability, needs):
 @pytest.mark.parametrize(
     ("field", "capability", "needs"),
     [
-        ("allow_atomic", "publishing atomic batches", "2.12"),
+        ("allow_atomic", "allow_atomic in streamConfig", "2.12"),
         ("allow_batched", "allow_batched in streamConfig", "2.14"),
     ],
 )
@@ -198,7 +195,7 @@ def test_a_streaming_write_to_an_old_server(old):
 
 def test_a_plain_write_to_an_old_server(old, caplog):
     """
-    Without a ledger rows are stored, each with its PubAck: `auto` looks for nothing newer.
+    Without a ledger rows are stored, each with its PubAck.
     """
     stored = []
 
@@ -220,23 +217,4 @@ def test_a_plain_write_to_an_old_server(old, caplog):
 
     assert written.acked == 20
     assert sorted(map(int, stored)) == list(range(20))
-    assert "mode=async reason=STREAM.INFO with the server's time needs" in caplog.text
-
-
-def test_a_stream_is_created_without_what_the_server_lacks(nats_server, js, request):
-    """
-    `allow_batched`, true by default, is left out for a server without: 2.12 refuses the field.
-    """
-    name = f"created-{request.node.name[:8]}"
-    with Proxy(nats_server.port, info_with(version="2.12.8")) as proxy:
-        given = {"servers": proxy.url, "stream": name, "streamSubjects": f"{name}.>"}
-        config = '{"allow_atomic": true}'
-        wanted = parse_sink(given | {"createStream": "true", "streamConfig": config})
-        client = Client(wanted.connection)
-        create_streams(JetStream(client), wanted.create)
-        client.close()
-    config = js.stream_info(name).config
-    js.delete_stream(name)
-
-    assert config["allow_atomic"]
-    assert not config.get("allow_batched")
+    assert "to an unknown stream: STREAM.INFO with the server's time needs" in caplog.text

@@ -54,7 +54,7 @@ def rows(rng, count):
 
 def write(server, subjects, block=500, width=lambda row: 0, **changes):
     """The counts of writing the rows; row i has i as data, so wide at least."""
-    options = sink_of(connection_of(server.url), publish_mode="async", **FIXED, max_in_flight=200)
+    options = sink_of(connection_of(server.url), **FIXED, max_in_flight=200)
     options = changed(options, priorities=priorities_of(subjects=BY_SUBJECT), **changes)
     client, look = Client(options.connection), Client(options.connection)
     js = JetStream(look)
@@ -78,15 +78,14 @@ def write(server, subjects, block=500, width=lambda row: 0, **changes):
         look.close()
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_i3_by_default_nothing_is_shed(narrow, mode):
+def test_i3_by_default_nothing_is_shed(narrow):
     """
     overload.md §12.1, I3: real 429s; every row is stored once, whatever its priority. Not in order:
     what was in flight behind a refused row may be stored before it.
     """
     server, js = narrow
     subjects = rows(random.Random(SEED), 1_000)
-    counts = write(server, subjects, publish_mode=mode)
+    counts = write(server, subjects)
     found = stored(js, "S")
 
     assert (counts.acked, counts.dead_letters, counts.dropped) == (1_000, 0, 0)
@@ -94,15 +93,14 @@ def test_i3_by_default_nothing_is_shed(narrow, mode):
     assert sorted(int(data) for _, data in found) == list(range(1_000))
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_strict_order_survives_refusals(narrow, mode):
+def test_strict_order_survives_refusals(narrow):
     """
     overload.md §7: with publishOrder=strict rows of a subject are stored in order though the server
     refuses some of them with 429: of a subject one is on the wire, or a batch keeps the order.
     """
     server, js = narrow
     subjects = rows(random.Random(SEED), 1_000)
-    counts = write(server, subjects, publish_mode=mode, strict_order=True)
+    counts = write(server, subjects, strict_order=True)
     numbers = defaultdict(list)
     for subject, data in stored(js, "S"):
         numbers[subject].append(int(data))
@@ -156,8 +154,7 @@ def test_a23_dropped_rows_are_counted(narrow):
     assert kept <= Counter(subject for subject, _ in found)
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_rows_the_stream_rejects_become_dead_letters(nats_server, js, mode):
+def test_rows_the_stream_rejects_become_dead_letters(nats_server, js):
     """
     overload.md §6: onReject=dead-letter. The real stream has a max_msg_size; the others are stored
     in order.
@@ -169,7 +166,7 @@ def test_rows_the_stream_rejects_become_dead_letters(nats_server, js, mode):
     large = set(range(0, 2_000, 97)) | {1_999}
     try:
         counts = write(
-            nats_server, subjects, publish_mode=mode, dead_letter_subject="D.{subject}",
+            nats_server, subjects, dead_letter_subject="D.{subject}",
             rejects=True, width=lambda row: 300 if row in large else 0,
         )  # fmt: skip
         found, dead = stored(js, "S"), stored(js, "D")
@@ -238,7 +235,7 @@ def test_sixteen_writers_at_once(narrow):
     found: list[Written] = []
 
     def task(number):
-        options = sink_of(connection_of(server.url), publish_mode="async")
+        options = sink_of(connection_of(server.url))
         client = Client(options.connection)
         builder = MessageBuilder(id_prefix=f"w{number}")
         batch = pa.record_batch(

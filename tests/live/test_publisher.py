@@ -125,15 +125,14 @@ def test_the_same_ids_store_nothing_twice(nats_server, js, new_stream):
     assert js.stream_info(name).messages == 5000
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize("prefix", ["p", None], ids=["ids", "no ids"])
-def test_large_rows_are_stored_as_they_are(nats_server, js, new_stream, mode, prefix):
+def test_large_rows_are_stored_as_they_are(nats_server, js, new_stream, prefix):
     """
     In every mode, more of them than may be on their way, and some empty ones among them.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
     data = [b"%d." % row * (30_000 if row % 7 else 0) for row in range(60)]
-    options = sink(nats_server, publish_mode=mode, max_in_flight_bytes=1 << 20)
+    options = sink(nats_server, max_in_flight_bytes=1 << 20)
     rows = pa.record_batch({"subject": [f"{name}.{row}" for row in range(60)], "data": data})
     counts = publish(js.client, options, [rows.slice(0, 33), rows.slice(33)], prefix)
 
@@ -190,8 +189,7 @@ def test_a_server_restart_loses_and_doubles_nothing(how):
         js.client.close()
 
 
-@pytest.mark.parametrize("mode", ["fast", "atomic"])
-def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
+def test_a_full_wire_that_breaks_goes_on(monkeypatch):
     """
     Several streams share a quarter of `bufferMemory`. When all of it is on the wire and the server
     goes away, each lane sends again what may be lost, though its bytes still count; and no more
@@ -223,7 +221,7 @@ def test_a_full_wire_that_breaks_goes_on(mode, monkeypatch):
         streams = JetStream(look)
         targets = targets_of(lambda subject: Target.parse(streams.stream_info(subject[0]).config))
         options = sink(
-            server, publish_mode=mode, max_in_flight_bytes=40_000, ack_timeout_s=1.0,
+            server, max_in_flight_bytes=40_000, ack_timeout_s=1.0,
             publish_timeout_s=120.0,
         )  # fmt: skip
         builder = MessageBuilder(id_prefix="f", targets=targets)
@@ -432,7 +430,7 @@ def test_a_worker_process_remembers_how_much_a_server_takes(
 
     monkeypatch.setattr(laneset, "kept_limit", seen)
     name = new_stream()
-    options = sink(nats_server, publish_mode="async", max_in_flight=999)
+    options = sink(nats_server, max_in_flight=999)
     publish(js.client, options, batches(name, 20_000))
     learned = used[0].long_s
     publish(js.client, options, batches(name, 20_000))

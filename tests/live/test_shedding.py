@@ -28,7 +28,7 @@ SHEDDABLE = frozenset({Priority.NORMAL, Priority.NON_CRITICAL})
 
 def narrow(server, **changes) -> SinkOptions:
     """Whatever may be shed is, with a queue and a window that are full at once."""
-    options = sink_of(connection_of(server.url), publish_mode="async", **FIXED, max_in_flight=8)
+    options = sink_of(connection_of(server.url), **FIXED, max_in_flight=8)
     rules = rules_of(queue_size=20, sheddable=SHEDDABLE, held_bytes=200_000)
     return changed(options, drops=True, rules=rules, **changes)
 
@@ -41,15 +41,14 @@ def until(js, name, messages):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a12_a_pause_of_one_subject_sheds_no_other(js, nats_server, new_stream, mode):
+def test_a12_a_pause_of_one_subject_sheds_no_other(js, nats_server, new_stream):
     """
     A12: an operator pauses one subject of a healthy server; rows of the others go on, until the
     buffer of the paused ones is full, then the iterator stops; none is shed.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
     subjects = [f"{name}.{letter}" for letter in "abcd"]
-    task = Task(nats_server, narrow(nats_server), subjects, mode=mode)
+    task = Task(nats_server, narrow(nats_server), subjects)
     operator = Operator(nats_server)
     task.start()
     until(js, name, 400)
@@ -70,8 +69,7 @@ def test_a12_a_pause_of_one_subject_sheds_no_other(js, nats_server, new_stream, 
     assert Counter(subject for subject, _ in stored(js, name)) == task.offered
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream, mode):
+def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream):
     """
     A12: 10077 of one subject is its own affair.
     """
@@ -81,22 +79,21 @@ def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream, 
     )  # fmt: skip
     rows = [f"{name}.full" if i % 50 == 0 else f"{name}.{i}" for i in range(6_000)]
     free = sum(not each.endswith("full") for each in rows)
-    counts, failed = write(nats_server, rows, lambda: js.purge(name, f"{name}.full", None), mode,
+    counts, failed = write(nats_server, rows, lambda: js.purge(name, f"{name}.full", None),
                            when=lambda: js.stream_info(name).messages == free + 10)  # fmt: skip
 
     assert failed is None
     assert (counts.acked, counts.dropped) == (6_000, 0)
 
 
-@pytest.mark.parametrize("mode", ["async", "auto"])
-def test_a12_another_stream_s_push_back_sheds_nothing(js, nats_server, new_stream, mode):
+def test_a12_another_stream_s_push_back_sheds_nothing(js, nats_server, new_stream):
     """
     A12: a stream that is full (10077 of the whole stream) has its own rows shed; those of a stream
     that takes everything are all stored, though they wait in the same queue.
     """
     full, healthy = new_stream(max_msgs=10, discard="new"), new_stream()
     rows = [f"{full if i % 5 == 0 else healthy}.{i % 14}" for i in range(3_000)]
-    counts, failed = write(nats_server, rows, lambda: js.purge(full, None, None), mode,
+    counts, failed = write(nats_server, rows, lambda: js.purge(full, None, None),
                            when=lambda: js.stream_info(healthy).messages == 2_400)  # fmt: skip
 
     assert failed is None
@@ -105,7 +102,7 @@ def test_a12_another_stream_s_push_back_sheds_nothing(js, nats_server, new_strea
     assert counts.acked + counts.dropped == 3_000
 
 
-def write(server, rows, make_room, mode, when, every_s=0.02):
+def write(server, rows, make_room, when, every_s=0.02):
     """
     The counts of writing these rows, as a task of a query does, or its error.
 
@@ -113,7 +110,7 @@ def write(server, rows, make_room, mode, when, every_s=0.02):
         make_room: called again and again…
         when: …as soon as this holds.
     """
-    options = narrow(server, publish_mode=mode, publish_timeout_s=60.0, ledger=False)
+    options = narrow(server, publish_timeout_s=60.0, ledger=False)
     found: list[object] = []
 
     def run():
@@ -148,8 +145,7 @@ BY_SUBJECT = (("*.critical.>", Priority.CRITICAL), ("*.low.>", Priority.NON_CRIT
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["once at least", "exactly once"])
 @pytest.mark.parametrize("room", [50, 0])
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
-def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, mode, room, ledger):
+def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, room, ledger):
     """
     A13, I1, I2: beside a stream that takes no more (max_msgs, discard new) the policy holds for all
     rows: critical ones are in the stream, the others in it or dead letters, each once.
@@ -160,7 +156,7 @@ def test_a13_a_full_stream_leaves_no_row_behind(js, nats_server, new_stream, mod
     js.publish(f"{name}.before", b"-1", [])
     rows = [f"{name}.{'critical' if i < room // 2 else 'low'}.{i % 7}" for i in range(400)]
     options = changed(
-        sink_of(connection_of(nats_server.url), publish_mode=mode, publish_timeout_s=10.0),
+        sink_of(connection_of(nats_server.url), publish_timeout_s=10.0),
         priorities=priorities_of(subjects=BY_SUBJECT),
         rules=rules_of(queue_size=20, sheddable=frozenset({Priority.NON_CRITICAL})),
         dead_letter_subject=f"{dead}.{{subject}}", ledger=ledger,

@@ -59,7 +59,6 @@ SCHEMA = StructType().add("subject", "string").add("data", "string")
 WAYS = {
     "ledger": {"exactlyOnce": "true"},
     "once": {},
-    "async": {"publishMode": "async"},
     "least": {"exactlyOnce": "false"},
 }
 """Options of writes that look streams up for reasons of their own, and of those that do not."""
@@ -213,8 +212,7 @@ no_auth_user: a
     [("a", "outside", "T.inside"), ("b", "far.x", "T.x")],
     ids=["mappings", "import"],
 )
-@pytest.mark.parametrize("mode", ["auto", "async"])
-def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_on, mode):
+def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_on):
     """
     Where a server maps subjects, or the stream is another account's, no stream of this account is
     known to take the row, which is stored all the same, if the user says that it is so.
@@ -223,7 +221,7 @@ def test_a_subject_that_the_server_maps_is_for_an_option(user, subject, stored_o
         a = Client(connection_of(server.url, user="a", password=Secret("p")))
         js = JetStream(a)
         js.create_stream({"name": "T", "subjects": ["T.>"], "allow_direct": True})
-        options = {"user": user, "password": "p", "publishMode": mode}
+        options = {"user": user, "password": "p"}
 
         with pytest.raises(RowError, match=f"'{subject}'.*requireStream=false"):
             written(server.url, rows(subject), **options)
@@ -408,7 +406,7 @@ def test_a_counter_is_told_why_nothing_is_added(new_stream, write):
     """
     name = new_stream(allow_msg_counter=True)
     copied = rows(f"{name}.a", headers=[[("Nats-Incr", ["+1"])]])
-    blind = {"requireStream": "false", "publishMode": "async"}
+    blind = {"requireStream": "false"}
 
     with pytest.raises(RowError, match="has counters: each row there needs an increment"):
         write(copied, exactlyOnce="false")
@@ -478,7 +476,7 @@ def everything(js, stream):
     return js.messages(stream, [{"seq": each + 1} for each in range(info.last_seq)])
 
 
-@pytest.mark.parametrize("way", ["ledger", "once", "async", "fast", "atomic"])
+@pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize("to", ["dead.letters", "dead.{subject}"])
 def test_what_can_be_no_message_is_a_dead_letter(way, to):
     """
@@ -487,7 +485,7 @@ def test_what_can_be_no_message_is_a_dead_letter(way, to):
     """
     given = unfit_among(UNFIT)
     bad = [n for n in range(len(given)) if n % 4 == 3]
-    options = WAYS.get(way, {"publishMode": way})
+    options = WAYS[way]
     with streams() as (server, js):
         counts = written(
             server.url,
@@ -582,7 +580,7 @@ def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
     A stranger's subjects, each another one, cost a round trip for many of them, and none again.
     """
     name, trips = new_stream(), []
-    options = parse_sink({"servers": nats_server.url, "publishMode": "async"})
+    options = parse_sink({"servers": nats_server.url})
     client = Client(options.connection)
     streams_ = Streams(client, options)
     ask = Connection.requests

@@ -424,10 +424,9 @@ def test_a_commit_that_may_not_look_at_a_target_goes_on(place, query, monkeypatc
     assert place.data() == list(range(5 * SIZE))
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize("streams", [["T"], ["T", STREAM]], ids=["target", "both"])
 @pytest.mark.parametrize("others", [0, 40])
-def test_a_target_that_is_taken_back_amid_a_batch(place, monkeypatch, mode, streams, others):
+def test_a_target_that_is_taken_back_amid_a_batch(place, monkeypatch, streams, others):
     """
     Rows of the batch that runs are gone, and its first ones are there: the commit says so, and the
     next attempt stores what is gone. So it is where the stream goes on behind.
@@ -435,7 +434,7 @@ def test_a_target_that_is_taken_back_amid_a_batch(place, monkeypatch, mode, stre
     monkeypatch.setattr(changes, "SETTLES_S", 0.1)
     config = place.js.stream_info("T").config
     place.js.call("STREAM.UPDATE.T", config | {"allow_batched": True, "allow_atomic": True})
-    query = Query(place.server.url, publish_mode=mode)
+    query = Query(place.server.url)
     query.run(2)
     place.copy()
     published = query.task(2)

@@ -14,11 +14,9 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.errors import (
     DuplicateIdError,
     LedgerError,
-    PublishRejectedError,
     TargetChangedError,
 )
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.publish import laneset
 from pyspark_jetstream.write.attempt import TaskReport
 from pyspark_jetstream.write.exactlyonce import changes, ledger
 from pyspark_jetstream.write.exactlyonce.changes import check_targets
@@ -147,12 +145,9 @@ def test_rows_that_are_gone_fail_the_commit(js, nats_server, new_stream, change,
         run(js, nats_server, name, change, ledger)
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
 @pytest.mark.parametrize("change", [purged, anew_with_more, limited])
-def test_rows_that_are_gone_from_one_of_two_targets(
-    js, nats_server, new_stream, change, mode, ledger
-):
+def test_rows_that_are_gone_from_one_of_two_targets(js, nats_server, new_stream, change, ledger):
     """
     What one stream has lost is not made up for by what another one has, nor by a second look at it.
     """
@@ -162,7 +157,7 @@ def test_rows_that_are_gone_from_one_of_two_targets(
 
     with pytest.raises(TargetChangedError, match=f"stream '{name}': (sequences|it was made anew)"):
         run(
-            js, nats_server, name, change, ledger, publish_mode=mode, stored=100,
+            js, nats_server, name, change, ledger, stored=100,
             subject=lambda i: f"{(name, other)[i % 2]}.x" if i < 900 else more,
         )  # fmt: skip
 
@@ -183,8 +178,8 @@ def test_rows_that_go_to_a_stream_nobody_looked_up(js, nats_server, new_stream):
         with pytest.raises(
             TargetChangedError, match=f"'{name}-2': it has rows that were for {name}"
         ):
-            run(js, nats_server, name, move, publish_mode="async")
-        run(js, nats_server, once, move, ledger=False, publish_mode="async")
+            run(js, nats_server, name, move)
+        run(js, nats_server, once, move, ledger=False)
     finally:
         for stream in (name, once):
             js.call(f"STREAM.DELETE.{stream}-2")
@@ -230,7 +225,7 @@ def test_a_stream_that_is_deleted_at_the_end_fails_the_commit(js, nats_server, n
     """
     name = new_stream()
     report = TaskReport()
-    options = sink_of(connection_of(nats_server.url), publish_mode="auto")
+    options = sink_of(connection_of(nats_server.url))
     client = Client(options.connection)
     written = write_task(
         client, options, rows(name, lambda: None), TaskName("w", 0, 0), None, report=report
@@ -278,48 +273,14 @@ def edited(js, name, config):
     js.call(f"STREAM.UPDATE.{name}", config)
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream, mode):
+def test_an_edit_that_takes_no_row_is_no_alarm(js, nats_server, new_stream):
     """
     Whoever edits a stream under a write ends it no sooner than an edit takes rows.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
-    run(js, nats_server, name, edited, publish_mode=mode)
+    run(js, nats_server, name, edited)
 
     assert js.stream_info(name).messages == COUNT + 10
-
-
-def unbatched(js, name, config):
-    """As each `nats stream edit` of natscli 0.3.0 does."""
-    js.call(f"STREAM.UPDATE.{name}", config | {"allow_batched": False})
-
-
-@pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
-def test_a_stream_that_takes_no_batches_any_more(
-    js, nats_server, new_stream, monkeypatch, caplog, ledger
-):
-    """
-    By `auto` the rows go on one by one, each once, and a warning says so once.
-    """
-    # It begins by batches, however busy the machine.
-    monkeypatch.setattr(laneset, "_TOO_FAR_FOR_FAST_S", 60.0)
-    name = new_stream(allow_batched=True)
-    run(js, nats_server, name, unbatched, ledger, publish_mode="auto")
-
-    stored = js.messages_of([(name, {"seq": seq}) for seq in range(11, COUNT + 11)])
-    assert [int(each.data) for each in stored] == list(range(COUNT))
-    assert js.stream_info(name).last_seq == COUNT + 10
-    assert caplog.text.count("its stream takes no fast batches any more") == 1
-
-
-def test_a_stream_that_takes_no_batches_ends_a_write_by_them(js, nats_server, new_stream):
-    """
-    Who asks for batches gets them, or an error.
-    """
-    name = new_stream(allow_batched=True)
-
-    with pytest.raises(PublishRejectedError, match="set allow_batched on the stream"):
-        run(js, nats_server, name, unbatched, publish_mode="fast")
 
 
 def test_a_stream_that_keeps_all_from_now_on_is_no_alarm(js, nats_server, new_stream):
@@ -645,33 +606,26 @@ def limit_for_a_moment(js, name, config):
 HOLES = [(purge_subject, 29), (delete_one, 1), (limit_for_a_moment, 193)]
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
 @pytest.mark.parametrize(("change", "gone"), HOLES)
 def test_rows_that_are_gone_from_between_others(
-    js, nats_server, new_stream, caplog, change, gone, ledger, mode
+    js, nats_server, new_stream, caplog, change, gone, ledger
 ):
     """
     What is removed from amid the rows, and not from in front, is missed by their number; so it is
-    by the next attempt, as long as the stream knows the ids of what it has no more. Without a
-    ledger a fast batch may count rows of an attempt before, so it is a warning then.
+    by the next attempt, as long as the stream knows the ids of what it has no more.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
-    if mode == "fast" and not ledger:
-        run(js, nats_server, name, change, ledger, publish_mode=mode)
-        assert f"{gone} messages that were stored during this batch were removed" in caplog.text
-        return
-
     with pytest.raises(TargetChangedError, match=f"{gone} messages that were stored while rows"):
-        run(js, nats_server, name, change, ledger, publish_mode=mode)
+        run(js, nats_server, name, change, ledger)
     if ledger:
         with pytest.raises((TargetChangedError, DuplicateIdError)):
-            again(js, nats_server, name, mode)
+            again(js, nats_server, name)
 
 
-def again(js, nats_server, name, mode):
+def again(js, nats_server, name):
     """The same rows once more, and their commit."""
-    options = sink_of(connection_of(nats_server.url), ledger=True, publish_mode=mode)
+    options = sink_of(connection_of(nats_server.url), ledger=True)
     client, report = Client(options.connection), TaskReport()
     task, blocks = TaskName(f"w-{name}", 0, 0), rows(name, lambda: None)
     try:
@@ -697,8 +651,7 @@ def test_rows_that_are_gone_from_one_of_two_streams(js, nats_server, new_stream)
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_what_may_be_somebody_else_s_is_a_warning(js, nats_server, new_stream, caplog, mode):
+def test_what_may_be_somebody_else_s_is_a_warning(js, nats_server, new_stream, caplog):
     """
     Where others store in the stream, and more than was removed, nobody knows whose that was.
     """
@@ -709,7 +662,7 @@ def test_what_may_be_somebody_else_s_is_a_warning(js, nats_server, new_stream, c
             js.publish(f"{name}.others", b"", [])
         purge_subject(js, name, config)
 
-    run(js, nats_server, name, removed, publish_mode=mode)
+    run(js, nats_server, name, removed)
 
     said = f"stream={name}: 29 messages that were stored during this batch were removed"
     assert said in caplog.text
@@ -743,7 +696,7 @@ def test_a_subject_that_moves_to_another_stream_and_back(js, nats_server, new_st
     other = f"{name}-2"
     try:
         with pytest.raises(TargetChangedError, match=f"'{other}': it has rows that were for"):
-            run(js, nats_server, name, move, publish_mode="async")
+            run(js, nats_server, name, move)
         there = js.stream_info(other)
         assert 0 < there.messages < COUNT
         if is_there:
@@ -751,42 +704,40 @@ def test_a_subject_that_moves_to_another_stream_and_back(js, nats_server, new_st
         else:
             js.call(f"STREAM.DELETE.{other}")
         js.call(f"STREAM.UPDATE.{name}", config)
-        again(js, nats_server, name, "async")
+        again(js, nats_server, name)
         assert js.stream_info(name).messages == 10 + COUNT - there.messages * is_there
     finally:
         js.client.request(f"{js.prefix}.STREAM.DELETE.{other}")
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
-def test_rows_that_an_attempt_before_has_stored_are_no_alarm(js, nats_server, new_stream, mode):
+def test_rows_that_an_attempt_before_has_stored_are_no_alarm(js, nats_server, new_stream):
     """
     Without a ledger the next attempt sends them again, and the stream knows their ids: they take no
-    sequence, which a fast batch does not say.
+    sequence.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
     for _ in range(2):
-        run_again(nats_server, name, mode, ledger=False, ids=Ids(name))
+        run_again(nats_server, name, ledger=False, ids=Ids(name))
 
     assert js.stream_info(name).messages == COUNT
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
 @pytest.mark.parametrize("ledger", [True, False], ids=["ledger", "once"])
-def test_rows_with_ids_that_a_stream_knows_are_no_alarm(js, nats_server, new_stream, ledger, mode):
+def test_rows_with_ids_that_a_stream_knows_are_no_alarm(js, nats_server, new_stream, ledger):
     """
     Likewise of rows that bring ids along, in another write.
     """
     name = new_stream(allow_batched=True, allow_atomic=True)
     Ledger(js).ensure()
     for write in range(2):
-        run_again(nats_server, name, mode, ledger, Ids(f"{name}-{write}"), write, own_ids=True)
+        run_again(nats_server, name, ledger, Ids(f"{name}-{write}"), write, own_ids=True)
 
     assert js.stream_info(name).messages == COUNT
 
 
-def run_again(nats_server, name, mode, ledger, ids, write=0, own_ids=False):
+def run_again(nats_server, name, ledger, ids, write=0, own_ids=False):
     """A whole write, and its commit."""
-    options = sink_of(connection_of(nats_server.url), ledger=ledger, publish_mode=mode)
+    options = sink_of(connection_of(nats_server.url), ledger=ledger)
     client, report = Client(options.connection), TaskReport()
     blocks = list(rows(name, lambda: None))
     if own_ids:

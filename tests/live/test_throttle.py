@@ -83,7 +83,7 @@ class Task(threading.Thread):
 
     def __init__(self, server, options, subjects, mode="async", rows=200, stop=None):
         super().__init__(daemon=True)
-        self.options = replace(options, publish_mode=mode)
+        self.options = replace(options)
         self.offered: Counter[str] = Counter()
         self.stop = stop or threading.Event()
         self.counts = None
@@ -154,7 +154,6 @@ def operator(nats_server):
     one.client.close()
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
 def test_b5_b12_nothing_of_a_paused_subject_follows_the_receipt(
     js, nats_server, new_stream, operator, mode
 ):
@@ -389,7 +388,7 @@ def test_b17_a_spread_skips_what_is_paused(js, nats_server, new_stream, operator
     """
     name = new_stream()
     mapping = SubjectMapping.parse(json.dumps({"in": f"{name}.{{{{random(4)}}}}"}))
-    options = sink(nats_server, mapping=mapping, ledger=ledger, publish_mode="auto")
+    options = sink(nats_server, mapping=mapping, ledger=ledger)
     paused, task = f"{name}.2", TaskName(f"reroute-{name}", 0, 0)
     counts = []
 
@@ -539,8 +538,7 @@ def test_a_user_who_may_not_report_writes_all_the_same(caplog):
     assert 'Publish to "metrics' in warnings[0]
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
+def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream):
     """
     overload.md §12.2: of a stream that keeps ten messages a subject the one that is full waits, by
     10077; the others flow. With room it takes the rest, in order.
@@ -566,7 +564,7 @@ def test_a_subject_at_its_limit_stalls_alone(js, nats_server, new_stream, mode):
     look = Client(connection_of(nats_server.url))
     info = JetStream(look)
     targets = targets_of(lambda subject: Target.parse(info.stream_info(name).config))
-    options = sink(nats_server, publish_mode=mode)
+    options = sink(nats_server)
 
     def write():
         client = Client(options.connection)

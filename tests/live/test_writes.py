@@ -169,14 +169,13 @@ def test_a_truncated_input_does_not_finish_a_task(js, ledger, options, new_strea
     assert data_of(js, name) == list(range(500))
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic"])
-def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options, new_stream, mode):
+def test_a_half_written_task_is_completed_beyond_the_window(js, ledger, options, new_stream):
     """
     When the duplicate window has forgotten the ids, rows that are stored are left out all the same.
     """
     name = new_stream(allow_batched=True, allow_atomic=True, **BRIEF)
-    task = TaskName(f"q2-{mode}", 3, 1)
-    options = changed(options, publish_mode=mode, **FAST)
+    task = TaskName("q2-killed", 3, 1)
+    options = changed(options, **FAST)
     with pytest.raises(KilledError):
         write(options, task, rows(name, 1000, fail_at=600))
     outlive(js, name)
@@ -468,10 +467,9 @@ def test_a_deleted_record_writes_the_task_anew(js, ledger, options, new_stream):
     assert js.stream_info(name).messages == 20
 
 
-@pytest.mark.parametrize("mode", ["async", "fast", "atomic", "auto"])
-def test_a_task_into_several_streams(js, ledger, options, new_stream, mode):
+def test_a_task_into_several_streams(js, ledger, options, new_stream):
     """
-    Rows go to their streams in every mode, in the order of each subject.
+    Rows go to their streams, in the order of each subject.
     """
     names = [new_stream(allow_batched=True, allow_atomic=True) for _ in range(3)]
     batches = [
@@ -483,8 +481,8 @@ def test_a_task_into_several_streams(js, ledger, options, new_stream, mode):
         )
         for batch in rows(names[0], 5000, 700)
     ]  # fmt: skip
-    options = replace(options, publish_mode=mode)
-    written = write(options, TaskName(f"q16-{mode}", 0, 0), batches)
+    options = replace(options)
+    written = write(options, TaskName("q16", 0, 0), batches)
 
     assert written.acked == 5000
     for place, name in enumerate(names):
@@ -493,18 +491,6 @@ def test_a_task_into_several_streams(js, ledger, options, new_stream, mode):
         for key in range(7):
             of_key = [row for subject, row in found if subject == f"{name}.{key}"]
             assert of_key == sorted(of_key)
-
-
-@pytest.mark.parametrize("mode", ["fast", "atomic"])
-def test_a_mode_the_stream_does_not_allow_is_refused(js, ledger, options, new_stream, mode):
-    """
-    The error says what to set, before a row is published.
-    """
-    name = new_stream()
-
-    with pytest.raises(OptionError, match=rf"does not allow {mode} publishing; set allow_"):
-        write(replace(options, publish_mode=mode), TaskName("q17", 0, 0), rows(name, 10))
-    assert js.stream_info(name).messages == 0
 
 
 def test_a_rewound_checkpoint_is_an_error(js, ledger, options, new_stream):

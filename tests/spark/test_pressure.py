@@ -105,12 +105,7 @@ def test_an_operator_pauses_a_write(spark, nats_server, js, new_stream):
         try:
             begun = program.stdout.readline()
             lifting.start()
-            (
-                frame.write.format("jetstream")
-                .mode("append")
-                .options(servers=nats_server.url, publishMode="async")
-                .save()
-            )
+            (frame.write.format("jetstream").mode("append").options(servers=nats_server.url).save())
             said, _ = program.communicate(timeout=60)
         finally:
             ended.set()
@@ -209,7 +204,6 @@ def test_a_streaming_write_sheds_and_says_what_it_counts(spark, tmp_path, caplog
                     prioritySubjects="S.critical=critical, S.low=non-critical",
                     overloadPolicy="dead-letter",
                     deadLetterSubject="DEAD.{subject}",
-                    publishMode="async",
                     maxInFlight="200",
                     queueSize="100",
                     metricsSubject="spark.metrics",

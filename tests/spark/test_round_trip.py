@@ -39,7 +39,6 @@ WINDOW_S = 4.0
 OF_THE_WRITE = ("Nats-Msg-Id", "Nats-Batch-")
 """Headers that the write itself adds; a server stores those of an atomic batch, too."""
 
-MODES = ["async", "fast", "atomic"]
 VICTIMS = ("server", "worker", "driver")
 """Each is killed once before chance says who is."""
 
@@ -249,7 +248,7 @@ def test_whoever_is_killed_each_message_arrives_once(
             sink = {
                 "servers": server.url, "ackTimeout": "1s", "publishTimeout": "60s",
                 "maxInFlight": "100", "requestTimeout": "60s",
-                "publishMode": rng.choice(MODES if kind == "plain" else MODES[:2]), **own,
+                **own,
             }  # fmt: skip
             with Query(tmp_path, [source, sink, kind, str(tmp_path / "checkpoint")]) as query:
                 begun = batches_begun(tmp_path)

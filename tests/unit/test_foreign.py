@@ -21,7 +21,7 @@ from pyspark_jetstream.foreign import (
 from pyspark_jetstream.operations.inspection.checkpoints import parse_offsets
 from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.throttling import throttleprotocol
-from pyspark_jetstream.publish.lanes.answers import Says, classify, understand
+from pyspark_jetstream.publish.lanes.answers import classify
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.write.exactlyonce.records import content_of
@@ -133,7 +133,6 @@ def test_what_answers_a_publish_is_rejected(data):
     Whoever listens on a subject can answer a publish on it.
     """
     assert classify(0, "", data).kind is Kind.REJECTED
-    assert understand(0, "", data).says is Says.REFUSED
 
 
 def test_another_source_s_offset_stays_text():

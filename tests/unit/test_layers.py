@@ -60,9 +60,8 @@ PURE = {
     "serverheaders", "subjects",
 } | {  # fmt: skip
     f"publish.{module}"
-    for module in "options outcome pressure laneset metrics telemetry lanes.answers lanes.asynclane"
-    " lanes.atomiclane lanes.detour lanes.fastbatch lanes.fastlane lanes.flight lanes.frames"
-    " lanes.lane lanes.retries".split()
+    for module in "options outcome pressure laneset metrics telemetry lanes.answers lanes.flight"
+    " lanes.frames lanes.lane lanes.retries lanes.tally".split()
 } | {
     "client.acksubjects", "client.blocks", "client.info", "client.options",
     "client.permissions", "client.versions", "client.wire",

@@ -144,7 +144,6 @@ NO_TEXTS = [
     ("sink", "subjectMapping", "no such file", ["/nowhere.conf"]),
     ("sink", "maxInFlight", "positive integer", ["0"]),
     ("sink", "publishOrder", "subject or strict or none", ["random"]),
-    ("sink", "publishMode", "expected auto or async or fast or atomic", ["sync"]),
     ("sink", "ackTimeout", "unit", ["soon"]),
     ("sink", "tlsCaFile", "no such file", ["/no/such/file"]),
     ("sink", "credentialsFile", "no such file", ["/no/such/file"]),
@@ -504,7 +503,6 @@ REFUSED = [
     ("load", {"stream": "S", "multiLast": ">", "readMode": "direct"},
      "multiLast: no read takes both 'multiLast', of spark.read, and 'readMode', of"
      " spark.readStream"),
-    ("load", {"stream": "S", "publishMode": "fast"}, "publishMode: applies to a write"),
     ("load", {"stream": "S", "partitionSubject": "a.{partition}"},
      "partitionSubject: needs option 'partitions' too"),
     # ── writes ──

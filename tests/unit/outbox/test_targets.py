@@ -273,29 +273,6 @@ def test_a_configuration_without_limits_can_be_written_exactly_once():
     assert target.fault(5.0) is None
 
 
-@pytest.mark.parametrize("mode", ["fast", "atomic"])
-def test_a_mode_that_is_not_allowed_is_named(mode):
-    """
-    The fault says what to set.
-    """
-    setting = {"fast": "allow_batched", "atomic": "allow_atomic"}[mode]
-
-    assert Target.parse({"name": "S", setting: True}).mode_fault(mode) is None
-    assert setting in (Target.parse({"name": "S"}).mode_fault(mode) or "")
-    assert Target.parse({"name": "S"}).mode_fault("async") is None
-
-
-def test_fast_batches_into_replicas_are_refused_under_a_ledger():
-    """
-    There the server counts an id that another attempt is storing, and may lose it.
-    """
-    target = Target.parse({"name": "S", "num_replicas": 3, "allow_batched": True})
-
-    assert "has 3 replicas: a fast batch counts" in (target.fault(5.0, "fast") or "")
-    assert target.fault(5.0, "auto") is None
-    assert Target.parse({"name": "S", "allow_batched": True}).fault(5.0, "fast") is None
-
-
 @pytest.mark.parametrize(
     ("config", "fault"),
     [({}, False), ({"max_msgs_per_subject": 5}, True), ({"allow_rollup_hdrs": True}, True)],

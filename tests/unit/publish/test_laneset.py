@@ -84,8 +84,7 @@ def test_a12_what_is_none():
     """
     lanes = lanes_of()
     refuse(lanes, [0, 1], 10077, "maximum messages per subject exceeded", 100.0)
-    lanes.store_apart("dead_letters", block("a", 0))
-    dead = lanes.apart["dead_letters"]
+    dead = lanes.letters
     dead.tally.push_backs["dead.a"] = 100.0
 
     assert lanes.push_backs(100.0) == []
@@ -115,7 +114,7 @@ def test_round_trips_and_push_backs_are_counted_once():
         lanes = lanes_of(telemetry=telemetry)
         rows, lane = block("ab", 0), lanes.rows
         lanes.offer(rows)
-        lanes.store_apart("dead_letters", rows)
+        lanes.letters.offer(rows)
         lane.terms.limit.acked(64, 0.01, 64, 0.0)
         for each in lanes.all:
             each.terms.limit.dropped(2.0)

@@ -144,7 +144,7 @@ def test_i8_a_dead_letter_that_is_not_stored_fails_the_task(monkeypatch, is_full
     with pytest.raises(PublishTimeoutError, match="dlq"):
         world.run()
     assert world.clock.now < START_S + 21
-    assert len(world.publisher.lanes.stored_apart("dead_letters").refusals) <= 1
+    assert len(world.publisher.lanes.letters.tally.refusals) <= 1
     counted = world.telemetry.snapshot()
     assert counted.total("jetstream_publish_rejected_total") > (0,)
     assert counted.total("jetstream_publish_dead_letter_total") == (0,)
@@ -161,8 +161,7 @@ def test_a22_dead_letters_have_a_window_of_their_own(monkeypatch):
 
     def watched() -> bool:
         nonlocal maximum
-        lane = world.publisher.lanes.apart.get("dead_letters")
-        maximum = max(maximum, lane.unanswered if lane is not None else 0)
+        maximum = max(maximum, world.publisher.lanes.letters.unanswered)
         dead.is_full = world.clock.now < START_S + 3
         return poll()
 
