@@ -161,13 +161,14 @@ def _streams(js: JetStream) -> None:
 
 
 def _queries(spark: SparkSession, url: str, home: Path) -> list[StreamingQuery]:
-    told = {"servers": url, "metricsSubject": _METRICS, "metricsInterval": "1s"}
+    told = {"servers": url}
     source = {
         "stream": "IN", "partitions": "2", "partitionSubject": "in.{partition}.>",
         "queryName": "copy", "startingOffsets": "latest",
     }  # fmt: skip
     sink = {
         "queueSize": "50", "maxInFlight": "16", "publishTimeout": "10m",
+        "metricsSubject": _METRICS, "metricsInterval": "1s",
         "throttleMaxWait": "10m", "overloadPolicy": "drop", "shedPriorities": "normal,non-critical",
         "prioritySubjects": "out.0.>=critical, out.1.>=non-critical",
     }  # fmt: skip

@@ -54,19 +54,22 @@ CONNECTION_OPTIONS: Final = table(
 )  # fmt: skip
 """The options of every read and write."""
 
-METRICS_OPTIONS: Final = table(
-    "stream sink",
-    Option("queryName", "query_name", str.strip, "",
-        "Name of the query or write in metrics, in the log and for operators. A streaming write"
-        " takes the name from `writeStream.queryName`. In metrics and the log a read has only the"
-        " name of this option, else its consumer's."),
-    Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
-        "Subject to which a streaming query or a write reports its counters. `pyspark-jetstream"
-        " metrics` reads it. Without this option there are no reports."),
-    Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
-        "Time between two reports, at least `100ms`."),
+METRICS_OPTIONS: Final = (
+    *table("stream sink",
+        Option("queryName", "query_name", str.strip, "",
+            "Name of the query or write in metrics, in the log and for operators. A streaming write"
+            " takes the name from `writeStream.queryName`. In the log a read has only the name of"
+            " this option, else its consumer's."),
+    ),
+    *table("sink",
+        Option("metricsSubject", "metrics_subject", value_of.publish_subject, "",
+            "Subject to which a write reports its counters. `pyspark-jetstream metrics` reads it."
+            " Without this option there are no reports."),
+        Option("metricsInterval", "metrics_interval_s", value_of.interval, "5s",
+            "Time between two reports, at least `100ms`."),
+    ),
 )  # fmt: skip
-"""The options of streaming reads, and of writes."""
+"""The name of a streaming read or a write, and the reports of writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
@@ -16,13 +16,9 @@ from ..fetch.layout import Layout
 from ..fetch.survey import Survey
 from ..logs import log_for
 from ..sanitize import get_logger
-from ..tasks.rows import ReadTask, WarmUp
+from ..tasks.rows import ReadTask
 from ..values import EARLIEST
 from .options import SourceOptions
-
-if TYPE_CHECKING:
-    from .counts import ReadCounts
-    from .reporting import Reporting
 
 logger = get_logger(__name__)
 
@@ -56,7 +52,7 @@ def lasting(
 
 def query_label(name: str | None, consumer: str, query: str = "") -> str:
     """
-    Name of a query in metrics.
+    Name of a query in the log.
 
     Args:
         name: as its user calls it.
@@ -127,8 +123,6 @@ class Driver(ABC):
         self.report: dict[str, Any] = {}
         """The figures behind the last plan, by partition."""
         self._options = options
-        self._reporting: Reporting | None = None
-        """Set from the first batch on, if `metricsSubject` is given."""
         self._client = Client(options.connection, at_start=True)
         try:
             self._survey = Survey(self._client, options)
@@ -183,59 +177,14 @@ class Driver(ABC):
         behind = behind_latest([partition["lag"] for partition in self.report.values()])
         return self.report | ({"metrics": behind} if behind else {})
 
-    def counted(self, tasks: list[ReadTask]) -> list[ReadTask]:
-        """The tasks of a batch that begins, which count their rows where that is asked for."""
-        if self._reporting is None or all(isinstance(task.work, WarmUp) for task in tasks):
-            return tasks
-        return self._reporting.begin_batch(tasks)
-
     def close(self) -> None:
         """Ends the run."""
-        self._end_reports()
         self._client.close()
 
-    def _end_reports(self) -> None:
-        """Reports for the last time; the next batch begins anew."""
-        if self._reporting is not None:
-            self._reporting.close()
-            self._reporting = None
-
-    @abstractmethod
-    def _measure(self, client: Client) -> None:
-        """Asks the server, on another thread and connection, where the query stands by now."""
-
-    @abstractmethod
-    def _observe(self, counts: ReadCounts) -> None:
-        """Counts what is known without asking; on another thread."""
-
-    def _begin_reports(self, consumer: str, query: str = "") -> None:
-        """
-        Ends the reports of the batch before; with the first batch it begins the query's reports,
-        because the names of its metrics are known by then.
-        """
-        options = self._options
-        label = query_label(options.query_name, consumer, query)
-        log_for(options.connection.log_level, label)
-        if self._reporting is not None:
-            self._reporting.end_batch()
-        elif options.metrics_subject is not None:
-            from .reporting import Reporting  # few queries have metrics
-
-            self._reporting = Reporting(options, label, self._layout, self._measure, self._observe)
-
-    def _count(self, count: Callable[[ReadCounts], None], soon: bool = False) -> None:
-        """
-        Counts something of the partitions there are now, where metrics are asked for.
-
-        Args:
-            soon: the reports show it without waiting for their interval.
-        """
-        if self._reporting is not None:
-            with self._reporting.counting() as counts:
-                counts.set_layout(self._layout)
-                count(counts)
-            if soon:
-                self._reporting.report_soon()
+    def _name_log(self, consumer: str, query: str = "") -> None:
+        """Lines of the log have the query's label from its first batch on."""
+        label = query_label(self._options.query_name, consumer, query)
+        log_for(self._options.connection.log_level, label)
 
     def _check_start(self, info: StreamInfo) -> None:
         """

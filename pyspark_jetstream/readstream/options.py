@@ -15,7 +15,6 @@ from typing import Final
 
 from .. import subjects
 from .. import values as value_of
-from ..client.options import metrics_options
 from ..errors import OptionError
 from ..fetch.options import StreamOptions, ending_of, stream_values
 from ..option import Option, Values, exclusive, needs, parsed, table
@@ -205,8 +204,6 @@ class SourceOptions(StreamOptions):
     max_bytes: int | None
     min_records: int | None
     max_trigger_delay_s: float
-    metrics_subject: str | None
-    metrics_interval_s: float
     query_name: str | None
     sharing: Sharing | None
     """Sharing of a consumer with others; None where it is our own."""
@@ -248,7 +245,6 @@ def source_options(values: Values) -> SourceOptions:
             raise OptionError("readMode", f"{what} reads without consumers; leave it out")
     is_direct = read_mode == "direct"
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
-    metrics_options(values)
     maximum, minimum = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
     if maximum is not None and minimum is not None and minimum > maximum:
         raise OptionError(

@@ -19,27 +19,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ..client.connection import Client
 from ..client.info import StreamInfo
-from ..client.jetstream import JetStream
 from ..errors import ApiError, JetStreamError, OptionError
-from ..fetch.consumer import ConsumerRead
 from ..fetch.layout import Layout
 from ..fetch.pace import FAR_S, seldom_s
-from ..fetch.survey import Survey
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask
 from ..values import LATEST, Moment, Starting
 from .driver import Driver
 from .offsets import Offset, begins, is_initial
 from .options import SourceOptions
-from .pinned.durables import Durables, Rotation
+from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan, available
 from .turn import Alone, BatchStart
 from .watched import WatchedStreams
 
 if TYPE_CHECKING:
-    from .counts import ReadCounts
     from .lease import Standby
 
 logger = get_logger(__name__)
@@ -106,25 +101,6 @@ class _RunEnd:
         return {index: self._fixed[of] for index, of in found if of in self._fixed}
 
 
-class _PausedPartitions:
-    """The partitions that a batch reads by consumers which were paused since it was planned."""
-
-    def __init__(self) -> None:
-        self.partitions: frozenset[int] = frozenset()
-        self._rotation = Rotation()
-
-    def look(self, js: JetStream, reads: Sequence[ConsumerRead]) -> None:
-        """Looks at some of these consumers, in turns."""
-        due = self._rotation.take(len(reads), 0.0) if reads else ()
-        reads = [reads[index] for index in due]
-        found = js.consumer_infos([(read.stream, read.consumer) for read in reads])
-        self.partitions = self.partitions.difference(read.partition for read in reads).union(
-            read.partition
-            for read, info in zip(reads, found, strict=True)
-            if info is not None and info.pause_s > 0
-        )
-
-
 class RangeDriver(Driver):
     """Position of the query, and its plans."""
 
@@ -143,9 +119,6 @@ class RangeDriver(Driver):
         """Whether the newest leaves so much behind that the next batch is planned by its look."""
         self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
         """Start behind which nothing was there to read the last time, and the answer to Spark."""
-        self._lagging: Offset | None = None
-        """Start behind which batch metrics ask what is left; None of a query that waits."""
-        self._pauses = _PausedPartitions()
         self._turn: Alone | Standby = Alone()
         if options.standby:
             from .lease import Standby
@@ -226,7 +199,7 @@ class RangeDriver(Driver):
             self._durables.expect(checkpoint)
         self._watched.look_where_unheard(self._fresh_s(start), self._around)
         self._is_deep, own = False, self._offset(start)
-        self._begin_reports(own.consumer, self._turn.label(own))
+        self._name_log(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else checkpoint.resumed
         position = self._turn.take_turn(replace(own, resumed=resumed), initial, created)
@@ -256,7 +229,7 @@ class RangeDriver(Driver):
         upto = Offset.from_json(end)
         self._check_fits(upto)
         upto = replace(upto, layout=upto.layout or self._layout)
-        self._begin_reports(upto.consumer, self._turn.label(upto))
+        self._name_log(upto.consumer, self._turn.label(upto))
         logged = self._begins(start, end, upto), upto
         if self._layout.is_several:
             self._watched.look()
@@ -294,7 +267,6 @@ class RangeDriver(Driver):
             )
             return self._turn.warm_ups(len(self._planner.tasks(plan, self._is_deep, logged)))
         self._await_parts(plan)
-        self._count_batch(plan)
         return self._planner.tasks(plan, self._is_deep, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -551,10 +523,10 @@ class RangeDriver(Driver):
         time.sleep(_IDLE_WAIT_S)
         return True
 
-    # ── progress and metrics ─────────────────────────────────────────────────────────────────
+    # ── progress ─────────────────────────────────────────────────────────────────
 
     def _note(self, offset: Offset, there: Sequence[int | None], plan: Plan | None) -> None:
-        """Notes for progress and metrics what the batch was planned by."""
+        """Notes for progress what the batch was planned by."""
         end = plan.end if plan is not None else offset
         counts = plan.counts if plan is not None else (0,) * len(there)
         left = [
@@ -570,66 +542,6 @@ class RangeDriver(Driver):
             for p in self._layout
             if p.stream in latest  # one that waits tells of no loss
         }
-        self._count(lambda counts: self._count_lag(counts, end, left))
-
-    def _count_lag(self, counts: ReadCounts, end: Offset, left: Sequence[int | None]) -> None:
-        """Counts what is left behind the batch that was planned; nothing of a query that waits."""
-        self._lagging = end if self._turn.holds else None
-        if self._lagging is not None:
-            counts.set_lag(_named(self._layout, left, end, self._ends(end, self._infos)))
-
-    def _count_batch(self, plan: Plan) -> None:
-        def count(counts: ReadCounts) -> None:
-            self._lagging = plan.end
-            messages = _named(self._layout, plan.counts, plan.start, plan.end.sequences)
-            counts.set_under_way(messages)
-
-        self._count(count, soon=True)
-
-    def _measure(self, client: Client) -> None:
-        planned = self._lagging
-        if planned is None:
-            return
-        if not self._watched.is_older(self._options.metrics_interval_s):
-            self._pauses.partitions = frozenset()  # the driver has just looked, and knows of them
-            return
-        survey, end = Survey(client, self._options), planned
-        layout = end.layout
-        assert layout is not None  # the driver's may be another one by now
-        survey.set_layout(layout)
-        quiet, seen = set[int](), self._infos
-        if layout == self._layout and not layout.is_several:
-            quiet = self._durables.arrivals.quiet - self._durables.paused
-        moved = {p.stream for p in layout if p.index not in quiet}
-        infos = survey.streams() if not quiet else {**seen, **_by_name(survey.js, moved)}
-        if layout.is_several:  # what is gone is told by the next batch
-            there = Layout.of_streams(name for name in layout.streams if name in infos)
-            survey.set_layout(there)
-            end = end.laid_out(there, {}, {})
-        upto = _without(quiet, end, self._ends(end, infos))
-        left = available(survey, end, upto, infos)
-
-        def count(counts: ReadCounts) -> None:
-            if self._lagging is planned:
-                counts.set_lag(_named(survey.layout, left, end, upto))
-
-        self._count(count)
-        reads = [
-            self._durables.read_of(p, end, infos[p.stream])
-            for p in layout
-            if p.index not in planned.idle
-            and self.report.get(str(p.index), {}).get("read") == "consumer"
-        ]
-        self._pauses.look(survey.js, reads)
-
-    def _observe(self, counts: ReadCounts) -> None:
-        counts.set_active(self._turn.holds)
-        for partition in () if self._options.read_mode == "direct" else self._layout:
-            report = self._durables.report(partition.index)
-            is_paused = "pausedUntil" in report or partition.index in self._pauses.partitions
-            counts.set_paused(str(partition.index), is_paused)
-            if "pinned" in report:
-                counts.set_pins(str(partition.index), report)
 
 
 def _counts(counts: Sequence[int | None], start: Offset, end: Sequence[int]) -> list[int]:
@@ -644,13 +556,3 @@ def _without(partitions: Collection[int], at: Offset, ends: Sequence[int]) -> tu
     """Ends of a range that begins at an offset, without messages of these partitions."""
     pairs = enumerate(zip(at.sequences, ends, strict=True))
     return tuple(begin if index in partitions else end for index, (begin, end) in pairs)
-
-
-def _by_name(js: JetStream, streams: Collection[str]) -> dict[str, StreamInfo]:
-    return {info.name: info for info in js.stream_infos(list(streams))}
-
-
-def _named(
-    layout: Layout, counts: Sequence[int | None], start: Offset, end: Sequence[int]
-) -> dict[str, int]:
-    return dict(zip(layout.names, _counts(counts, start, end), strict=True))

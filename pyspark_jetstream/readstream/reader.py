@@ -99,8 +99,7 @@ class StreamReader(SentAsRows, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of the batch; which rows they give depends on the offsets alone."""
-        driver = self.driver
-        return driver.counted(driver.tasks(start, end))
+        return self.driver.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settles a batch that Spark has checkpointed; never raises, the next commit covers it."""

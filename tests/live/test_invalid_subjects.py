@@ -5,9 +5,7 @@ Messages whose subject is no UTF-8, which a server stores like any other, in eve
 from __future__ import annotations
 
 import json
-import logging
 import random
-import time
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -15,7 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_jetstream.errors import SubjectDecodeError
 from pyspark_jetstream.fetch import planning
 from pyspark_jetstream.options import parse_read, parse_stream
-from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.read import snapshotplan
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
@@ -151,51 +148,6 @@ def test_it_fails_unless_told_otherwise(nats_server, strange, monkeypatch, way):
     text = str(caught.value)
     assert any(f"sequence {seq} " in text for seq in (2, 4, 7)), text
     assert rf"b'{strange}.0.\xf" in text and "onInvalidSubject" in text
-
-
-@pytest.mark.parametrize("does", ["replace", "drop"])
-@pytest.mark.parametrize("way", WAYS)
-def test_it_goes_on(nats_server, strange, monkeypatch, caplog, way, does):
-    """
-    With U+FFFD for each byte that is none of a character, or without these rows; what is sound is
-    there either way, rows that look alike are several, and the partition is that of the bytes. The
-    log names stream, sequences and bytes once a task. Nothing counts as lost.
-    """
-    with caplog.at_level(logging.WARNING):
-        rows = getattr(Way(nats_server, monkeypatch, strange), way)(onInvalidSubject=does)
-    expected = (LAST if way in SNAPSHOTS else EVERY)[does]
-
-    assert sorted(row["sequence"] for row in rows) == expected
-    for row in rows:
-        assert row["subject"] == f"{strange}.{TEXTS[row['sequence'] - 1]}"
-        if way in PARTITIONED:
-            assert row["partition"] == int(TEXTS[row["sequence"] - 1][0])
-    said = [each.getMessage() for each in caplog.records if "no UTF-8" in each.getMessage()]
-    assert said and all(f"stream={strange}" in each and does in each for each in said)
-    assert any(rf"{strange}.0.\xfe" in each and "4 " in each for each in said)
-    assert not [each for each in caplog.records if "data loss" in each.getMessage()]
-
-
-def test_metrics_have_what_is_left_out(nats_server, js, strange, monkeypatch):
-    """
-    Rows that are left out are none that Spark gets, and a metric counts them.
-    """
-    connection = js.client.connection
-    sid = connection.subscribe(f"{strange}-metrics")
-    way = Way(nats_server, monkeypatch, strange)
-    rows = way.consumer(onInvalidSubject="drop", metricsSubject=f"{strange}-metrics")
-    assert sorted(row["sequence"] for row in rows) == EVERY["drop"]
-
-    deadline, counted = time.monotonic() + 60, {}
-    while not counted.get("0"):
-        frame = connection.next_frame(deadline)
-        assert frame is not None, "no report has them"
-        if frame.sid == sid:
-            found = Report.decode(frame.data).snapshot.values
-            for labels, (count,) in found.get("jetstream_read_left_out_total", {}).items():
-                counted[labels[2]] = count
-    connection.unsubscribe(sid)
-    assert counted["0"] == 3
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])

@@ -6,17 +6,15 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.client import connection
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.options import parse_stream
-from pyspark_jetstream.readstream import arrivals, rangedriver
+from pyspark_jetstream.readstream import rangedriver
 from pyspark_jetstream.readstream.pinned import durables
 from pyspark_jetstream.readstream.reader import StreamReader
 
@@ -185,57 +183,6 @@ def test_a_query_that_waits_looks_in_turns(wire, new_stream, monkeypatch, layout
     streams = 8 if layout == "streams" else 1
     assert asked == [{"STREAM.INFO": streams, "CONSUMER.INFO": 8}] * 3
     assert seen == set(range(12))
-
-
-@pytest.mark.parametrize("busy", [2, 12])
-@pytest.mark.parametrize("layout", ["streams", "filtered"])
-def test_metrics_ask_where_a_message_may_have_come(
-    wire, new_stream, publish, monkeypatch, layout, busy
-):
-    """
-    While a batch runs metrics look at the streams that it has messages of, and at eight of its
-    consumers; of other partitions an open pull would tell. What the driver has asked within the
-    interval is not asked again.
-    """
-    monkeypatch.setattr(arrivals, "_EXPIRES_S", 600.0)
-    base = new_stream()
-    options = {"servers": wire.url, "partitions": "12", "stream": base, "readMode": "consumer"}
-    options |= {"metricsSubject": f"metrics.{base}", "metricsInterval": "1h"}
-    names = [f"{base}-{p}" if layout == "streams" else f"{base}.{p}" for p in range(12)]
-    if layout == "streams":
-        for name in names:
-            new_stream(name)
-        options["stream"] = f"{base}-{{partition}}"
-    else:
-        options["partitionSubject"] = f"{base}.{{partition}}.>"
-    source = StreamReader(parse_stream(options))
-    start = source.latestOffset(source.initialOffset(), ReadAllAvailable())
-    source.partitions(source.initialOffset(), start)
-    driver, client = source.driver, Client(parse_stream(options).connection)
-
-    def is_told_of_all():
-        assert source.latestOffset(start, ReadAllAvailable()) == start
-        return driver._durables.arrivals.quiet == set(range(12))
-
-    eventually(is_told_of_all)
-    publish([(f"{name}.x", b"x") for name in names[:busy]])
-    eventually(lambda: driver._durables.arrivals.quiet == set(range(busy, 12)))
-    end = source.latestOffset(start, ReadAllAvailable())
-    source.partitions(start, end)
-    client.connection.ping(60.0)
-    heard = Heard(wire)
-    heard()
-    driver._measure(client)
-    at_once = heard()
-    driver._watched.seen = replace(driver._watched.seen, at=-math.inf)
-    driver._measure(client)
-    later = heard()
-    client.close()
-    source.stop()
-
-    assert at_once == {}
-    streams = busy if layout == "streams" else 1
-    assert later == {"STREAM.INFO": streams, "CONSUMER.INFO": min(busy, 8)}
 
 
 def test_consumers_of_a_new_query_are_made_in_one_round_trip(nats_server, new_stream, monkeypatch):

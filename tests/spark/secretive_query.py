@@ -66,9 +66,7 @@ def copied(spark: SparkSession, name: str, options: dict[str, str]) -> None:
     ).mode("append").options(
         exactlyOnce="true", metricsSubject="metrics", metricsInterval="100ms", **marked
     ).save()
-    stream = spark.readStream.format("jetstream").options(
-        stream="IN", metricsSubject="metrics", queryName=name, **marked
-    )
+    stream = spark.readStream.format("jetstream").options(stream="IN", queryName=name, **marked)
     query = (
         explained(name, stream.load().selectExpr("concat('too.', sequence) as subject", "data"))
         .writeStream.format("jetstream")

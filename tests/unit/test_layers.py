@@ -31,7 +31,7 @@ MAY = {
     "publish": "client outbox mapping",
     "tasks": "client fetch",
     "write": "client fetch outbox mapping publish",
-    "readstream": "client fetch tasks outbox publish",
+    "readstream": "client fetch tasks outbox",
     "read": "client fetch tasks",
     "options": "client fetch publish readstream read",
     "datasource": "options readstream read write",
@@ -48,7 +48,6 @@ ONLY = {
     ("publish", "mapping"): {"subjectmapping"},
     ("write", "fetch"): {"decoding.rows", "own", "pulling.alone"},
     ("readstream", "outbox"): {"deadletters", "lettersubjects"},
-    ("readstream", "publish"): {"metrics"},
     ("__init__", "fetch"): {"directcalls"},
     ("__init__", "mapping"): {"subjectmapping"},
     ("__init__", "write"): {"restoring"},
@@ -74,7 +73,7 @@ PURE = {
     "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
-    "readstream.counts", "readstream.offsets", "readstream.options",
+    "readstream.offsets", "readstream.options",
     "readstream.pinned.ownership",
     "readstream.standby", "readstream.shared.claims",
     "write.batchmapping", "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
@@ -296,9 +295,8 @@ MORE_FIELDS: dict[str, int] = {
     "read.options.CallOptions": 24,
     "read.options.RangeOptions": 16,
     "read.options.SnapshotOptions": 18,
-    "readstream.options.SourceOptions": 28,
-    "readstream.rangedriver.RangeDriver": 18,
-    "readstream.shared.claimdriver.ClaimDriver": 15,
+    "readstream.options.SourceOptions": 26,
+    "readstream.rangedriver.RangeDriver": 15,
 }
 """
 Classes that have more fields than a reader holds at once, with those that they inherit, and how

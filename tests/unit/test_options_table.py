@@ -115,7 +115,7 @@ NO_TEXTS = [
     ("stream", "startingTimestamp", "zone", ["2026-01-31T08:00:00"]),
     ("stream", "startingTimestamp", "unit", ["-10", "--10m"]),
     ("stream", "startingTimestamp", "at most", ["-99999999999d"]),
-    ("stream", "metricsSubject", "wildcard", ["spark.*"]),
+    ("sink", "metricsSubject", "wildcard", ["spark.*"]),
     ("range", "endingOffsets", "latest or JSON", ["earliest"]),
     ("range", "endingOffsets", "sequences or latest", ['{"0": "earliest"}']),
     ("range", "multiLast", "expected a subject", ["", " , ", "[]", "[1]", '["a"']),
@@ -192,6 +192,7 @@ NO_TEXTS = [
     ("range", "maxRecordsPerTrigger", "applies to", ["5"]),
     ("range", "maxInFlight", "applies to", ["5"]),
     ("range", "metricsSubject", "applies to", ["spark.metrics"]),
+    ("stream", "metricsSubject", "applies to", ["spark.metrics"]),
     ("stream", "ackTimeout", "applies to", ["5s"]),
 ]  # fmt: skip
 """Kind, option, what is said of it, and each text of which it is."""
@@ -232,7 +233,6 @@ TAKEN = [
     ("sink", {"MAXINFLIGHT": "7"}, {"window.max_in_flight": 7}),
     ("stream", {}, {"sharing": None, "connection.max_publish_delay_s": None}),
     ("range", {}, {"connection.max_publish_delay_s": None}),
-    ("stream", {"metricsSubject": "spark.metrics"}, {"metrics_interval_s": 5.0}),
     # where reads begin and end: sequences of 2^63-1 survive; -2 and -1 are words, as of Kafka's
     ("stream", {"startingOffsets": '{"0": 9223372036854775807, "2": "LATEST"}'},
      {"starting.sequences": {0: 2**63 - 1, 2: "latest"}, "starting.word": "earliest"}),
@@ -254,7 +254,7 @@ TAKEN = [
       "priorityGroup": "g", "priorityTimeout": "30s", "maxRecordsPerTrigger": "9",
       "maxBytesPerTrigger": "1KiB", "minRecordsPerTrigger": "9", "maxTriggerDelay": "1m",
       "failOnDataLoss": "false", "includeHeaders": "true", "readMode": "consumer",
-      "endingOffsets": '{"1": 7}', "metricsSubject": "spark.metrics", "metricsInterval": "250ms",
+      "endingOffsets": '{"1": 7}',
       "queryName": " Flights ", "onInvalidSubject": " Replace"},
      {"several": None, "stream": "S", "subjects": (), "partitions": 4,
       "partition_subject": "a.{partition}.>", "include_headers": True,
@@ -262,7 +262,7 @@ TAKEN = [
       "on_invalid_subject": "replace", "min_partitions": None, "max_records_per_partition": None,
       "consumer": "mine", "priority_group": "g", "priority_timeout_s": 30.0, "standby": False,
       "read_mode": "consumer", "max_records": 9, "max_bytes": 1024, "min_records": 9,
-      "max_trigger_delay_s": 60.0, "metrics_subject": "spark.metrics", "metrics_interval_s": 0.25,
+      "max_trigger_delay_s": 60.0,
       "query_name": "Flights", "sharing": None, "ending": Starting("latest", {1: 7})}),
     # several streams
     ("range", {"stream": "ORDERS"}, {"several": None, "stream": "ORDERS"}),
@@ -381,8 +381,8 @@ REFUSED = [
     ("stream", {"standby": "true"}, "standby"),
     ("stream", {"readMode": "consumer", "minPartitions": "2"}, "minPartitions"),
     ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, "maxRecordsPerPartition"),
-    ("stream", {"metricsInterval": "1s"}, "metricsInterval: needs option 'metricsSubject'"),
-    ("stream", {"metricsSubject": "m", "metricsInterval": "99ms"},
+    ("sink", {"metricsInterval": "1s"}, "metricsInterval: needs option 'metricsSubject'"),
+    ("sink", {"metricsSubject": "m", "metricsInterval": "99ms"},
      "metricsInterval: at least 100ms"),
     # ── shared consumers ──
     ("stream", {"minPending": "5"}, "minPending: belongs to priorityPolicy=overflow"),

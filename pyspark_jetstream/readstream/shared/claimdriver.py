@@ -24,7 +24,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ...client.connection import Client
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.patience import Patience
 from ...errors import OffsetError, OptionError, ReadTimeoutError
@@ -124,6 +123,7 @@ class ClaimDriver(Driver):
                 " trigger(availableNow=True)",
             )
         before = self._offset(start)
+        self._name_log(str(self._options.consumer))
         self._join(before)
         if self._planned is not None and start == self._planned[0]:
             return self._planned[1].to_json()  # asked once more: these are ours, and in no log yet
@@ -445,9 +445,3 @@ class ClaimDriver(Driver):
             " with a new checkpointLocation",
         )  # fmt: skip
         return offset
-
-    def _measure(self, client: Client) -> None:
-        """Nothing: lag is asked of the server."""
-
-    def _observe(self, counts: Any) -> None:
-        """Nothing: lag is asked of the server."""
