@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from .places import ROOT
-
-OLD = ROOT / "tests" / "checkpoints"
-"""Checkpoints of earlier versions, as Spark wrote them; `tests/live/test_old_checkpoints.py`."""
-
-
-def old_store(home: Path) -> Path:
-    """A copy, below `home`, of the store of the server that they were written of."""
-    with tarfile.open(OLD / "store.tar.gz") as store:
-        store.extractall(home / "store", filter="data")
-    return home / "store"
 
 
 def offset(

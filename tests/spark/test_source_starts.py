@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,6 @@ from pyspark.errors import StreamingQueryException
 
 from pyspark_jetstream.client.jetstream import JetStream
 
-from ..kits.checkpoints import OLD, old_store
-from ..kits.servers import DevServer
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
 
 
@@ -198,20 +194,6 @@ def test_partitions_without_a_common_origin_are_refused(
     run_query(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
     with pytest.raises(StreamingQueryException, match="(OffsetError|OptionError)"):
         run_query(stream=other, partitions=2, partitionSubject=f"{other}.{{partition}}.>")
-
-
-def test_a_checkpoint_of_the_first_version_goes_on(run_query: RunQuery, tmp_path: Path) -> None:
-    """
-    Spark goes on from a checkpoint of version 0.1.0: the batch that was planned has its number and
-    its rows again, and each later message comes once.
-    """
-    shutil.copytree(OLD / "idle", tmp_path / "checkpoint")
-    options = {"partitions": 3, "partitionSubject": "parts.{partition}.>"}
-    with DevServer("", store_dir=old_store(tmp_path)) as server:
-        run = run_query(server=server, stream="PARTS", maxRecordsPerTrigger=12, **options)
-
-    assert sorted(row.sequence for row in run.batches[2]) == list(range(25, 37))
-    assert run.sequences == list(range(25, 73))
 
 
 def test_streams_join_a_query_of_several(
