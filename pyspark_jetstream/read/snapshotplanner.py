@@ -26,7 +26,8 @@ from ..client.blocks import lines_of
 from ..client.connection import Client
 from ..client.info import Mark, StreamInfo
 from ..client.jetstream import JetStream
-from ..errors import SnapshotLossError
+from ..client.patience import Patience
+from ..errors import ReadTimeoutError, SnapshotLossError
 from ..fetch.assumptions import takes_all
 from ..fetch.call import PAGE_BYTES, PAGE_MESSAGES, DirectCall
 from ..fetch.dataloss import report_loss
@@ -302,12 +303,22 @@ class Snapshots:
             _put_later(last, names, (user_headers(lines_of(block)) for block in blocks))
         # A subject that is written all the time may have been ahead of that. The answer that says
         # that nothing is pending was made in one go, so it cannot be ahead of that one.
-        pending = True
+        pending, patience = True, Patience(self._client.options.request_timeout_s)
         while pending and self._js.message_get(self._stream, seq=end + 1, next_by_subj=">"):
+            if patience.over:
+                raise ReadTimeoutError(
+                    self._stream,
+                    0,
+                    f"its end was not reached within {patience.timeout_s:.0f}s (requestTimeout):"
+                    f" whoever answers stands at sequence {end}, or writers are faster. Ask for the"
+                    " snapshot while less is written",
+                )
             call = DirectCall(seq=end + 1, batch=PAGE_MESSAGES, max_bytes=PAGE_BYTES)
             answer = self._calls.ask(call)
             for message in answer.found:
                 end, pending = message.sequence, answer.ending.pending > 0
+            if not answer.found:  # whoever answered lags
+                patience.pause()
             names = [message.subject for message in answer.found]
             _put_later(last, names, (user_headers(message.lines) for message in answer.found))
 
