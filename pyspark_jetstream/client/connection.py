@@ -27,11 +27,11 @@ from ..errors import NotConnectedError, PermissionsError, ProtocolError, Request
 from ..sanitize import get_logger
 from . import wire
 from .handshake import shake_hands
-from .inboxes import INBOX, new_inbox
 from .patience import Patience
 from .peer import Presence, is_early, received, send_all, unsent
 from .permissions import Permissions
 from .versions import Version, parse
+from .wire import INBOX, new_inbox
 
 if TYPE_CHECKING:
     from .options import ConnectionOptions

@@ -95,7 +95,7 @@ def _entered(options: ConnectionOptions, peer: Peer) -> tuple[socket.socket, dic
             if final := _final(options, error, info):
                 raise final from None
             failures[peer.name] = error  # another one may let us in
-    raise unreached(options, failures, peer.silent)
+    raise unreached(options, failures)
 
 
 def _means(options: ConnectionOptions) -> _Means:

@@ -1,9 +1,8 @@
 """
 JetStream's facts about streams, consumers and messages, with types for the fields that we read.
 
-Rule: whatever this package reads of an answer stands in one of the tables here, with what it has
-to be (`foreign`). An answer that differs is a `ValueError`, which `jetstream` makes an error that
-names the request. So a configuration that was handed on has no surprises.
+Rule: answers come through `answers.checked`, so a configuration that is handed on has no surprises.
+A member that is missing is a `KeyError`, which `jetstream` makes an error that names the request.
 """
 
 from __future__ import annotations
@@ -12,185 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from ..foreign import base64_bytes, each, flag, number, record, text, time
 from . import wire
 from .blocks import Direct, lines_of, stored_before
 
-_SEQUENCE: Final = number(0, (1 << 63) - 1)
-"""A row holds no larger one."""
-
-_COUNT: Final = number(0, (1 << 64) - 1)
-_NUMBER: Final = number(-(1 << 63), (1 << 63) - 1)
-
 _BOUNDS: Final = ("max_msgs", "max_bytes", "max_age")
 """A stream's limits, of which any removes the oldest messages."""
-
-_TRANSFORM: Final = record({"src": text}, {"dest": text})
-_ORIGIN: Final = record(
-    {"name": text},
-    {
-        "external": record({}),
-        "filter_subject": text,
-        "subject_transforms": each(_TRANSFORM),
-        # In a stream's state, how far it is:
-        "error": record({}, {"description": text}),
-        "lag": _COUNT,
-    },
-)
-
-_SETTINGS: Final = {
-    "allow_atomic": flag,
-    "allow_batched": flag,
-    "allow_direct": flag,
-    "allow_msg_counter": flag,
-    "allow_msg_schedules": flag,
-    "allow_msg_ttl": flag,
-    "allow_rollup_hdrs": flag,
-    "deny_delete": flag,
-    "discard": text,
-    "discard_new_per_subject": flag,
-    "duplicate_window": _COUNT,
-    "first_seq": _SEQUENCE,
-    "max_age": _COUNT,
-    "max_bytes": _NUMBER,
-    "max_msg_size": _NUMBER,
-    "max_msgs": _NUMBER,
-    "max_msgs_per_subject": _NUMBER,
-    "metadata": each(text, dict),
-    "mirror": _ORIGIN,
-    "name": text,
-    "num_replicas": _COUNT,
-    "republish": record({}),
-    "retention": text,
-    "sealed": flag,
-    "sources": each(_ORIGIN),
-    "storage": text,
-    "subject_transform": record({}, {"src": text, "dest": text}),  # no src: all subjects
-    "subjects": each(text),
-}
-STREAM_CONFIG: Final = record({}, _SETTINGS)
-"""A stream's configuration, the server's or one that a user has written."""
-
-_CLUSTER: Final = record(
-    {},
-    {
-        "leader": text,
-        "leader_since": time,
-        "name": text,
-        "replicas": each(record({}, {"name": text, "offline": flag, "current": flag})),
-    },
-)
-
-STREAM: Final = record(
-    {
-        "config": record({"name": text}, _SETTINGS),
-        "created": time,
-        "state": record(
-            {"first_seq": _SEQUENCE, "last_seq": _SEQUENCE, "messages": _COUNT, "bytes": _COUNT},
-            {
-                "deleted": each(_SEQUENCE),
-                "last_ts": time,
-                "num_deleted": _COUNT,
-                "num_subjects": _COUNT,
-                "subjects": each(_COUNT, dict),
-            },
-        ),
-    },
-    {"cluster": _CLUSTER, "sources": each(_ORIGIN), "ts": time},
-)
-"""Answer of STREAM.INFO and STREAM.CREATE."""
-
-_TIMED: Final = record({"ts": time})
-
-LISTING: Final = record(
-    {"state": record({"last_seq": _SEQUENCE}, {"subjects": each(_COUNT, dict)})},
-    {"limit": _COUNT, "total": _COUNT},
-)
-"""Answer of STREAM.INFO with subjects."""
-
-NAMES: Final = record({}, {"streams": each(text), "total": _COUNT})
-"""Answer of STREAM.NAMES."""
-
-LISTED: Final = record(
-    {"total": _COUNT},
-    {"streams": each(record({"config": record({"name": text}, {})}, {})), "missing": each(text)},
-)
-"""Answer of STREAM.LIST, as far as it tells which streams to look at."""
-
-_CONSUMER: Final = record(
-    {"name": text},
-    {
-        "ack_floor": record({}, {"stream_seq": _SEQUENCE}),
-        "cluster": _CLUSTER,
-        "config": record(
-            {},
-            {
-                "ack_policy": text,
-                "ack_wait": _NUMBER,
-                "backoff": each(_NUMBER),
-                "deliver_subject": text,
-                "durable_name": text,
-                "filter_subject": text,
-                "filter_subjects": each(text),
-                "headers_only": flag,
-                "max_ack_pending": _NUMBER,
-                "max_deliver": _NUMBER,
-                "metadata": each(text, dict),
-                "name": text,
-                "pause_until": time,
-                "priority_groups": each(text),
-                "priority_policy": text,
-                "priority_timeout": _NUMBER,
-            },
-        ),
-        "created": time,
-        "delivered": record(
-            {"consumer_seq": _SEQUENCE, "stream_seq": _SEQUENCE}, {"last_active": time}
-        ),
-        "num_ack_pending": _COUNT,
-        "num_pending": _COUNT,
-        "num_redelivered": _COUNT,
-        "num_waiting": _COUNT,
-        "pause_remaining": _NUMBER,
-        "paused": flag,
-        "priority_groups": each(record({}, {"pinned_client_id": text, "pinned_ts": time})),
-        "push_bound": flag,
-        "ts": time,
-    },
-)
-
-_LED: Final = record({"delivered": record({})})
-"""A leader says of a consumer what it has delivered."""
-
-CONSUMERS: Final = record(
-    {}, {"consumers": each(_CONSUMER), "missing": each(text), "total": _COUNT}
-)
-"""Answer of CONSUMER.LIST."""
-
-_MESSAGE: Final = record(
-    {
-        "message": record(
-            {"seq": _SEQUENCE, "subject": text},
-            {"data": base64_bytes, "hdrs": base64_bytes, "time": time},
-        )
-    }
-)
-
-PUBACK: Final = record({"seq": _SEQUENCE, "stream": text})
-"""PubAck."""
-
-PAUSED: Final = record({}, {"paused": flag, "pause_until": time})
-"""Answer of CONSUMER.PAUSE."""
-
-PURGED: Final = record({}, {"purged": _COUNT})
-"""Answer of STREAM.PURGE."""
-
-SUCCESS: Final = record({})
-"""Any answer of which nothing but its error is read."""
-
-ERROR: Final = record({}, {"code": _NUMBER, "err_code": _NUMBER, "description": text})
-"""The error in any answer."""
-
 
 _NONE: Final = wire.HEADER_PREAMBLE + wire.CRLF
 """`Found.stored` of a message without headers."""
@@ -412,9 +237,9 @@ class Found(NamedTuple):
         return len(self.subject) + block + len(self.data)
 
 
-def stream_info_of(answer: Any) -> StreamInfo:
+def stream_info_of(answer: dict[str, Any]) -> StreamInfo:
     """An answer of STREAM.INFO, with the server's time."""
-    state = _TIMED(STREAM(answer))["state"]
+    state = answer["state"]
     return StreamInfo(
         name=answer["config"]["name"],
         created=answer["created"],
@@ -432,9 +257,9 @@ def stream_info_of(answer: Any) -> StreamInfo:
     )
 
 
-def message_of(answer: Any) -> StoredMessage:
+def message_of(answer: dict[str, Any]) -> StoredMessage:
     """The message that STREAM.MSG.GET answers."""
-    message = _MESSAGE(answer)["message"]
+    message = answer["message"]
     stored = stored_before(message.get("hdrs") or b"")
     return StoredMessage(
         sequence=message["seq"],
@@ -449,12 +274,12 @@ def message_of(answer: Any) -> StoredMessage:
 def consumer_name_of(answer: dict[str, Any]) -> str:
     """The name in an entry of CONSUMER.LIST, which may have it in its configuration only."""
     config = answer.get("config") or {}
-    return str(answer["name"] or config.get("name") or config.get("durable_name"))
+    return str(answer.get("name") or config.get("name") or config.get("durable_name"))
 
 
-def consumer_info_of(answer: Any) -> ConsumerInfo:
+def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
     """An answer of CONSUMER.INFO."""
-    delivered = _LED(_CONSUMER(answer))["delivered"]
+    delivered = answer["delivered"]
     groups = answer.get("priority_groups") or [{}]
     now = parse_time(answer["ts"]) if answer.get("ts") else None
     since = (answer.get("cluster") or {}).get("leader_since")

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -25,22 +26,13 @@ from ..errors import (
     ProtocolError,
     StreamNotFoundError,
 )
-from ..foreign import read_json, record
+from ..foreign import read_json
 from ..sanitize import get_logger
 from . import wire
+from .answers import checked
 from .blocks import direct, lines_of
 from .connection import Client, Reply, Request
 from .info import (
-    CONSUMERS,
-    ERROR,
-    LISTED,
-    LISTING,
-    NAMES,
-    PAUSED,
-    PUBACK,
-    PURGED,
-    STREAM,
-    SUCCESS,
     ConsumerInfo,
     Found,
     StoredMessage,
@@ -105,8 +97,6 @@ _MIRROR_PAUSE_S: Final = 0.001
 NO_MESSAGE_FOUND: Final = 10037
 """err_code of JSNoMessageFoundErr, from STREAM.MSG.GET."""
 
-_REFUSAL: Final = record({}, {"error": ERROR})
-
 _COUNTS: Final = "counting messages (batched direct get)"
 
 _IN_COMMON: Final = 1_000
@@ -126,6 +116,11 @@ _NOT_THERE: Final = {
 """
 STREAM.MSG.DELETE's errors for a message that is gone: err_code, and description where it counts.
 """
+
+
+def _whole(answer: Any) -> Any:
+    """All of an answer."""
+    return answer
 
 
 class JetStream:
@@ -188,26 +183,33 @@ class JetStream:
         # Not STREAM.LIST: a cluster waits 4 s for the leader of every stream before it answers.
         api = f"{self.prefix}.STREAM.NAMES"
         calls = [(api, json.dumps({"subject": subject}).encode()) for subject in subjects]
-        found = [answer.get("streams") for answer in self._answers(calls, NAMES)]
+        found = [answer.get("streams") for answer in self._answers(calls, _whole)]
         return [str(names[0]) if names else None for names in found]
 
     def deleted(self, stream: str) -> list[int]:
         """The sequences missing between the stream's first and last."""
-        answer = self.call(f"STREAM.INFO.{stream}", {"deleted_details": True}, STREAM)
-        return list(answer["state"].get("deleted") or [])
+
+        def deleted(answer: dict[str, Any]) -> list[int]:
+            return list(answer["state"].get("deleted") or [])
+
+        return self.call(f"STREAM.INFO.{stream}", {"deleted_details": True}, deleted)
 
     def subject_pages(self, stream: str, wanted: Sequence[tuple[str, int]]) -> list[SubjectPage]:
         """For each (filter, offset) the stream's subjects from there on, 100,000 at the most."""
         subject = f"{self.prefix}.STREAM.INFO.{stream}"
         bodies = [{"subjects_filter": filter_, "offset": offset} for filter_, offset in wanted]
         requests = [(subject, json.dumps(body).encode()) for body in bodies]
-        pages = []
-        for (_, offset), answer in zip(wanted, self._answers(requests, LISTING), strict=True):
+
+        def page(answer: dict[str, Any]) -> SubjectPage:
             state, total = answer["state"], answer.get("total", 0)
             counts = state.get("subjects") or {}
-            end = min(offset + (answer.get("limit") or len(counts)), total)
-            pages.append(SubjectPage(state["last_seq"], end, total, counts))
-        return pages
+            return SubjectPage(state["last_seq"], answer.get("limit") or len(counts), total, counts)
+
+        pages = self._answers(requests, page)
+        return [
+            replace(page, end=min(offset + page.end, page.total))
+            for (_, offset), page in zip(wanted, pages, strict=True)
+        ]
 
     def subject_counts(self, stream: str, filters: Sequence[str]) -> tuple[int, dict[str, int]]:
         """`listed` in one."""
@@ -265,7 +267,7 @@ class JetStream:
             body: dict[str, Any] = {"offset": len(names)}
             if filter is not None:
                 body["subject"] = filter
-            answer = self.call("STREAM.NAMES", body, NAMES)
+            answer: dict[str, Any] = self.call("STREAM.NAMES", body)
             page = answer.get("streams") or []
             is_new = not set(page) <= set(names)
             names.extend(page)
@@ -281,7 +283,7 @@ class JetStream:
         """
 
         def page(answer: dict[str, Any]) -> tuple[int, int, dict[str, StreamInfo | None]]:
-            streams = LISTED(answer).get("streams") or []
+            streams = answer.get("streams") or []
             missing = answer.get("missing") or []
             there: dict[str, StreamInfo | None] = dict.fromkeys(filter(takes, missing))
             for each in streams:
@@ -304,11 +306,11 @@ class JetStream:
 
     def create_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Creates a stream, or does nothing when it exists with this very configuration."""
-        return self.call(f"STREAM.CREATE.{config['name']}", config, STREAM)
+        return self.call(f"STREAM.CREATE.{config['name']}", config)
 
     def update_stream(self, config: dict[str, Any]) -> dict[str, Any]:
         """Gives a stream this configuration."""
-        return self.call(f"STREAM.UPDATE.{config['name']}", config, STREAM)
+        return self.call(f"STREAM.UPDATE.{config['name']}", config)
 
     def delete_stream(self, stream: str) -> None:
         """Deletes the stream; one that is gone already is fine."""
@@ -320,14 +322,14 @@ class JetStream:
         body: dict[str, Any] = {} if below is None else {"seq": below}
         if subject is not None:
             body["filter"] = subject
-        return int(self.call(f"STREAM.PURGE.{stream}", body, PURGED).get("purged", 0))
+        return int(self.call(f"STREAM.PURGE.{stream}", body).get("purged", 0))
 
     def delete_messages(self, stream: str, sequences: Sequence[int]) -> None:
         """Removes these messages in one round trip; those that are gone already are fine."""
         subject = f"{self.prefix}.STREAM.MSG.DELETE.{stream}"
         bodies = [{"seq": sequence, "no_erase": True} for sequence in sequences]
         requests = [(subject, json.dumps(body).encode()) for body in bodies]
-        self._there(requests, SUCCESS, _is_deleted)
+        self._there(requests, _whole, _is_deleted)
 
     def message_get(self, stream: str, **query: Any) -> StoredMessage | None:
         """One message from the leader (STREAM.MSG.GET), or None."""
@@ -379,7 +381,7 @@ class JetStream:
         (reply,) = self._replies([request], _NOT_NOW - {wire.NO_RESPONDERS})
         if reply.status == wire.NO_RESPONDERS and (self._is_off() or self._is_taken(subject)):
             (reply,) = self._replies([request])
-        return int(self.answer(subject, reply, PUBACK)["seq"])
+        return self.answer(subject, reply, lambda answer: int(answer["seq"]))
 
     # ── direct get ───────────────────────────────────────────────────────────────────────────
 
@@ -460,7 +462,7 @@ class JetStream:
         missing: list[str] = []
         while True:
             offset = len(consumers.keys() | set(missing))
-            answer = self.call(f"CONSUMER.LIST.{stream}", {"offset": offset}, CONSUMERS)
+            answer: dict[str, Any] = self.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
             # One without a leader may be among them, too, with its configuration and no name.
             page = {
                 consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []
@@ -498,7 +500,7 @@ class JetStream:
     def delete_consumers(self, of: Sequence[tuple[str, str]]) -> None:
         """Deletes several (stream, consumer) in one round trip; those gone already are fine."""
         calls = [(f"{self.prefix}.CONSUMER.DELETE.{stream}.{name}", b"") for stream, name in of]
-        self._there(calls, SUCCESS, lambda error: error.err_code == CONSUMER_NOT_FOUND)
+        self._there(calls, _whole, lambda error: error.err_code == CONSUMER_NOT_FOUND)
 
     def unpin(self, stream: str, consumer: str, group: str) -> ConsumerInfo:
         """
@@ -521,7 +523,7 @@ class JetStream:
         """A consumer delivers nothing until then (None: it does); the server's word for then."""
         body = {"pause_until": until.isoformat()} if until is not None else {}
         call = f"CONSUMER.PAUSE.{stream}.{consumer}"
-        answer = self.call(call, body, PAUSED)
+        answer: dict[str, Any] = self.call(call, body)
         if not answer.get("paused"):
             return ""
         if "pause_until" not in answer:
@@ -543,13 +545,13 @@ class JetStream:
         return self._answers(calls, consumer_info_of)
 
     def call(
-        self, api: str, body: dict[str, Any] | None = None, read: Callable[[Any], T] = SUCCESS
+        self, api: str, body: dict[str, Any] | None = None, read: Callable[[Any], T] = _whole
     ) -> T:
         """The answer to one request, `api` being what follows the prefix; raises as `answer`."""
         data = json.dumps(body).encode() if body is not None else b""
         return self._answers([(f"{self.prefix}.{api}", data)], read)[0]
 
-    def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = SUCCESS) -> list[T]:
+    def _answers(self, requests: Sequence[Request], read: Callable[[Any], T] = _whole) -> list[T]:
         """Answers to several requests, in one round trip; raises the first error."""
         return self._read(requests, self._replies(requests), read)
 
@@ -635,12 +637,12 @@ class JetStream:
             for i, reply in zip(again, answers, strict=True):
                 replies[i] = reply
 
-    def answer(self, subject: str, reply: Reply, read: Callable[[Any], T] = SUCCESS) -> T:
+    def answer(self, subject: str, reply: Reply, read: Callable[[Any], T] = _whole) -> T:
         """
         The API's answer to a request on this subject: the only way into this package.
 
         Args:
-            read: makes a value of the answer's JSON, and raises a `ValueError` where it differs.
+            read: makes a value of the answer's JSON, whose members are `answers.checked`.
 
         Raises:
             ApiError: The request is refused.
@@ -662,13 +664,16 @@ class JetStream:
         except ValueError:
             raise ProtocolError(f"{subject}: the answer is no JSON: {reply.data[:80]!r}") from None
         try:
-            refused = _REFUSAL(answer).get("error")
+            answer = checked(answer)
+            refused = answer.get("error")
             if refused is None:
                 value = read(answer)
                 if isinstance(value, StreamInfo | ConsumerInfo):
                     if value.name != subject.rpartition(".")[2]:
                         raise ValueError(f" is about {value.name!r:.80}")
                 return value
+        except KeyError as error:
+            raise ProtocolError(f"{subject}: the answer lacks {error}") from None
         except ValueError as error:
             raise ProtocolError(f"{subject}: the answer{error}") from None
         err_code = refused.get("err_code", 0)

@@ -34,13 +34,9 @@ if TYPE_CHECKING:
     from .options import ConnectionOptions
 
 _SOCKET_BUFFER: Final = 4 << 20
-_NOBODY: Final = (ConnectionRefusedError, socket.gaierror, TimeoutError)
-"""A port where nobody listens, a name that nobody has, no answer; or a server just away."""
-
-_SILENT: Final = (
-    "whoever listens there says nothing, and a NATS server speaks first: give the port for clients"
-    " (4222, if not told otherwise; 8222 is for monitoring), or set tlsHandshakeFirst for a server"
-    " with handshake_first"
+_UNREACHED: Final = (
+    "check host and port in option servers (4222 is for clients, 8222 for monitoring), that a"
+    " server runs there, that this host may reach it, and whether it wants tlsHandshakeFirst"
 )
 
 _RECORD_BYTES: Final = 1 << 14
@@ -75,26 +71,11 @@ def refused(options: ConnectionOptions, text: str) -> AuthenticationError | None
     return None
 
 
-def unreached(
-    options: ConnectionOptions, failures: Mapping[str, Exception], silent: bool
-) -> NotConnectedError:
-    """
-    The error when no server was entered.
-
-    Args:
-        failures: what came of each server, by name.
-        silent: whether the last one said nothing.
-    """
+def unreached(options: ConnectionOptions, failures: Mapping[str, Exception]) -> NotConnectedError:
+    """The error when no server was entered; `failures` has what came of each, by name."""
     words = {name: str(error) or type(error).__name__ for name, error in failures.items()}
     text = "; ".join(f"{name}: {error}" for name, error in words.items())
-    if silent:
-        text += f"; {_SILENT}"
-    elif failures and all(isinstance(failure, _NOBODY) for failure in failures.values()):
-        text += (
-            "; check host and port in option servers, that a server runs there, and that this host"
-            " may reach it"
-        )
-    return NotConnectedError(options.where, text)
+    return NotConnectedError(options.where, f"{text}; {_UNREACHED}")
 
 
 def is_early(error: OSError) -> bool:
@@ -176,8 +157,6 @@ class Peer:
         self.leftover = b""
         self.name = ""
         """The server that is tried, or was tried last."""
-        self.silent = False
-        """Whether a server was reached that has not said anything, and was not asked for TLS."""
         self.encrypted = False
         """Whether what is said and heard now goes through TLS."""
         self._tls_asked_by = tls_asked_by
@@ -190,7 +169,7 @@ class Peer:
         self.close()
         port = port or 4222
         self.leftover = b""
-        self.silent = self.encrypted = False
+        self.encrypted = False
         self.name = f"[{host}]:{port}" if host is not None and ":" in host else f"{host}:{port}"
         self._deadline = min(time.monotonic() + self._timeout_s, self._give_up_at)
         sock = self._dial(host, port)
@@ -198,7 +177,6 @@ class Peer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
         self.sock = sock
-        self.silent = True
 
     def _dial(self, host: str | None, port: int) -> socket.socket:
         """A socket to one of the host's addresses; all of them share the time of one server."""
@@ -226,8 +204,7 @@ class Peer:
         Raises:
             OSError: It fails; of ssl's kinds where it is about TLS.
         """
-        sock, self.silent = self.open(), False
-        self.sock = context.wrap_socket(sock, server_hostname=host)
+        self.sock = context.wrap_socket(self.open(), server_hostname=host)
         self.encrypted = True
 
     def send(self, data: bytes) -> None:
@@ -261,7 +238,6 @@ class Peer:
             chunk = self.open().recv(1 << 16)
             if not chunk:
                 raise ConnectionResetError("the server closed the connection during the handshake")
-            self.silent = False
             self.leftover += chunk
         line, _, self.leftover = self.leftover.partition(b"\n")
         return line + b"\n"

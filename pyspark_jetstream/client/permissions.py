@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from ..sanitize import get_logger
-from .inboxes import INBOX, is_inbox
+from .wire import INBOX, is_inbox
 
 logger = get_logger(__name__)
 

@@ -15,17 +15,10 @@ if TYPE_CHECKING:
     from .options import ConnectionOptions
     from .peer import Peer
 
-_OTHER_NAME: Final = (62, 64)
-"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
-
-_OTHER_DATE: Final = (9, 10)
-"""Its X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
-
-_UNKNOWN_CA: Final = (2, 7, 18, 19, 20, 21)
-"""
-Its X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT, CERT_SIGNATURE_FAILURE, DEPTH_ZERO_SELF_SIGNED_CERT,
-SELF_SIGNED_CERT_IN_CHAIN, UNABLE_TO_GET_ISSUER_CERT_LOCALLY and UNABLE_TO_VERIFY_LEAF_SIGNATURE.
-"""
+_DISTRUSTED: Final = (
+    "tlsCaFile must hold the CA that signed its certificate, as PEM, on every host; option servers"
+    " must name it as the certificate does; and both clocks must be right"
+)
 
 
 def context_of(options: ConnectionOptions) -> ssl.SSLContext:
@@ -56,7 +49,7 @@ def start_tls(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
     Goes on with the server inside TLS.
 
     Raises:
-        TlsError: Bytes in clear came first, or what answers knows no TLS.
+        TlsError: Bytes in clear came first.
         OSError: It ended the connection, or its certificate is not trusted.
     """
     if peer.leftover.startswith(b"-ERR"):
@@ -68,37 +61,11 @@ def start_tls(peer: Peer, context: ssl.SSLContext, host: str | None) -> None:
             f"{len(peer.leftover)} bytes came in clear after its INFO, before TLS; no NATS"
             " server sends them: find out what between this host and the server does",
         )
-    offered = not peer.silent
-    try:
-        peer.wrap(context, host)
-    except ssl.SSLError as error:
-        # Its subclasses are a certificate refused or a line cut; an alert is the peer's word.
-        # Behind an INFO that offered TLS it may be a server that is full: tried again.
-        strange = type(error) is ssl.SSLError and "ALERT" not in str(error.reason)
-        if strange and not offered:
-            raise TlsError(
-                peer.name,
-                f"what came back is no TLS ({error.reason}); tlsHandshakeFirst needs"
-                " handshake_first: true in that server, and a proxy on the way may break TLS",
-            ) from None
-        raise
+    peer.wrap(context, host)
 
 
 def distrusted(options: ConnectionOptions, error: Exception) -> AuthenticationError | None:
     """The error where a server's certificate is not trusted, with what to do about it."""
     if not isinstance(error, ssl.SSLCertVerificationError):
         return None
-    if error.verify_code in _OTHER_NAME:
-        remedy = "write the server in option servers by a name or address that its certificate has"
-    elif error.verify_code in _OTHER_DATE:
-        remedy = "renew its certificate, or set this host's clock"
-    elif error.verify_code not in _UNKNOWN_CA:
-        remedy = (
-            f"make its certificate or its CA's anew, so that '{error.verify_message}' is mended;"
-            " Python 3.13 wants keyUsage of a CA and authorityKeyIdentifier of a certificate"
-        )
-    elif options.tls.ca_file is None:
-        remedy = "name the CA that signed its certificate with tlsCaFile, a PEM file on every host"
-    else:
-        remedy = f"tlsCaFile '{options.tls.ca_file}' holds no CA that signed its certificate"
-    return AuthenticationError(options.where, f"TLS: {error}", remedy)
+    return AuthenticationError(options.where, f"TLS: {error}", _DISTRUSTED)

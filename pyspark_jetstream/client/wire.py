@@ -12,10 +12,12 @@ Protocol: NATS client protocol, https://docs.nats.io/reference/reference-protoco
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Any, Final, NamedTuple
 
 from ..errors import ProtocolError
 from ..foreign import flag, number, read_json, record, text
+from ..subjects import subject_fault
 
 CRLF: Final = b"\r\n"
 """Ends every protocol line, header line and payload."""
@@ -225,3 +227,17 @@ def _checked(subject: str) -> str:
 def unsub(sid: int) -> bytes:
     """An UNSUB that takes effect at once."""
     return f"UNSUB {sid}\r\n".encode()
+
+
+INBOX: Final = "_INBOX"
+"""Under which clients make their inboxes unless told otherwise."""
+
+
+def new_inbox(prefix: str) -> str:
+    """A subject under this prefix that nobody else uses, nor can guess."""
+    return f"{prefix}.{secrets.token_hex(11)}"
+
+
+def is_inbox(subject: str, prefix: str) -> bool:
+    """Whether replies are awaited on it, by us or another client, and nothing else is there."""
+    return subject.startswith((f"{INBOX}.", f"{prefix}.")) and subject_fault(subject) is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import subjects
 from .. import values as value_of
-from ..client.info import STREAM_CONFIG
+from ..client.answers import checked
 from ..client.jetstream import DEFAULT_PREFIX
 from ..client.keyvalue import BUCKET
 from ..client.options import (
@@ -39,12 +39,12 @@ def _mapping(value: str) -> SubjectMapping:
 def _stream_config(value: str) -> dict[str, Any]:
     content = value_of.inline_or_file(value)
     try:
-        config = STREAM_CONFIG(read_json(content))
+        config = checked(read_json(content))
     except ValueError as error:
         raise ValueError(
             f"expected a stream's configuration as the server's JSON, or a file of it: {error}"
         ) from None
-    return {name: value for name, value in config.items() if value is not None}
+    return config
 
 
 CREATION_OPTIONS: Final = table(

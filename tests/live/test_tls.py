@@ -84,7 +84,7 @@ def test_a_server_that_cannot_be_verified_is_refused(certificates, ca):
         error = refused(options(server.url, tls_ca_file=ca and str(certificates / ca)))
 
         assert isinstance(error, AuthenticationError)
-        assert ("holds no CA" if ca else "with tlsCaFile") in str(error)
+        assert "tlsCaFile must hold the CA that signed its certificate" in str(error)
 
 
 def test_a_certificate_that_is_no_more_good_enough(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_certificate_that_is_no_more_good_enough(tmp_path, monkeypatch):
         error = refused(options(server.url, tls_ca_file=str(tmp_path / "ca.pem")))
 
         assert isinstance(error, AuthenticationError)
-        assert "so that 'Missing Authority Key Identifier' is mended" in str(error)
+        assert "Missing Authority Key Identifier" in str(error)
 
 
 def test_mutual_tls(certificates):

@@ -27,7 +27,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ...client.connection import Client
-from ...client.inboxes import is_inbox
 from ...client.info import (
     ConsumerInfo,
     StoredMessage,
@@ -37,6 +36,7 @@ from ...client.info import (
 from ...client.jetstream import JetStream
 from ...client.marks import replaced
 from ...client.patience import Patience
+from ...client.wire import is_inbox
 from ...errors import (
     LedgerError,
     NotConnectedError,

@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...client.inboxes import new_inbox
 from ...client.info import ConsumerInfo, StreamInfo
 from ...client.jetstream import JetStream
+from ...client.wire import new_inbox
 from ...errors import ApiError, JetStreamError, OptionError
 from ...fetch.assumptions import (
     Assumption,

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...client.connection import Client
-from ...client.inboxes import is_inbox
 from ...client.info import ConsumerInfo
 from ...client.jetstream import JetStream
+from ...client.wire import is_inbox
 from ...errors import ForeignClientError, JetStreamError, OptionError
 from ...fetch.consumer import ConsumerRead
 from ...fetch.owner import Owner
