@@ -173,8 +173,7 @@ class JetStreamDataSource(DataSource):
 
         options = parse_sink(dict(self.options), streaming=True)
         log_for(options.connection.log_level, options.metrics.query_name)
-        checkpoint = self.options.get("checkpointLocation", "")
-        return stream_writer(options, schema, overwrite, checkpoint)
+        return stream_writer(options, schema, overwrite)
 
 
 def pinned(options: Mapping[str, str]) -> dict[str, int]:

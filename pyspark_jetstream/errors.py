@@ -479,6 +479,9 @@ class PublishError(JetStreamError):
 class RowError(PublishError, ValueError):
     """A row that cannot be a message: no subject, a bad subject, no payload."""
 
+    def _line(self) -> str:
+        return PublishError._line(self) if self.subject else self.detail
+
 
 class PublishRejectedError(PublishError):
     """The server refused the message for good."""

@@ -2,7 +2,7 @@
 Dead letters: made of rows that are shed or rejected, and made rows again.
 
 Rule 1: no I/O and no loop over rows; Python looks at each distinct subject once.
-Rule 2: `restore` gives back what `of` was given: subject, payload, header lines, id.
+Rule 2: `pyspark_jetstream.restored` gives back what `of` was given: subject, payload, headers, id.
 
 A dead letter has the payload and the headers of its row and says where it should have gone:
 
@@ -28,7 +28,6 @@ letter once has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,12 +39,9 @@ from ..arrays import (
     CRLF,
     NOTHING,
     binary,
-    bounds,
     digits,
-    entries,
     int32,
     join,
-    places,
     scalar,
 )
 from ..errors import RowError
@@ -85,7 +81,6 @@ _CUT: Final = "; headers and payload are left out, as they are too large for a d
 _NO_TEXT: Final = pa.scalar(None, BINARY)
 
 _LABELS: Final = pa.array([priority.label for priority in Priority], BINARY)
-_HEADERS: Final = pa.map_(pa.string(), pa.list_(pa.field("element", pa.string())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +95,6 @@ class DeadLetters:
     """The largest headers and payload the server takes together; None leaves it to the server."""
     reserved: str = RESERVED
     """Finds subjects on which none may go."""
-    suffix: str = SUFFIX
-    """Suffix of their ids."""
 
     def of(self, messages: Messages, reason: str | pa.Array, rejected: bool = False) -> Messages:
         """
@@ -143,7 +136,7 @@ class DeadLetters:
             distinct=distinct,
             indices=indices,
             targets=pa.nulls(len(distinct), pa.int32()),
-            ids=None if messages.ids is None else join(messages.ids, scalar(self.suffix)),
+            ids=None if messages.ids is None else join(messages.ids, scalar(SUFFIX)),
             sent=None,
             unsure=None,
             faults=None,
@@ -198,7 +191,7 @@ class DeadLetters:
         ordinals = digits(messages.rows)
         parts: list[Any] = []
         if messages.ids is not None:  # first: other headers could hide it (`serverheaders`)
-            id_lines = join(scalar(f"{ID}: "), messages.ids, scalar(f"{self.suffix}\r\n"))
+            id_lines = join(scalar(f"{ID}: "), messages.ids, scalar(f"{SUFFIX}\r\n"))
             parts.append(pc.coalesce(id_lines, NOTHING))
         parts.append(NOTHING if lines is None else lines)
         reason = scalar(reason) if isinstance(reason, str) else binary(reason)
@@ -230,7 +223,7 @@ def letter(
     template: str, subject: str, headers: list[tuple[str, str]], reason: str, msg_id: str
 ) -> tuple[str, list[tuple[str, str]]]:
     """
-    Subject and headers of a stored message's dead letter, which `restore` understands.
+    Subject and headers of a stored message's dead letter, which `restored` understands.
 
     Args:
         msg_id: the dead letter's own, the same at every attempt.
@@ -252,44 +245,3 @@ def letter(
         for name, value in copied(headers)
     ]
     return to, [(ID, msg_id), *renamed, (ADDED[0], subject), (ADDED[1], reason)]
-
-
-def restore(headers: pa.Array) -> pa.Array:
-    """
-    Rows that dead letters were, by the column `headers` of a read.
-
-    Returns:
-        STRUCT of `subject`, null where a message is no dead letter; `headers` but for the id;
-        `msg_id`, of several the first, which is the one that counts; `reason`, up to its colon,
-        and `priority`.
-    """
-    starts, keys, values = entries(headers)
-    names, value = keys.cast(pa.string()), _firsts(headers)
-    gone = pc.is_in(names, pa.array([*ADDED, ID, f"{ORIGINAL}{ID}"], pa.string()))
-    kept = pc.invert(gone)
-    old = names.filter(kept)
-    renamed = pc.starts_with(old, ORIGINAL)
-    new = pc.if_else(renamed, pc.utf8_slice_codeunits(old, len(ORIGINAL)), old)
-    lists = values.filter(kept).cast(_HEADERS.item_type)
-    restored = pa.MapArray.from_arrays(bounds(kept).take(starts), new, lists).cast(_HEADERS)
-    subject, reason, priority = ADDED[:3]
-    word = pc.list_element(pc.split_pattern(value(reason), ": ", max_splits=1), 0)
-    return pa.StructArray.from_arrays(
-        [value(subject), restored, value(f"{ORIGINAL}{ID}"), word, value(priority)],
-        ["subject", "headers", "msg_id", "reason", "priority"],
-    )
-
-
-def _firsts(headers: pa.Array) -> Callable[[str], pa.Array]:
-    """A function that gives the first value of a header in each row (STRING)."""
-    starts, keys, values = entries(headers)
-    names = keys.cast(pa.string())
-    parents = pc.list_parent_indices(pa.ListArray.from_arrays(starts, names))
-    rows = places(len(headers))
-
-    def value(name: str) -> pa.Array:
-        of_name = pc.indices_nonzero(pc.equal(names, name))
-        first_values = pc.list_element(values.take(of_name), 0).cast(pa.string())
-        return first_values.take(pc.index_in(rows, parents.take(of_name)))
-
-    return value

@@ -98,14 +98,6 @@ class Target:
         return None
 
     @property
-    def forgets_schedules(self) -> bool:
-        """
-        Whether nothing may tell any more that a schedule was stored, whose time has come: the
-        message that it made is gone with the next one of its subject.
-        """
-        return self.allow_schedules and self.max_per_subject > 0
-
-    @property
     def replaces(self) -> bool:
         """Whether a later message of a subject may take the place of an earlier one."""
         return self.max_per_subject > 0 or self.allow_rollup

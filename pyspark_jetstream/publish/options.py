@@ -145,8 +145,6 @@ class RowOptions:
     """Finds subjects on which no row may go."""
     reroutes_weights: bool
     """Whether rows of paused subjects go to other destinations of their weights."""
-    once: bool = False
-    """Whether another attempt has to tell which rows are stored; each task sets it."""
 
 
 @dataclass(frozen=True, slots=True)

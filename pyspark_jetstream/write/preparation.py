@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,59 +11,37 @@ from pyspark.sql.types import TimestampType
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
-from ..client.versions import Version, require
+from ..client.versions import require
 from ..errors import ColumnError, OptionError
 from ..outbox.targets import Target, untaken
 from ..publish.options import SinkOptions
 from ..subjects import bucket_prefix
-from .commandlines import column_fault
+from .columns import check_names, check_schema
 from .creation import create_streams, stream_configs
 from .exactlyonce.ledger import Ledger
-from .rows import check_names, check_schema
 from .streams import Streams, target_fault
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-def _needs(options: SinkOptions, schema: StructType) -> Iterator[tuple[Version, str]]:
-    """Features of this write that older servers lack: version and feature."""
-    if options.ledger:
-        yield (2, 10), "exactlyOnce"
-    if options.create is not None:
-        yield (2, 10), "createStream"
-    if "ttl" in schema.names:  # taken for any header, and never acted on
-        yield (2, 11), "the column ttl"
-    if "schedule_target" in schema.names:
-        yield (2, 12), "the columns deliver_at and schedule"
-    if "increment" in schema.names:
-        yield (2, 12), "the column increment"
-    config = options.create.config if options.create is not None else {}
-    if config.get("allow_atomic"):
-        yield (2, 12), "allow_atomic in streamConfig"
-    if config.get("allow_batched"):
-        yield (2, 14), "allow_batched in streamConfig"
-
-
-def prepare(options: SinkOptions, schema: StructType) -> None:
+def prepare(options: SinkOptions) -> None:
     """
     Everything that can be wrong with the servers, before a row moves. A server that is not there
     has `requestTimeout`: Spark says of no write whether it is the first one of a running query.
 
     Raises:
-        UnsupportedServerError: The server is too old for one of the options or columns.
+        UnsupportedServerError: The server is too old.
         OptionError: The target stream, where it is known, cannot be written as the options say.
-        ColumnError: It does not take what a column says.
         LedgerError: There is no ledger, and none can be made.
     """
     with borrow(options.connection) as client:
         client.connection.ping(options.connection.request_timeout_s)
-        for needed, capability in _needs(options, schema):
-            require(client.connection.version, needed, capability)
+        require(client.connection.version, (2, 12), "a write")
         js = JetStream(client)
         if options.create is not None:
             for config in stream_configs(options.create):
-                _check_target(Target.parse(config), schema, options)
+                _check_target(Target.parse(config), options)
             create_streams(js, options.create)
         if options.ledger:
             Ledger(js).ensure()
@@ -77,7 +54,7 @@ def prepare(options: SinkOptions, schema: StructType) -> None:
                 return
             (place,) = targets.of(pa.array([subject])).to_pylist()
             if place is not None:
-                _check_target(targets[place], schema, options)
+                _check_target(targets[place], options)
             elif options.rows.require_stream and not targets.is_blind:
                 if bucket is None:
                     raise OptionError("subject", untaken(subject))
@@ -87,15 +64,12 @@ def prepare(options: SinkOptions, schema: StructType) -> None:
                 )
 
 
-def _check_target(target: Target, schema: StructType, options: SinkOptions) -> None:
+def _check_target(target: Target, options: SinkOptions) -> None:
     """
     Raises:
         OptionError: The stream cannot be written as the options say.
-        ColumnError: It does not take what a column says.
     """
-    names = schema.names
-    fault = target_fault(target, options) or column_fault(names, target, options.ledger)
-    if fault is not None:
+    if (fault := target_fault(target, options)) is not None:
         raise fault
 
 
@@ -103,9 +77,10 @@ def check_rows(schema: StructType, options: SinkOptions) -> None:
     """The columns by name first: the type of an unknown one may have no Arrow form."""
     subject_given, bucket = options.rows.subject is not None, options.rows.bucket is not None
     check_names(schema.names, subject_given, bucket)
-    if "claims" in schema.names and options.priorities.claim is None:
+    names = {name.lower() for name in schema.names}
+    if "claims" in names and options.priorities.claim is None:
         raise ColumnError("claims", "does nothing without the option priorityClaim; drop it")
-    commands = {"schedule_target", "increment"} & set(schema.names)
+    commands = {"schedule_target", "increment"} & names
     if commands and options.dead_letter_subject is not None:
         raise ColumnError(
             min(commands), "cannot stand in a dead letter; drop it, or option deadLetterSubject"

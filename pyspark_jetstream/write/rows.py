@@ -21,46 +21,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import subjects
-from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, is_text, join, places, scalar
-from ..errors import ColumnError, RowError
+from ..arrays import BINARY, CRLF, NOTHING, binary, digits, int32, join, places, scalar
+from ..errors import RowError
 from ..outbox.messages import FRAMING_BYTES, Messages
 from ..outbox.priority import ALL_NORMAL, Priorities, Publish, Rows
 from ..outbox.targets import Targets, untaken
 from ..publish.options import RowOptions
 from ..subjects import MAX_SUBJECT_BYTES
-from .commandlines import (
-    COMMANDS,
-    KEYS,
-    Commands,
-    UnfitError,
-    check_columns,
-    check_keys,
-    check_once,
-    is_bytes,
-    of_keys,
-    refuse,
-    sound,
-)
+from .columns import check_schema
+from .commandlines import Commands, check_keys, of_keys
 from .headerlines import BLANK, ID, Headers
 from .reroutes import Reroutes
-
-COLUMNS: Final = ("data", "subject", "headers", "msg_id", "priority", "claims", *COMMANDS)
-"""Columns of which a row may consist."""
-
-
-_KAFKAS: Final = {
-    "value": "rename it to data",
-    "topic": "rename it to subject",
-    "key": "drop it, or make it part of the subject",
-}
-"""Meaning of columns for Kafka's sink here."""
+from .unfit import UnfitError, refuse, sound
 
 _PLAIN: Final = RowOptions(
     None,
@@ -77,93 +56,6 @@ _PLAIN: Final = RowOptions(
 _CLAIMS: Final = pa.map_(pa.string(), pa.string())
 _BAD_ID: Final = r"[\r\n]|^[ \t]|[ \t]$"
 """The server takes blanks around an id off."""
-
-
-def check_names(names: Sequence[str], subject_given: bool, bucket: bool = False) -> None:
-    """
-    Accepts the columns of a write by their names.
-
-    Args:
-        bucket: whether the rows are keys of a Key-Value bucket.
-
-    Raises:
-        ColumnError: One is unknown or there twice, or a required one is missing.
-    """
-    known = tuple(KEYS) if bucket else COLUMNS
-    for name in names:
-        if name not in known:
-            what = "a bucket" if bucket else "a row to write"
-            advice = "drop or rename it" if bucket else _KAFKAS.get(name.lower())
-            raise ColumnError(
-                name,
-                f"unknown; {what} consists of {', '.join(known)}: {advice or 'drop or rename it'}",
-            )
-        if list(names).count(name) > 1:
-            raise ColumnError(name, "there are two of this name")
-    if bucket:
-        if "key" not in names:
-            raise ColumnError("key", "required: the key in the bucket, STRING")
-        if "value" not in names and "operation" not in names:
-            raise ColumnError("value", "required: what the key has from now on, BINARY or STRING")
-        return
-    if "data" not in names and "increment" not in names:
-        raise ColumnError("data", "required: the payload, BINARY or STRING")
-    if (fault := check_columns(set(names))) is not None:
-        raise ColumnError(*fault)
-    if "subject" not in names and not subject_given:
-        raise ColumnError("subject", "required, unless the option 'subject' names one for all rows")
-
-
-def check_schema(
-    schema: pa.Schema,
-    subject_given: bool,
-    bucket: bool = False,
-    named: Mapping[str, str] | None = None,
-) -> None:
-    """
-    Accepts the columns of a write by their names and types; see `check_names`.
-
-    Args:
-        named: Spark's names of the types, by column; without them an error has Arrow's.
-
-    Raises:
-        ColumnError: As `check_names`, or a column has another type than its own.
-    """
-    check_names(schema.names, subject_given, bucket)
-    for field in schema:
-        accepts, expected = (KEYS if bucket else _TYPES)[field.name]
-        if not accepts(field.type):
-            remedy = "cast it"
-            if expected.startswith("MAP") and not pa.types.is_map(field.type):
-                remedy = "make a map of it, such as map('name', value)"
-            elif expected.endswith("STRING") and pa.types.is_nested(field.type):
-                remedy = "make text of it with to_json"
-            got = (named or {}).get(field.name, field.type)
-            raise ColumnError(field.name, f"expected {expected}, got {got}; {remedy}")
-
-
-def _is_claims(type: pa.DataType) -> bool:
-    return bool(pa.types.is_map(type) and is_text(type.key_type) and is_text(type.item_type))
-
-
-def _is_headers(type: pa.DataType) -> bool:
-    if not pa.types.is_map(type) or not is_text(type.key_type):
-        return False
-    item = type.item_type
-    if pa.types.is_list(item) or pa.types.is_large_list(item):
-        item = item.value_type
-    return is_text(item)
-
-
-_TYPES: Final[dict[str, tuple[Any, str]]] = {
-    "data": (lambda type: is_text(type) or is_bytes(type), "BINARY or STRING"),
-    "subject": (is_text, "STRING"),
-    "msg_id": (is_text, "STRING"),
-    "priority": (is_text, "STRING"),
-    "claims": (_is_claims, "MAP<STRING,STRING>"),
-    "headers": (_is_headers, "MAP<STRING,STRING> or MAP<STRING,ARRAY<STRING>>"),
-    **COMMANDS,
-}
 
 
 class MessageBuilder:
@@ -220,6 +112,7 @@ class MessageBuilder:
         """
         bucket = self._options.bucket
         check_schema(batch.schema, self._options.subject is not None, bucket is not None)
+        batch = batch.rename_columns([name.lower() for name in batch.schema.names])
         if bucket is not None:
             batch = of_keys(batch, subjects.bucket_prefix(bucket))
         numbers = pc.add(places(batch.num_rows), self.rows)
@@ -258,10 +151,9 @@ class MessageBuilder:
         targets = self._targets.of(distinct, self._options.rejects)
         self._check_taken(distinct, targets, indices)
         codes = targets.take(indices)
-        commands.check_allowed(self._targets, codes, self._options.once)
         headers.drop_refused(self._targets, codes)
         # Before what others may have written: it could hide them from the server (`serverheaders`).
-        lines = _joined(id_lines, *commands.lines(headers, ids), *headers.lines())
+        lines = _joined(id_lines, *commands.lines(ids), *headers.lines())
         self._check_sizes(lines, data)
         priorities = ALL_NORMAL
         if self._priorities is not None:
@@ -306,7 +198,7 @@ class MessageBuilder:
         subject = self._own_subjects(batch.slice(place, 1))[0].as_py()
         row = f"row {numbers[place]} of partition {self._partition}"
         apart = "correct the row, or let onReject=dead-letter store such rows elsewhere"
-        return RowError(subject or "?", f"{row}: {faults[place]}; {apart}")
+        return RowError(subject, f"{row}: {faults[place]}; {apart}")
 
     def _refused(self, batch: pa.RecordBatch, numbers: pa.Array, faults: pa.Array) -> Messages:
         """Rows that can be no messages, with what of them can be written elsewhere."""
@@ -314,7 +206,7 @@ class MessageBuilder:
         headers.faults()
         headers.drop_faults()
         ids, id_lines = self._ids(batch, numbers, headers, strict=False)
-        command_lines = Commands(batch, strict=False).lines(headers, None)
+        command_lines = Commands(batch, strict=False).lines(None)
         subjects_ = self._own_subjects(batch).dictionary_encode()
         names = subjects_.dictionary.to_pylist()
         return Messages(
@@ -354,7 +246,7 @@ class MessageBuilder:
             )
         else:
             plain = batch.column("subject").cast(pa.string())
-            why = "subject is null; leave such rows out, or name one for all with option subject"
+            why = "column subject is null"
             refuse(pc.is_null(plain), why)
             column = plain.dictionary_encode()
             _check_utf8(column)
@@ -444,7 +336,8 @@ class MessageBuilder:
             bad = pc.match_substring_regex(named, _BAD_ID)
             sound(named, bad, f"the header {ID} has outer blanks")
         if given is not None and named is not None and strict:
-            check_once(given, named, f"both a msg_id and the header {ID}; drop one")
+            both = pc.and_(pc.is_valid(given), pc.is_valid(named))
+            refuse(both, f"both a msg_id and the header {ID}; drop one")
         own = None if given is None else binary(given)
         if self._id_prefix is not None:
             made = join(scalar(f"{self._id_prefix}-"), digits(numbers))

@@ -62,7 +62,7 @@ _RUN: Final = "spark.jobGroup.id"
 
 _WARNED: Final[set[tuple[str, str, str]]] = set()
 """
-By query, run and header, "" for a circle: of what this process has warned. Spark commits all
+By query, run and header: of what this process has warned. Spark commits all
 batches of a query in one process, unless it is told to use none twice.
 """
 
@@ -83,18 +83,15 @@ def batch_writer(options: SinkOptions, schema: StructType, overwrite: bool) -> J
     from .preparation import prepare
 
     writer = JetStreamBatchWriter(options, schema)
-    prepare(options, schema)
+    prepare(options)
     return writer
 
 
 def stream_writer(
-    options: SinkOptions, schema: StructType, overwrite: bool, checkpoint: str = ""
+    options: SinkOptions, schema: StructType, overwrite: bool
 ) -> JetStreamStreamWriter:
     """
     The writer of one micro-batch of `df.writeStream`; on the driver, before any row moves.
-
-    Args:
-        checkpoint: the location of the query's checkpoint, as its user gives it; "" for none.
 
     Raises:
         OptionError: An option does not go with the servers, or the output mode is not append.
@@ -107,8 +104,8 @@ def stream_writer(
         )
     from .preparation import prepare
 
-    writer = JetStreamStreamWriter(options, schema, checkpoint)
-    prepare(options, schema)
+    writer = JetStreamStreamWriter(options, schema)
+    prepare(options)
     return writer
 
 
@@ -175,12 +172,11 @@ class JetStreamBatchWriter(DataSourceArrowWriter):
 class JetStreamStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch; every attempt, after a restart as well, makes the same ids."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, checkpoint: str = "") -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         from .preparation import check_rows
 
         check_rows(schema, options)
         self.options = options
-        self._checkpoint = checkpoint
 
     def __repr__(self) -> str:
         return "<JetStreamStreamWriter>"
@@ -206,7 +202,6 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
         if not tasks:
             return
         _warn(tasks, once=True)
-        self._warn_of_circle(tasks, batchId)
         if not self.options.ledger:
             return
         from .exactlyonce.ledger import Ledger
@@ -218,32 +213,6 @@ class JetStreamStreamWriter(DataSourceStreamArrowWriter):
                 ledger.forget(query, batchId)
             else:
                 ledger.commit(query, batchId, len(messages), total._asdict(), targets)
-
-    def _warn_of_circle(self, tasks: list[Published], batch: int) -> None:
-        """Says once in a run of the query that it reads rows that it writes."""
-        key = (tasks[0].write_id, tasks[0].run, "")
-        if not self._checkpoint or key in _WARNED:
-            return
-        from .circles import circle, read_by
-
-        reads = read_by(self._checkpoint, batch)
-        if not reads:
-            return
-        try:
-            with borrow(self.options.connection) as client:
-                written = [stream for task in tasks for stream in task.streams]
-                found = circle(JetStream(client), reads, written)
-        except JetStreamError as error:
-            logger.info("not known whether the query reads what it writes: %s", error)
-            return
-        if found is not None:
-            _WARNED.add(key)
-            logger.warning(
-                "the query reads rows that it writes: stream '%s' has its row on '%s', which the"
-                " query reads in a later batch. If you do not want that, write into another stream,"
-                " or leave these rows out by the option subject of the read",
-                *found,
-            )  # fmt: skip
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what stays: the batch runs again with the same ids."""

@@ -98,7 +98,6 @@ def write_task(
             options.rows,
             mapping=agreed.mapping,
             mapping_key=agreed.key,
-            once=options.ledger,
         ),
         partition=name.task,
         id_prefix=id_prefix,

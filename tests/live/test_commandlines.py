@@ -9,14 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import LongType, StructType
 
 from pyspark_jetstream.errors import (
     ColumnError,
     LedgerError,
-    OptionError,
     PublishRejectedError,
-    RowError,
 )
 from pyspark_jetstream.options import parse_sink
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -25,7 +23,7 @@ from pyspark_jetstream.write.sink import batch_writer
 from ..kits.natscommand import nats, needs_nats
 from ..kits.options import changed
 from ..kits.shared import eventually
-from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, rows, write
+from .test_writes import BRIEF, FAST, KilledError, ledger, options, outlive, write
 
 __all__ = ["ledger", "options"]
 
@@ -174,22 +172,6 @@ def test_schedules_that_leave_the_front_of_a_stream_are_no_loss(js, ledger, opti
             assert sorted(due(js, name)) == list(range(20))
 
 
-def test_a_stream_that_forgets_schedules_is_refused(js, ledger, options, new_stream):
-    """
-    Where the next message of a subject takes the one before away, nobody could tell whether a
-    schedule was stored: rows without one go there, and without the ledger all do.
-    """
-    name = new_stream(allow_msg_schedules=True, max_msgs_per_subject=1)
-    soon = datetime.now(UTC) + timedelta(hours=1)
-    with pytest.raises(RowError, match="has schedules and max_msgs_per_subject"):
-        write(options, TaskName(f"forgets-{name}", 1, 0), schedules(name, 3, soon))
-    write(options, TaskName(f"forgets-{name}", 2, 0), rows(name, 3))
-    write(changed(options, ledger=False), TaskName(f"forgets-{name}", 3, 0),
-          schedules(name, 3, soon))  # fmt: skip
-
-    assert js.stream_info(name).last_seq == 6
-
-
 def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stream):
     """
     A field of cron that is none, and a target in another stream, are errors that name the row's
@@ -207,47 +189,41 @@ def test_what_the_server_refuses_is_the_rows_fault(js, ledger, options, new_stre
             write(options, TaskName("refused", number, 0), [batch])
 
 
-INTO = {
-    "no schedules": ({}, {"deliver_at": TimestampType(), "schedule_target": StringType()},
-                     "schedule_target", "takes no schedules; set allow_msg_schedules"),
-    "no counters": ({}, {"increment": LongType()}, "increment", "has no counters"),
-    "forgotten": ({"allow_msg_schedules": True, "max_msgs_per_subject": 1},
-                  {"deliver_at": TimestampType(), "schedule_target": StringType()},
-                  "exactlyOnce", "has schedules and max_msgs_per_subject"),
-    "only counters": ({"allow_msg_counter": True}, {"data": StringType()}, "increment", "required"),
-    "a dead letter": ({"allow_msg_counter": True}, {"increment": LongType()}, "increment",
-                      "cannot stand in a dead letter"),
-}  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "columns"),
+    [
+        ({}, {"schedule": ["@daily"], "schedule_target": ["b"], "data": ["x"]}),
+        ({}, {"increment": [1]}),
+        ({"allow_msg_counter": True}, {"data": ["x"]}),
+        ({}, {"data": ["x"], "ttl": ["1h"]}),
+        ({"allow_msg_ttl": True}, {"data": ["x"], "ttl": ["soon"]}),
+    ],
+    ids=["no schedules", "no counters", "counters alone", "no TTL", "bad TTL"],
+)
+def test_a_stream_that_does_not_take_a_command_says_so(js, ledger, options, new_stream, config,
+                                                       columns):  # fmt: skip
+    """
+    The server judges what a column says: no row is stored without what it asked for.
+    """
+    name = new_stream(**config)
+    columns = {"subject": [f"{name}.a"]} | columns
+    if "schedule_target" in columns:
+        columns["schedule_target"] = [f"{name}.b"]
+    with pytest.raises(PublishRejectedError, match=rf"'{name}\.a'"):
+        write(options, TaskName(f"not-{name}", 1, 0), [pa.record_batch(columns)])
+
+    assert js.stream_info(name).messages == 0
 
 
-@pytest.mark.parametrize("into", INTO)
-@pytest.mark.parametrize("made", [False, True], ids=["there", "to make"])
-def test_a_stream_without_such_rows_is_named_on_the_driver(nats_server, new_stream, into, made):
+def test_a_command_does_not_stand_in_a_dead_letter(nats_server):
     """
-    Where all rows go to one stream, or to one that is to be made, its setting is looked at before a
-    row moves.
+    The stream of the dead letters would act on it; the driver says so before a row moves.
     """
-    config, columns, blamed, says = INTO[into]
-    given = {"servers": nats_server.url}
-    if made:
-        given |= {"createStream": "true", "stream": "NEVER", "streamSubjects": "never.>"}
-        given |= {"streamConfig": json.dumps(config), "subject": "never.x"}
-    else:
-        given["subject"] = f"{new_stream(**config)}.x"
-    if into == "a dead letter":
-        given |= {"onReject": "dead-letter", "deadLetterSubject": "dead.x"}
-    if into == "forgotten":
-        given["exactlyOnce"] = "true"
-    if "increment" not in columns:
-        columns = {"data": StringType()} | columns
-    schema = StructType()
-    for name, type in columns.items():
-        schema = schema.add(name, type)
-    with pytest.raises((ColumnError, OptionError)) as caught:
+    given = {"servers": nats_server.url, "subject": "a", "onReject": "dead-letter"}
+    given |= {"deadLetterSubject": "dead.x"}
+    schema = StructType().add("Increment", LongType())
+    with pytest.raises(ColumnError, match="cannot stand in a dead letter"):
         batch_writer(parse_sink(given), schema, False)
-
-    assert blamed == getattr(caught.value, "column", "") or getattr(caught.value, "option", "")
-    assert says in str(caught.value)
 
 
 @needs_nats

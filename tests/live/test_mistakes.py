@@ -403,7 +403,7 @@ MISTAKES = {
     ),
     "null subject": Mistake(
         lambda at: write(rows(data=["x", "x"], subject=["S.a", None]), **at.on("plain"), **AT_ONCE),
-        "RowError", "row 1 of partition 0: subject is null", "or name one for all with option subj",
+        "RowError", "row 1 of partition 0: column subject is null", "correct the row, or let",
     ),
     "a blank in the subject": Mistake(
         lambda at: write(data(subject=["S. a"]), **at.on("plain"), **AT_ONCE),
@@ -431,7 +431,7 @@ MISTAKES = {
     ),
     "a TTL that is none": Mistake(
         lambda at: write(data(ttl=["soon"]), **at.on("plain", subject="TTL.a"), **AT_ONCE),
-        "RowError", "ttl is none", "expected never, seconds, or a duration as 1h30m",
+        "PublishRejectedError", "publish to 'TTL.a': row 0", "invalid per-message TTL",
     ),
     "a full stream": Mistake(
         lambda at: write(data(), **at.on("plain", subject="FULL.a"), publishTimeout="5s",
@@ -474,7 +474,7 @@ MISTAKES = {
     ),
     "too old to write exactly once": Mistake(
         lambda at: write(data(), True, **at.on("2.9", subject="S.a"), **AT_ONCE),
-        "UnsupportedServerError", "exactlyOnce needs nats-server 2.10 or newer", "upgrade the serv",
+        "UnsupportedServerError", "a write needs nats-server 2.12 or newer", "upgrade the serv",
     ),
 }  # fmt: skip
 

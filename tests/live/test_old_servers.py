@@ -8,9 +8,6 @@ proxy's INFO.
 
 from __future__ import annotations
 
-import logging
-
-import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
 
@@ -22,10 +19,7 @@ from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.write.exactlyonce.ids import Ids
-from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.sink import batch_writer, stream_writer
-from pyspark_jetstream.write.task import write_task
 
 from ..kits.proxy import Proxy, info_with
 from ..kits.recorded import INFO_2_9, RecordedServer, stream_2_9
@@ -144,77 +138,14 @@ def test_a_range_from_a_server_that_counts_otherwise(nats_server, new_stream):
             source.reader(source.schema()).partitions()
 
 
-CREATED = {"createStream": "true", "stream": "S", "streamSubjects": "S.>"}
-
-
-@pytest.mark.parametrize(
-    ("options", "column", "capability", "needs"),
-    [
-        ({"exactlyOnce": "true"}, None, "exactlyOnce", "2.10"),
-        ({}, "ttl", "the column ttl", "2.11"),
-        (CREATED, None, "createStream", "2.10"),
-    ],
-)  # fmt: skip
-def test_writes_to_an_old_server(old, options, column, capability, needs):
+@pytest.mark.parametrize("writer", [batch_writer, stream_writer])
+def test_writes_to_an_old_server(old, writer):
     """
-    `df.write` names on the driver what is missing; a TTL that nobody acts on is not published.
+    The driver says what is missing before a row moves.
     """
-    schema = ROWS if column is None else StructType(ROWS.fields).add(column, StringType())
+    options = parse_sink({"servers": old.url}, streaming=writer is stream_writer)
     with pytest.raises(
         UnsupportedServerError,
-        match=f"{capability} needs nats-server {needs} or newer, this one is 2.9.25",
+        match=r"a write needs nats-server 2\.12 or newer, this one is 2\.9\.25",
     ):
-        batch_writer(parse_sink({"servers": old.url} | options), schema, False)
-
-
-@pytest.mark.parametrize(
-    ("field", "capability", "needs"),
-    [
-        ("allow_atomic", "allow_atomic in streamConfig", "2.12"),
-        ("allow_batched", "allow_batched in streamConfig", "2.14"),
-    ],
-)
-def test_a_stream_that_an_old_server_cannot_make(field, capability, needs):
-    """
-    What `streamConfig` asks for and the server does not know is refused before a stream is made.
-    """
-    with RecordedServer(INFO_2_9 | {"version": "2.11.11"}, stream_2_9()) as server:
-        config = {"servers": server.url, "streamConfig": f'{{"{field}": true}}'}
-        with pytest.raises(UnsupportedServerError, match=f"{capability} needs nats-server {needs}"):
-            batch_writer(parse_sink(CREATED | config), ROWS, False)
-
-
-def test_a_streaming_write_to_an_old_server(old):
-    """
-    `writeStream` is exactly once unless it is told otherwise, which needs 2.10.
-    """
-    options = parse_sink({"servers": old.url}, streaming=True)
-    with pytest.raises(UnsupportedServerError, match=r"exactlyOnce needs nats-server 2\.10"):
-        stream_writer(options, ROWS, False)
-
-
-def test_a_plain_write_to_an_old_server(old, caplog):
-    """
-    Without a ledger rows are stored, each with its PubAck.
-    """
-    stored = []
-
-    def stores(payload):
-        stored.append(payload)
-        return [(b"", b'{"stream":"S","seq":%d}' % len(stored))]
-
-    old.answers |= {f"S.{n}": stores for n in range(3)}
-    options = parse_sink({"servers": old.url, "publishTimeout": "10s"})
-    batch_writer(options, ROWS, False)
-    batch = pa.record_batch({
-        "subject": pa.array([f"S.{n % 3}" for n in range(20)]),
-        "data": pa.array([str(n) for n in range(20)]),
-    })  # fmt: skip
-    client = Client(options.connection)
-    with caplog.at_level(logging.INFO):
-        written = write_task(client, options, [batch], TaskName("old", 0, 0), Ids("ids"))
-    client.close()
-
-    assert written.acked == 20
-    assert sorted(map(int, stored)) == list(range(20))
-    assert "to an unknown stream: STREAM.INFO with the server's time needs" in caplog.text
+        writer(options, ROWS, False)

@@ -401,17 +401,13 @@ def test_the_driver_warns_once_a_run_and_header(caplog):
 
 def test_a_counter_is_told_why_nothing_is_added(new_stream, write):
     """
-    A row without an increment is an error before it is sent; where streams are not looked up, the
-    server misses what the write has left out, and the error says so.
+    The server misses what the write has left out, and the error says so.
     """
     name = new_stream(allow_msg_counter=True)
     copied = rows(f"{name}.a", headers=[[("Nats-Incr", ["+1"])]])
-    blind = {"requireStream": "false"}
 
-    with pytest.raises(RowError, match="has counters: each row there needs an increment"):
-        write(copied, exactlyOnce="false")
     with pytest.raises(PublishRejectedError, match="is missing.*the header Nats-Incr of rows is"):
-        write(copied, exactlyOnce="false", **blind)
+        write(copied, exactlyOnce="false")
 
 
 # ── a row's fault is its own ─────────────────────────────────────────────────────────────────
@@ -437,7 +433,7 @@ UNFIT = {
     "two ids": ({"msg_id": "a", "headers": [("Nats-Msg-Id", ["b"])]}, "both a msg_id and"),
     "header": ({"headers": [("a b", ["1"]), ("K", ["v"])]}, "header 'a b': the name"),
     "header's lines": ({"headers": [("a", ["1\r\nb: 2"]), ("K", ["v"])]}, "header 'a': the value"),
-    "ttl": ({"ttl": "soon"}, "ttl is none"),
+    "ttl": ({"ttl": "5s\nA: b"}, "ttl contains a line break"),
 }
 """Rows that can be no messages, and what is said of them."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -10,8 +9,7 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.errors import RowError
-from pyspark_jetstream.fetch.decoding.rows import user_headers
-from pyspark_jetstream.outbox.deadletters import DeadLetters, restore
+from pyspark_jetstream.outbox.deadletters import DeadLetters
 from pyspark_jetstream.outbox.lettersubjects import template_fault
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
@@ -40,13 +38,6 @@ def lines_of(messages: Messages) -> list[list[tuple[str, str]]]:
     if messages.lines is None:
         return [[] for _ in range(len(messages))]
     return [wire.parse_headers(b"NATS/1.0\r\n" + each) for each in messages.lines.to_pylist()]
-
-
-def read(messages: Messages) -> pa.Array:
-    """The column `headers` of a read of them."""
-    lines = messages.lines
-    blocks = [b""] * len(messages) if lines is None else lines.to_pylist()
-    return pa.array([user_headers(each) for each in blocks], LISTS)
 
 
 ROW = ("a.b", b"x", [("X", ["1", "2"])], "i-7")
@@ -151,7 +142,6 @@ def test_no_rows():
     letters = DeadLetters("dlq.{subject}", "q", 0, max_payload=10).of(built([ROW]).slice(0, 0), "r")
 
     assert len(letters) == 0
-    assert len(restore(read(letters))) == 0
 
 
 @pytest.mark.parametrize(
@@ -226,83 +216,6 @@ def test_a_dead_letter_is_larger_than_its_row():
     assert len(DeadLetters("dlq", "q", 0, max_payload=500).of(messages, "r")) == 2
 
 
-def test_what_is_no_dead_letter():
-    """
-    A message without the headers of a dead letter has no subject to go back to.
-    """
-    headers = pa.array([None, [], [("X", ["1"])], [("Nats-Msg-Id", ["i"])]], LISTS)
-    found = restore(headers.slice(0, 4))
-
-    assert found.field("subject").to_pylist() == [None] * 4
-    assert restore(headers.slice(2, 1)).field("headers").to_pylist() == [[("X", ["1"])]]
-
-
-def test_the_reason_is_a_word():
-    """
-    What the server said to a row that it rejected stands behind it.
-    """
-    letters = DeadLetters("dlq", "q", 0).of(built([("a", b"1", None, None)]), "Rejected: no: 1")
-
-    assert restore(read(letters)).field("reason").to_pylist() == ["Rejected"]
-
-
-NAMES = (
-    "X", "Nats-TTL", "Nats-Rollup", "KV-Operation", "Nats-Expected-Stream", "Nats-Msg-Id",
-    "nats-msg-id",
-    "Jetstream-Sink-Reason", "Jetstream-Sink-Original-Subject", "Jetstream-Sink-Other",
-    "Jetstream-Sink-Original-Nats-TTL",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_restored_rows_are_the_rows(seed):
-    """
-    Rows that went as dead letters, as dead letters of dead letters too, come back as they were.
-    """
-    chance = random.Random(seed)
-    rows = []
-    for _ in range(chance.randrange(1, 30)):
-        names = chance.sample(NAMES, chance.randrange(4))
-        headers = [
-            (n, chance.choices("123", k=1 if n == "Nats-Msg-Id" else chance.randrange(1, 3)))
-            for n in names
-        ]
-        id = None if "Nats-Msg-Id" in names else chance.choice([None, "i", "ï.dlq", "a b"])
-        subject = ".".join(chance.choices(["a", "é", "{x}"], k=chance.randrange(1, 4)))
-        rows.append((subject, b"%d" % seed, chance.choice([headers, headers, None]), id))
-    messages = built(rows, id_prefix=chance.choice([None, "P"]))
-    low = chance.randrange(len(messages))
-    messages = messages.slice(low, chance.randrange(1, 1 + len(messages) - low))
-    priorities = [Priority.NORMAL] * len(messages)
-    if chance.random() < 0.5:
-        priorities = chance.choices(list(Priority), k=len(messages))
-        messages = replace(messages, priorities=pa.array(priorities, pa.int8()))
-    labels = [each.label for each in priorities]
-    letters = messages
-    depth = chance.randrange(1, 3)
-    for n in range(depth):
-        letters = DeadLetters(f"dlq{n}.{{subject}}", "q", n).of(letters, f"reason-{n}")
-
-    again = letters
-    for n in reversed(range(depth)):
-        restored = restore(read(again))
-        assert set(restored.field("reason").to_pylist()) == {f"reason-{n}"}
-        labels = [
-            Priority(each).label for each in (messages.priorities or pa.array([])).to_pylist()
-        ]
-        assert restored.field("priority").to_pylist() == (labels or ["normal"] * len(messages))
-        back = {name: restored.field(name) for name in ("subject", "headers", "msg_id")}
-        again = builder().build(pa.record_batch(back | {"data": again.data}))
-
-    def whole(each: Messages) -> list[object]:
-        ids = [None] * len(each) if each.ids is None else each.ids.to_pylist()
-        lines = [sorted(pairs) for pairs in lines_of(each)]
-        return list(zip(each.subject.to_pylist(), each.data.to_pylist(), lines, ids, strict=True))
-
-    assert letters.rows.to_pylist() == messages.rows.to_pylist()
-    assert whole(again) == whole(messages)
-
-
 # ── rows that are rejected ───────────────────────────────────────────────────────────────────
 
 
@@ -336,7 +249,6 @@ def test_a_rejected_row_is_a_dead_letter_whatever_its_subject(template, subject,
     assert (found.subjects, found.faults) == ([to], None)
     assert headers.get("Jetstream-Sink-Original-Subject") == (subject if kept else None)
     assert headers["Jetstream-Sink-Reason"] == "Rejected: why"
-    assert restore(read(found)).field("subject").to_pylist() == [subject if kept else None]
 
 
 @pytest.mark.parametrize("id", [None, "m", "m" * 70_000])

@@ -10,10 +10,9 @@ import pytest
 
 from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write.rows import check_schema
+from pyspark_jetstream.write.columns import check_schema
 
 from ...kits.encoder import Encoder, builder, frames
-from ...kits.targets import targets_of
 
 WHEN = datetime(2026, 12, 1, 8, 30, 0, 250, tzinfo=UTC)
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
@@ -98,13 +97,13 @@ def test_an_operation_that_is_no_text():
         builder(bucket="B").build(batch)
 
 
-def test_a_schedule_that_ends_by_its_ttl():
+def test_a_column_comes_before_a_header():
     """
-    One that comes again and again may have a TTL, after which it is gone.
+    Of a name that stands twice the server takes the first.
     """
-    batch = rows(schedule=["@daily"], schedule_target=["t"], headers=EXPIRES)
+    batch = rows(ttl=["5m"], headers=EXPIRES)
 
-    assert b"Nats-TTL: 1s" in lines(batch)[0]
+    assert lines(batch) == [[b"Nats-TTL: 5m", b"Nats-TTL: 1s"]]
 
 
 def test_increments_need_no_payload():
@@ -122,27 +121,19 @@ def test_increments_need_no_payload():
     [
         ({"deliver_at": pa.array([WHEN], TIME), "schedule": ["@daily"], "schedule_target": ["t"]},
          "both deliver_at and schedule"),
-        ({"deliver_at": pa.array([WHEN], TIME), "schedule_target": pa.array([None], pa.string())},
-         "schedule_target is null"),
         ({"deliver_at": pa.array([None], TIME), "schedule_target": ["t"]},
          "schedule_target without deliver_at or schedule"),
-        ({"schedule": ["tomorrow"], "schedule_target": ["t"]}, "schedule is none: expected @at"),
-        ({"schedule": ["30 8 * * *"], "schedule_target": ["t"]}, "six fields of cron"),
-        ({"schedule": ["@daily\r\nA: b"], "schedule_target": ["t"]}, "schedule is none"),
-        ({"deliver_at": pa.array([NEVER], TIME), "schedule_target": ["t"]}, "1678 to 2261"),
-        ({"schedule": ["@at 2262-05-01T00:00:00Z"], "schedule_target": ["t"]}, "1678 to 2261"),
-        ({"schedule": ["@at 0001-01-01T00:00:00Z"], "schedule_target": ["t"]}, "1678 to 2261"),
-        ({"deliver_at": pa.array([WHEN], TIME), "schedule_target": ["t"], "headers": EXPIRES},
-         "the header Nats-TTL may end the schedule before its time"),
-        ({"schedule": ["@daily"], "schedule_target": ["t.*"]}, "no subject that can be"),
-        ({"schedule": ["@daily"], "schedule_target": ["t\r\nA: b"]}, "no subject that can be"),
-        ({"increment": [1]}, "a row with an increment has no payload"),
+        ({"schedule": ["@daily\r\nA: b"], "schedule_target": ["t"]}, "schedule contains a line"),
+        ({"schedule": ["@daily"], "schedule_target": ["t\nA: b"]}, "schedule_target contains a"),
+        ({"ttl": ["5m\r\nNats-Rollup: all"]}, "ttl contains a line break"),
+        ({"deliver_at": pa.array([NEVER], TIME), "schedule_target": ["t"]}, "it ends in 2261"),
+        ({"increment": [1]}, "a row with an increment, a delete or a purge has no payload"),
         ({"increment": pa.array([1, None], pa.int64()), "data": pa.array(["", None])},
-         "both data and increment are null"),
+         "data is null; a message needs a payload"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_rows_that_the_server_would_refuse(columns, reason):
+def test_rows_that_would_mean_something_else(columns, reason):
     """
     What is wrong with a row is found before it is sent; with `onReject` it is that row's fault, and
     nothing of its commands goes out with it.
@@ -206,46 +197,13 @@ def test_columns_of_another_type(name, type):
         check_schema(pa.schema(schema | {name: type}), True)
 
 
-def of(name, **config):
-    """A target, by its configuration."""
-    return Target.parse({"name": name, "subjects": [f"{name}.>"]} | config)
-
-
-@pytest.mark.parametrize(
-    ("config", "columns", "reason"),
-    [
-        ({}, {"schedule": ["@daily"], "schedule_target": ["S.b"]},
-         "stream 'S' takes no schedules; set allow_msg_schedules on it"),
-        ({}, {"increment": [1]}, "stream 'S' has no counters"),
-        ({"allow_msg_counter": True}, {"data": ["x"]}, "each row there needs an increment"),
-        ({"allow_msg_schedules": True}, {"schedule": ["@daily"], "schedule_target": ["S.b"]}, None),
-        ({"allow_msg_counter": True}, {"increment": [1]}, None),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_streams_that_do_not_take_a_command(config, columns, reason):
-    """
-    A row for a stream that would refuse its command is named, with the stream and what to set.
-    """
-    target = of("S", **config)
-    columns = {name: pa.array(value) for name, value in columns.items()}
-    batch = pa.record_batch({"subject": ["S.a"], "data": pa.array([""])} | columns)
-    building = builder(targets=targets_of(lambda _: target))
-    if reason is None:
-        assert len(building.build(batch)) == 1
-        return
-    with pytest.raises(RowError) as caught:
-        building.build(batch)
-
-    assert reason in str(caught.value)
-
-
 def test_counters_that_forget_cannot_be_exact():
     """
     Where the next increment of a subject takes the place of the one before, nobody can tell later
     whether a row was added.
     """
-    counters = of("S", allow_msg_counter=True, max_msgs_per_subject=1)
+    config = {"name": "S", "subjects": ["S.>"], "allow_msg_counter": True}
+    forgets = Target.parse(config | {"max_msgs_per_subject": 1})
 
-    assert "counters and max_msgs_per_subject" in counters.fault(10.0)
-    assert of("S", allow_msg_counter=True).fault(10.0) is None
+    assert "counters and max_msgs_per_subject" in forgets.fault(10.0)
+    assert Target.parse(config).fault(10.0) is None

@@ -12,8 +12,8 @@ from pyspark_jetstream.errors import ColumnError, RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.readstream.standby import BUCKET as STANDBY
 from pyspark_jetstream.subjects import reserved
+from pyspark_jetstream.write.columns import check_schema
 from pyspark_jetstream.write.exactlyonce.ledger import BUCKET as LEDGER
-from pyspark_jetstream.write.rows import check_schema
 
 from ...kits.encoder import LISTS, TEXTS, Encoder, batch, builder
 
@@ -30,7 +30,10 @@ _NOT_UTF8 = (
     ("rows", "message"),
     [
         (batch(2, data=pa.array(["x", None])), "row 1 of partition 5: data is null"),
-        (batch(2, subject=pa.array(["a", None])), "row 1 of partition 5: subject is null"),
+        (
+            batch(2, subject=pa.array(["a", None])),
+            "^row 1 of partition 5: column subject is null; correct the row, or let onReject",
+        ),
         (
             batch(3, subject=pa.array(["a", "b c", "b c"])),
             r"publish to 'b c': row 1 of partition 5: .*white space",
@@ -150,7 +153,16 @@ def test_max_payload_counts_the_headers():
         ),
         (
             {"data": pa.string(), "subject": pa.string(), "value": pa.string()},
-            "column 'value': unknown; a row to write consists of data, subject, headers, msg_id",
+            "column 'value': unknown; rename it to data, or drop it; a row to write"
+            " consists of data, subject, headers, msg_id",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "Msg_ids": pa.string()},
+            "column 'Msg_ids': unknown; rename it to msg_id, or drop it; a row",
+        ),
+        (
+            {"data": pa.string(), "subject": pa.string(), "zzz": pa.string()},
+            "column 'zzz': unknown; drop it; a row",
         ),
     ],
     ids=lambda value: None if isinstance(value, dict) else str(value)[:40],
@@ -183,6 +195,20 @@ def test_two_columns_of_one_name_are_refused():
     """
     with pytest.raises(ColumnError, match="column 'data': there are two"):
         check_schema(pa.schema([("data", pa.string()), ("data", pa.string())]), True)
+    with pytest.raises(ColumnError, match="column 'DATA': there are two"):
+        check_schema(pa.schema([("DATA", pa.string()), ("data", pa.string())]), True)
+
+
+def test_names_of_columns_have_no_case():
+    """
+    They match whatever their case, as everywhere in Spark.
+    """
+    rows = {"Subject": ["a"], "DATA": ["x"], "Msg_Id": ["m"], "Ttl": ["5s"]}
+    keys = {"KEY": ["k"], "Value": ["x"], "Operation": ["put"]}
+    messages = builder().build(pa.record_batch(rows))
+
+    assert messages.lines.to_pylist() == [b"Nats-Msg-Id: m\r\nNats-TTL: 5s\r\n"]
+    assert builder(bucket="B").build(pa.record_batch(keys)).subjects == ["$KV.B.k"]
 
 
 def test_column_errors_pickle():
@@ -209,8 +235,7 @@ FAULTS = [
     {"msg_id": "m", "headers": [("Nats-Msg-Id", "h")]},
     {"headers": [("a b", "1")]},
     {"headers": [("a", None)]},
-    {"ttl": "soon"},
-    {"ttl": "5s", "headers": [("Nats-TTL", "5s")]},
+    {"ttl": "5s\nx: y"},
 ]
 
 MAPPINGS = {
@@ -280,7 +305,7 @@ def test_what_of_an_unfit_row_can_be_written_is_kept():
     rows = [
         SOUND | {"data": None, "msg_id": "m"},
         SOUND | {"msg_id": " m", "headers": [("a b", "1"), ("K", "v"), ("Nats-Batch-Id", "b")]},
-        SOUND | {"subject": "a b", "ttl": "soon", "headers": [("Nats-Msg-Id", "h")]},
+        SOUND | {"subject": "a b", "ttl": "a\nb", "headers": [("Nats-Msg-Id", "h")]},
     ]
     unfit = builder(rejects=True, id_prefix="P").build(table(rows)).parted()[1]
     found = sorted(whole(unfit))

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client import wire
-from pyspark_jetstream.errors import RowError
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.serverheaders import NOT_WRITTEN
@@ -198,22 +197,3 @@ def test_a_ttl_is_a_header(ttl):
     assert frames(Encoder("IN", subject="s"), batch(1, ttl=pa.array([ttl], pa.string()))) == [
         wire.pub("s", b"x", "IN.0", expected)
     ]
-
-
-@pytest.mark.parametrize("ttl", ["", "soon", "5 s", "-5s", "5S", "1h30", "1s\r\nX: 1"])
-def test_a_ttl_that_is_none_is_named(ttl):
-    """
-    The row, and the forms a TTL has.
-    """
-    with pytest.raises(RowError, match=r"row 1 of partition 5: ttl is none: expected never"):
-        Encoder("IN", subject="s", partition=5).encode(batch(2, ttl=pa.array(["5s", ttl])))
-
-
-def test_a_ttl_column_and_header_contradict():
-    """
-    Which of two is meant, nobody can say.
-    """
-    rows = batch(1, ttl=pa.array(["5s"]), headers=pa.array([[("Nats-TTL", "6s")]], TEXTS))
-
-    with pytest.raises(RowError, match="both a ttl and the header Nats-TTL"):
-        Encoder("IN", subject="s").encode(rows)
