@@ -5,13 +5,13 @@ Rule 1: in text priorities are names, and a number is none (0 would be critical 
 nothing to another). A function may return the numbers of `Priority`, which are the RFC's.
 Rule 2: no I/O and no loop over rows, but for a function of the user's; a block is a few kernels.
 
-The first strategy that has an opinion of a row decides (overload.md A7):
+The first of these that has an opinion of a row decides (overload.md A7):
 
-    subject rule    `prioritySubjects`: the first filter that matches the destination
-    then, in the order of `priorityStrategies`:
-      custom        the column `priority`; where it is null, the function `priorityResolver`
-      header        `priorityHeader`, the row's first of that name; it is still forwarded
-      claim         `priorityClaim`: what `priorityClaimValues` says of its value
+    subject     `prioritySubjects`: the first filter that matches the destination
+    column      `priority`
+    function    `priorityResolver`
+    header      `priorityHeader`, the row's first of that name; it is still forwarded
+    claim       `priorityClaim`: what `priorityClaimValues` says of its value
     normal
 
 No opinion is a missing value. One that is there and no name of a priority is *normal* and counted:
@@ -30,9 +30,6 @@ import pyarrow.compute as pc
 
 from ..arrays import int32, is_all
 from ..subjects import check_filter, pattern
-
-STRATEGIES: Final = ("custom", "header", "claim")
-"""In the order in which they are asked by default; the subject rule comes before them all."""
 
 
 class Priority(IntEnum):
@@ -109,7 +106,6 @@ class Priorities:
     header: str | None
     claim: str | None
     claim_values: tuple[tuple[str, Priority], ...]
-    strategies: tuple[str, ...]
     resolver: Resolver | None = None
 
     @property
@@ -121,23 +117,22 @@ class Priorities:
         """The priorities of a block's rows."""
         opinions: list[pa.Array] = []
         unrecognised = 0
-        if self.subjects:
-            opinions.append(self._by_subject(rows.distinct).take(rows.indices))
-        for strategy in self.strategies:
-            if strategy == "claim":
-                opinion, strange = self._by_claim(rows), 0
-            elif strategy == "header":
-                named = None if self.header is None else rows.header(self.header)
-                opinion, strange = _by_name(named)
-            else:
-                opinion, strange = _by_name(rows.priority)
+
+        def add(opinion: pa.Array | None, strange: int = 0) -> None:
+            nonlocal unrecognised
             unrecognised += strange
             if opinion is not None:
                 opinions.append(opinion)
-            if strategy == "custom" and self.resolver is not None:
-                opinion, strange = _by_function(self.resolver, rows, opinions)
-                unrecognised += strange
-                opinions.append(opinion)
+
+        if self.subjects:
+            add(self._by_subject(rows.distinct).take(rows.indices))
+        add(*_by_name(rows.priority))
+        if self.resolver is not None:
+            add(*_by_function(self.resolver, rows, opinions))
+        if self.header is not None:
+            add(*_by_name(rows.header(self.header)))
+        if self.claim is not None:
+            add(self._by_claim(rows.claim(self.claim)))
         if not opinions:
             return Resolved(None, unrecognised)
         codes = pc.coalesce(*opinions, Priority.NORMAL.code)
@@ -148,8 +143,7 @@ class Priorities:
         priorities = pa.array([priority for _, priority in self.subjects], pa.int8())
         return priorities.take(first_match(self.routes, distinct))
 
-    def _by_claim(self, rows: Rows) -> pa.Array | None:
-        values = None if self.claim is None else rows.claim(self.claim)
+    def _by_claim(self, values: pa.Array | None) -> pa.Array | None:
         if values is None:
             return None
         known = pa.array([value for value, _ in self.claim_values], pa.string())
@@ -251,14 +245,6 @@ def claim_values(text: str) -> tuple[tuple[str, Priority], ...]:
     if len({value for value, _ in values}) < len(values):
         raise ValueError(f"expected each value once, got '{text}'")
     return values
-
-
-def strategies(text: str) -> tuple[str, ...]:
-    """`header, claim`: which are asked, in order."""
-    words = tuple(word.strip() for word in text.split(","))
-    if not set(words) <= set(STRATEGIES) or len(set(words)) < len(words):
-        raise ValueError(f"expected some of {', '.join(STRATEGIES)}, each once, got '{text}'")
-    return words
 
 
 def _pairs(text: str, what: str) -> tuple[tuple[str, Priority], ...]:

@@ -17,11 +17,9 @@ from ..outbox.admission import Rules
 from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..outbox.overload import OVERLOAD_WINDOW_S
 from ..outbox.priority import (
-    STRATEGIES,
     Priorities,
     Priority,
     claim_values,
-    strategies,
     subject_rules,
 )
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
@@ -98,8 +96,6 @@ PRESSURE_OPTIONS: Final = table(
     Option("priorityResolver", "priority_resolver", _resolver, "",
         "Function for rows without a priority: `package.module:function`. The function gets the row"
         " as a `Publish` of `pyspark_jetstream.outbox.priority`, and returns the priority."),
-    Option("priorityStrategies", "strategies", strategies, ", ".join(STRATEGIES),
-        "Ways to find a priority after `prioritySubjects`, in the order in which they are asked."),
     Option("overloadPolicy", "", value_of.choice("block", "dead-letter", "drop"), "block",
         "Action for rows for which the server has no room."),
     Option("shedPriorities", "", _shed, "non-critical",

@@ -88,7 +88,6 @@ TYPES = {
     "_resolver": "module:function",
     "subject_rules": "filter=priority list",
     "claim_values": "value=priority list",
-    "strategies": "list of words",
     "_shed": "list of words",
 }
 """What each parser takes; docs/reference/options.md says how each is written."""

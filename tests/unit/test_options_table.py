@@ -160,7 +160,6 @@ NO_TEXTS = [
     ("sink", "servers", "WebSocket is not supported", ["wss://h:443", "nats://a,ws://b"]),
     ("sink", "maxCpuPercent", "positive", ["0"]),
     ("sink", "prioritySubjects", "critical, normal", ["orders.>=high"]),
-    ("sink", "priorityStrategies", "each once", ["header, header"]),
     ("sink", "priorityResolver", "package.module:function", ["function"]),
     ("sink", "throttleMaxWait", "more than zero", ["0.0s"]),
     ("sink", "throttleMaxWait", "a duration with its unit", ["10"]),
@@ -345,7 +344,7 @@ TAKEN = [
       "shedPriorities": "normal, non-critical",
       "prioritySubjects": "orders.>=critical, metrics.*=non-critical",
       "priorityHeader": "X-Priority", "priorityClaim": "tenant",
-      "priorityClaimValues": "acme=critical", "priorityStrategies": "claim, header",
+      "priorityClaimValues": "acme=critical",
       "priorityResolver": "mine.rules:urgency"},
      {"window.max_in_flight_bytes": 2 << 20, "throttle": True, "throttle_subject": "ops.throttle",
       "dead_letter_subject": "dead.{subject}", "priority_resolver": "mine.rules:urgency",
@@ -355,8 +354,7 @@ TAKEN = [
           publish_timeout_s=20.0, throttle_max_wait_s=60.0),
       "priorities": priorities_of(
           subjects=(("orders.>", Priority.CRITICAL), ("metrics.*", Priority.NON_CRITICAL)),
-          header="X-Priority", claim="tenant", claim_values=(("acme", Priority.CRITICAL),),
-          strategies=("claim", "header"))}),
+          header="X-Priority", claim="tenant", claim_values=(("acme", Priority.CRITICAL),))}),
     ("sink", {"onThrottleTimeout": "dead-letter", "deadLetterSubject": "dead"},
      {"rules.buries_paused": True}),
 ]  # fmt: skip

@@ -9,12 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import (
-    STRATEGIES,
     Priorities,
     Priority,
     Publish,
     claim_values,
-    strategies,
     subject_rules,
 )
 
@@ -80,7 +78,7 @@ class Model:
             for filter, priority in self.rules.subjects
             if self.block.subjects[row] in COVERS[filter].split()
         ]
-        for strategy in self.rules.strategies:
+        for strategy in ("custom", "header", "claim"):
             if strategy == "claim":
                 values = self.block.claims.get(self.rules.claim or "")
                 known = dict(self.rules.claim_values)
@@ -125,8 +123,8 @@ def test_a2_names():
 @pytest.mark.parametrize("seed", range(SEED, SEED + 60))
 def test_a2_to_a7_the_first_opinion_decides(seed):
     """
-    A3: by the first filter that matches the destination; then, in the order of `priorityStrategies`
-    (A7), by column and function (A6), header (A4) and claim (A5). What is no name is counted (A2).
+    A3: by the first filter that matches the destination; then (A7) by column and function (A6),
+    header (A4) and claim (A5). What is no name is counted (A2).
     The function is asked only of rows that nothing before it has an opinion of, and that are
     published at all. A block without any priority costs its reader nothing.
     """
@@ -157,7 +155,6 @@ def test_a2_to_a7_the_first_opinion_decides(seed):
         header=rng.choice([None, "P", "P", "Q"]),
         claim=rng.choice([None, "t", "t", "u"]),
         claim_values=claim_values("acme=critical, free=noncritical, x=y=critical"),
-        strategies=strategies(", ".join(rng.sample(STRATEGIES, rng.choice([1, 2, 3, 3])))),
         resolver=rng.choice([None, decide]),
     )
     found, model = rules.of(block), Model(rules, block, answers)
@@ -210,9 +207,6 @@ def test_a6_what_a_function_raises_fails_the_task():
         (subject_rules, "a=critical,", "got ''"),
         (claim_values, "acme", "a value"),
         (claim_values, "a=critical, a=normal", "each value once"),
-        (strategies, "header, endpoint", "custom, header, claim"),
-        (strategies, "header, header", "each once"),
-        (strategies, "", "some of"),
     ],
 )
 def test_mistakes_in_options(parse, text, expected):
