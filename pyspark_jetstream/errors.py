@@ -44,12 +44,10 @@ whether the same call may succeed later without anybody changing anything.
         ├── PublishTimeoutError (TimeoutError)
         ├── ProducerThrottledError       its subject was paused, by an operator or the server
         ├── QueueTimeoutError (TimeoutError)
-        ├── DuplicateIdError             a stream knows the id of a row that was never sent before
         ├── WriterFencedError            another attempt took the task over
         ├── LedgerError                  what an earlier attempt stored cannot be told
-        │   └── TakenBackError           a target or the ledger holds less than was committed
         └── CommitError                  the tasks' own counts do not add up
-            └── TargetChangedError       a stream lost rows while they were written
+            └── TargetChangedError       a stream lost rows that were acknowledged
 """
 
 from __future__ import annotations
@@ -533,24 +531,6 @@ class QueueTimeoutError(PublishError, TimeoutError):
     retryable = True
 
 
-class DuplicateIdError(PublishError):
-    """A stream has a message with the id that was made for a row, which is not stored therefore."""
-
-    id: str = ""
-    stream: str = ""
-    window_s: float = 0.0
-
-    def _line(self) -> str:
-        return (
-            f"publish to '{self.subject}': {self.detail} is not stored: stream '{self.stream}' has"
-            f" a message with the id '{self.id}', which was made for this row and sent once."
-            " Somebody has stored a message with an id that is ours (look for it there: whoever may"
-            " read SPARK_LEDGER knows the ids of rows to come); or the checkpoint was set back by"
-            " hand (`pyspark-jetstream rewind` does it), or is used twice. The write goes on when"
-            f" the stream has forgotten the id, after its duplicate_window of {self.window_s:g}s"
-        )
-
-
 class WriterFencedError(PublishError):
     """Another attempt of the same task is in the ledger; this one's rows are its to write."""
 
@@ -562,30 +542,12 @@ class LedgerError(PublishError):
         return f"exactlyOnce, {self.subject}: {self.detail}"
 
 
-class TakenBackError(LedgerError):
-    """A target stream, or the ledger, holds less than was committed: the server lost the rest."""
-
-    batch: int = 0
-    """First batch to write again."""
-
-    def _line(self) -> str:
-        return (
-            f"{super()._line()}. To write again from batch {self.batch} on,"
-            " stop the query, and `pyspark-jetstream rewind --checkpoint <checkpointLocation>"
-            f" --batch {self.batch}`; to go on with what is there, the same with --accept instead"
-            " of --batch"
-        )
-
-
 class CommitError(PublishError):
     """A task's rows and PubAcks do not add up, or Spark lost a task's message."""
 
 
 class TargetChangedError(CommitError):
-    """A stream was made anew, purged or turned to `interest` under a write: rows are gone."""
+    """A target stream was made anew, or ends before where it ended: rows are gone."""
 
     def _line(self) -> str:
-        return (
-            f"stream '{self.subject}': {self.detail}. Every row had its PubAck; write them again,"
-            " and keep others from changing a stream that is written to"
-        )
+        return f"stream '{self.subject}': {self.detail}"

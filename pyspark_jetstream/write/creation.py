@@ -17,7 +17,7 @@ from ..client.patience import Patience
 from ..errors import ApiError, JetStreamError, OptionError, StreamNotFoundError, further
 from ..publish.options import StreamCreation
 from ..sanitize import get_logger
-from .exactlyonce.changes import SETTLES_S
+from .exactlyonce.targetstate import SETTLES_S
 
 logger = get_logger(__name__)
 

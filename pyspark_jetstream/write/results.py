@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ..publish.metrics import MetricsSnapshot
 from ..publish.outcome import Written
-from .exactlyonce.changes import FoundStream
+from .exactlyonce.targetstate import FoundStream
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,3 @@ class Published(WriterCommitMessage):
     """Run of a streaming query: from its start to its end."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Names of headers that did not go out, and of how many of its rows."""
-    sequenced: int = 0
-    """Rows that have a sequence of their own in these streams, as far as known."""

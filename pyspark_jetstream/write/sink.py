@@ -35,14 +35,14 @@ from pyspark.taskcontext import TaskContext
 
 from ..client.connection import borrow
 from ..client.jetstream import JetStream
-from ..errors import CommitError, JetStreamError, OptionError
+from ..errors import CommitError, JetStreamError, OptionError, TargetChangedError
 from ..logs import log_for
 from ..publish.metrics import MetricsSnapshot
 from ..publish.options import SinkOptions
 from ..publish.outcome import Written
 from ..sanitize import get_logger
 from ..serverheaders import left_out_because
-from .exactlyonce.changes import FoundStream, check_targets
+from .exactlyonce.targetstate import FoundStream, check_targets
 from .results import Published
 
 if TYPE_CHECKING:
@@ -305,7 +305,6 @@ def _write(
         tuple(report.seen),
         (context.getLocalProperty(_RUN) if context is not None else None) or "",
         dict(report.left_out),
-        report.sequenced,
     )
 
 
@@ -326,7 +325,7 @@ def _get_ready(connection: ConnectionOptions) -> None:
 
 def _check_targets(options: SinkOptions, tasks: list[Published]) -> list[FoundStream]:
     """
-    The target streams as they are now.
+    The target streams as they are now, but for where they do not say it.
 
     Raises:
         TargetChangedError: Rows that were acknowledged are gone.
@@ -334,9 +333,23 @@ def _check_targets(options: SinkOptions, tasks: list[Published]) -> list[FoundSt
     seen = [stream for task in tasks for stream in task.streams]
     if not seen:
         return []
-    rows = sum(task.sequenced for task in tasks)
+    remedy = "Look what has become of it, and run the write again"
     with borrow(options.connection) as client:
-        return check_targets(JetStream(client), seen, rows)
+        js = JetStream(client)
+        if options.ledger:
+            from .exactlyonce.ledger import Ledger
+
+            remedy = Ledger(js).remedy(tasks[0].write_id)
+        try:
+            return [FoundStream.of(info) for info in check_targets(js, seen, remedy).values()]
+        except TargetChangedError:
+            raise
+        except JetStreamError as error:
+            logger.warning(
+                "the commit goes on without the check whether target streams still have the rows"
+                " of this batch: %s", error,
+            )  # fmt: skip
+            return []
 
 
 def _log(where: str, tasks: list[Published], total: Written) -> None:

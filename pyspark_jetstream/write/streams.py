@@ -7,7 +7,6 @@ arrive.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -17,17 +16,14 @@ from ..client.jetstream import JetStream
 from ..errors import (
     OFF,
     ApiError,
-    DuplicateIdError,
     JetStreamError,
     OptionError,
-    StreamNotFoundError,
     TargetChangedError,
 )
-from ..outbox.messages import Messages
 from ..outbox.targets import Target, TargetLookup, Targets
 from ..publish.options import SinkOptions
 from ..sanitize import get_logger
-from .exactlyonce.changes import FoundStream
+from .exactlyonce.targetstate import FoundStream
 
 logger = get_logger(__name__)
 
@@ -53,13 +49,6 @@ def target_fault(target: Target, options: SinkOptions) -> OptionError | None:
     return None if fault is None else OptionError("exactlyOnce", fault)
 
 
-def duplicate_id(rows: Messages, target: Target) -> DuplicateIdError:
-    """The error of the first of these rows, whose made id its stream knew though it was new."""
-    id = rows.ids[0].as_py().decode() if rows.ids is not None else ""
-    subject, row = rows.distinct[rows.codes[0]], rows.rows[0].as_py()
-    return DuplicateIdError(subject, f"row {row}", 0, id, target.name, target.duplicate_window_s)
-
-
 class Streams(TargetLookup):
     """Looks up which stream takes a subject, over connections that carry no PubAcks."""
 
@@ -74,12 +63,8 @@ class Streams(TargetLookup):
         brief_s = min(_LOOK_S, options.connection.request_timeout_s)
         self.hasty = Client(replace(options.connection, request_timeout_s=brief_s))
         """A connection with short time-outs, for requests that publishing waits for."""
-        self.requests = threading.RLock()
-        """Held for requests over `client`, which the maker of rows and their publisher share."""
         self._options = options
         asks = options.rows.require_stream
-        self._dead: set[str] = set()
-        """Those of dead letters alone, as far as is known."""
         self.targets = Targets(self)
         self.targets.is_blind = not (asks or options.rules.sheddable)
 
@@ -96,10 +81,9 @@ class Streams(TargetLookup):
     def find(self, subjects: list[str]) -> list[Target | None]:
         js = JetStream(self.client)
         try:
-            with self.requests:
-                names = js.streams_of(subjects)
-                there = list(dict.fromkeys(name for name in names if name is not None))
-                infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
+            names = js.streams_of(subjects)
+            there = list(dict.fromkeys(name for name in names if name is not None))
+            infos = dict(zip(there, js.stream_infos(there), strict=True)) if there else {}
         except JetStreamError as error:
             # Without the permission to ask, rows go out all the same, and PubAcks tell.
             off = isinstance(error, ApiError) and error.err_code in OFF
@@ -109,10 +93,9 @@ class Streams(TargetLookup):
             self.targets.is_blind = True
             return [None] * len(subjects)
         for name, info in infos.items():
-            now = FoundStream.of(info)
-            before = self.seen.setdefault(name, now)
-            if now.created != before.created:
-                raise TargetChangedError(name, before.made_anew(now))
+            before = self.seen.setdefault(name, FoundStream.of(info))
+            if info.created != before.created:
+                raise TargetChangedError(name, before.loss(info) or "")
         targets = {name: Target.parse(info.config) for name, info in infos.items()}
         return [None if name is None else targets[name] for name in names]
 
@@ -136,45 +119,5 @@ class Streams(TargetLookup):
         ]
 
     def holding(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
-        """
-        The streams as they were found, each with the first of its sequences that is known to hold a
-        row; those of dead letters alone only if one is known.
-        """
-        return [
-            seen.holding(stored_in.get(name, 0))
-            for name, seen in self.seen.items()
-            if name in stored_in or name not in self._dead
-        ]
-
-    def look_up_dead(self, subject: str) -> None:
-        """
-        Notes the stream of dead letters before there is one.
-
-        Args:
-            subject: of them; where rows' own stand in it, which are not known yet, one like them.
-        """
-        known = set(self.seen)
-        self.find([subject])
-        self._dead = set(self.seen) - known
-
-    def holding_dead(self, stored_in: Mapping[str, int]) -> list[FoundStream]:
-        """The streams of dead letters as they were found, or else as they are at the end."""
-        js = JetStream(self._client)
-        found = []
-        for name, first in stored_in.items():
-            if (before := self.seen.get(name)) is not None:
-                found.append(replace(before.holding(first), is_target=False))
-                continue
-            try:
-                now = FoundStream.of(js.stream_info(name))
-            except StreamNotFoundError:
-                now = FoundStream(name, "", first, "", keeps=True)  # the commit looks again
-            except JetStreamError as error:
-                logger.warning(
-                    "stream=%s: the commit goes on without the check whether the stream still has"
-                    " the rows of this task: %s", name, error,
-                )  # fmt: skip
-                continue
-            end = max(first, now.end)
-            found.append(replace(now, end=end, first=first, is_target=False))
-        return found
+        """The streams that have rows, as they were found."""
+        return [self.seen[name].upto(stored_in) for name in stored_in if name in self.seen]

@@ -35,10 +35,10 @@ def options(nats_server) -> SinkOptions:
 @pytest.mark.parametrize(
     ("data", "headers", "message"),
     [
-        (b'{"batch": 7, "rows": 10}', [], "q3f.committed': sequence .* compare-and-set"),
+        (b'{"batch": 7, "rows": 10}', [], "committed': sequence .* compare-and-set"),
         (b"", [], "it is empty, and no delete of a key"),
-        (b'{"batch": "7"}', [(EXPECTED, "SEEN")], "this is no record"),
-        (b'{"batch": -7}', [(EXPECTED, "SEEN")], "this is no record"),
+        (b'{"batch": "7", "streams": {}}', [(EXPECTED, "SEEN")], "this is no record"),
+        (b'{"batch": -7, "streams": {}}', [(EXPECTED, "SEEN")], "this is no record"),
         (b"{}", [(EXPECTED, "SEEN")], "this is no record"),
     ],
     ids=["put", "empty", "text", "negative", "nothing"],
@@ -51,16 +51,18 @@ def test_a_record_of_a_stranger_skips_no_batch(
     stored, or does not look, as our own records is an error, and no batch is left out for it; once
     it is deleted the batch is written.
     """
-    name, task = new_stream(), TaskName("q3f", 7, 0)
-    ledger.commit("q3f", 6, 1, {"rows": 10})
-    key = "$KV.SPARK_LEDGER.q3f.committed"
+    name = new_stream()
+    query = f"q3f{name}"
+    task = TaskName(query, 7, 0)
+    ledger.commit(query, 6, 1, {"rows": 10})
+    key = f"$KV.SPARK_LEDGER.{query}.committed"
     (own,) = js.last_messages(STREAM, [key])
     js.publish(key, data, [(n, v.replace("SEEN", str(own.sequence))) for n, v in headers])
 
     with pytest.raises((RecordError, LedgerError), match=message):
         write(options, task, rows(name, 10))
     with pytest.raises((RecordError, LedgerError), match=message):
-        ledger.commit("q3f", 7, 1, {"rows": 10})
+        ledger.commit(query, 7, 1, {"rows": 10})
     assert js.stream_info(name).messages == 0
     js.publish(key, b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")])
     assert write(options, task, rows(name, 10)).acked == 10
@@ -69,16 +71,12 @@ def test_a_record_of_a_stranger_skips_no_batch(
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"streams": {"S": 0}}',
-        b'{"attempt": "a", "streams": []}',
-        b'{"attempt": "a", "streams": {"S": -1}}',
-        b'{"attempt": "a", "streams": {"S": 0}, "created": ["S"]}',
-        b'{"attempt": "a", "streams": {"S": 0}, "created": {"S": 1}}',
-        b'{"attempt": "a", "streams": {"S": 0}, "per_subject": 5}',
-        b'{"attempt": "a", "streams": {"S": 0}, "per_subject": {"S": -5}}',
-        b'{"attempt": "a", "streams": {"S": 0}, "begun": "yesterday"}',
-        b'{"attempt": "a", "streams": {"S": 0}, "begun": 5}',
-        b'{"attempt": "a", "streams": {"S": 0}, "begun": "2026-01-01T00:00:00"}',
+        b'{"streams": {"S": ["x", 0]}, "mapping": ""}',
+        b'{"attempt": "a", "streams": [], "mapping": ""}',
+        b'{"attempt": "a", "streams": {"S": 0}, "mapping": ""}',
+        b'{"attempt": "a", "streams": {"S": ["x", -1]}, "mapping": ""}',
+        b'{"attempt": "a", "streams": {"S": [1, 1]}, "mapping": ""}',
+        b'{"attempt": "a", "streams": {"S": ["x", 0]}}',
     ],
 )
 def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_stream, content):
@@ -95,29 +93,13 @@ def test_a_task_s_record_that_is_none_is_an_error(js, ledger, options, new_strea
     assert write(options, task, rows(name, 10)).acked == 10
 
 
-def test_a_record_of_an_older_version_counts(js, ledger, options, new_stream):
-    """
-    Records of versions that did not note when a stream was created say where it ended, as ever.
-    """
-    name, task = new_stream(), TaskName("q3i", 0, 0)
-    ids = {"msg_id": lambda row: f"o-{row}"}  # of made ones a duplicate would be an error
-    written = write(options, task, rows(name, 30, **ids))
-    js.purge(STREAM, f"$KV.SPARK_LEDGER.{task}", None)
-    content = json.dumps({"attempt": "a", "streams": {name: 10}}).encode()
-    js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
-    again = write(options, task, rows(name, 30, **ids))
-
-    assert written.acked == 30
-    assert (again.already_stored, again.duplicates, again.acked) == (20, 10, 10)
-
-
 @pytest.mark.parametrize("key", ["foo", "-1", "1_0", "\u0663", "9" * 30])
 def test_a_key_that_is_no_task_s_stops_no_commit(js, ledger, caplog, key):
     """
     Whoever may publish below a batch's key may store anything there; what is no task's is named in
     the log, and goes with the batch.
     """
-    ledger.begin_attempt(TaskName("q3j", 0, 0), {})
+    ledger.begin_attempt(TaskName("q3j", 0, 0), [])
     subject = f"$KV.SPARK_LEDGER.q3j.0.{key}"
     js.publish(subject, b"x", [])
     ledger.commit("q3j", 0, 1, {"rows": 10})
@@ -137,7 +119,7 @@ def test_a_record_that_names_no_stream_is_none(js, ledger, options, new_stream, 
     What a record has for streams becomes part of a request: a name that is none is no record.
     """
     name, task = new_stream(), TaskName(f"q3h{abs(hash(stream))}", 0, 0)
-    content = json.dumps({"attempt": "a", "streams": {stream: 0}}).encode()
+    content = json.dumps({"attempt": "a", "streams": {stream: ["x", 0]}, "mapping": ""}).encode()
     js.publish(f"$KV.SPARK_LEDGER.{task}", content, [(EXPECTED, "0")])
 
     with pytest.raises(LedgerError, match="this is no record"):

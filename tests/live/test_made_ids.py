@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.errors import DuplicateIdError, LedgerError, WriterFencedError
+from pyspark_jetstream.errors import LedgerError, WriterFencedError
 from pyspark_jetstream.write.attempt import TaskReport
-from pyspark_jetstream.write.exactlyonce.ids import Ids, Secrets, of_query
+from pyspark_jetstream.write.exactlyonce.ids import Ids, of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
@@ -135,15 +135,14 @@ def test_tasks_that_begin_at_one_time_make_one_secret(query):
 
     assert len({id.split("-")[0] for id in query.ids()}) == 1
     assert len(set(query.ids())) == 24
-    assert len(query.record("ids")["secrets"]) == 1
+    assert len(query.record("secret")["secret"]) == 64
 
 
-def test_each_attempt_makes_the_same(query, js, ledger):
+def test_each_attempt_makes_the_same(query):
     """
-    Also when somebody has deleted the secret in between: the task's record has how its ids begin.
+    What an earlier attempt has stored is found by its ids.
     """
     query.task(0, query.rows(3))
-    js.publish(f"{PREFIX}{query.name}.ids", b"", [("KV-Operation", "DEL")])
     counts = query.task(0, query.rows(6))
 
     assert (counts.already_stored, counts.acked) == (3, 3)
@@ -158,39 +157,16 @@ def test_what_an_operator_deletes_lets_the_secret_be(query, js, how):
     query.task(0, query.rows(3))
     if how == "the committed record":
         query.commit(0)
-    secret = query.record("ids")
+    secret = query.record("secret")
     key = "committed" if how == "the committed record" else "0.0"
     js.publish(
         f"{PREFIX}{query.name}.{key}", b"", [("KV-Operation", "PURGE"), ("Nats-Rollup", "sub")]
     )
     counts = query.task(0, query.rows(3))
 
-    assert query.record("ids") == secret
+    assert query.record("secret") == secret
     assert (counts.acked, counts.duplicates) == (3, 3)
     assert len(query.ids()) == 3
-
-
-def test_a_batch_that_the_version_before_has_begun(query, js):
-    """
-    A task that it has begun goes on with the ids of then, so that what is stored is found; another
-    task of the batch, and each batch behind it, has new ones. So has one to which it is rewound.
-    """
-    old = f"{of_query(query.name, 4).prefix}-0"
-    for row in range(3):
-        js.publish(f"{query.target}.a", b"%d" % row, [("Nats-Msg-Id", f"{old}-{row}")])
-    record = {"attempt": "a", "streams": {query.target: 0}, "created": {}, "mapping": ""}
-    expected = ("Nats-Expected-Last-Subject-Sequence", "0")
-    js.publish(f"{PREFIX}{query.name}.4.0", json.dumps(record).encode(), [expected])
-    counts = query.task(4, query.rows(5))
-    query.task(4, query.rows(2, 5), task=1)
-    query.commit(4, tasks=2)
-    query.task(5, query.rows(2, 7))
-
-    assert (counts.already_stored, counts.acked) == (3, 2)
-    assert query.record("4.0") is None
-    assert [data for data, _ in query.stored()] == [b"%d" % n for n in range(9)]
-    assert [id.rpartition("-")[0] == old for id in query.ids()] == [True] * 5 + [False] * 4
-    assert query.record("ids")["secrets"][0][0] == 4
 
 
 def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
@@ -205,15 +181,16 @@ def test_the_ids_of_a_df_write_are_its_own(nats_server, js, ledger, new_stream):
     (last,) = js.last_messages(name, [f"{name}.a"])
 
     assert dict(last.headers)["Nats-Msg-Id"] == f"w-{name}-3-1"
-    assert list(js.subject_counts(STREAM, [f"{PREFIX}w-{name}.ids"])[1]) == []
+    assert list(js.subject_counts(STREAM, [f"{PREFIX}w-{name}.secret"])[1]) == []
 
 
 # ── records that are none ────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("key", ["ids", "0.0"])
+@pytest.mark.parametrize("key", ["secret", "0.0"])
 @pytest.mark.parametrize(
-    "value", [b"{}", b'{"secrets": []}', b'{"attempt": "a", "streams": {}, "ids": "a\\r\\nb: c"}']
+    "value",
+    [b"{}", b'{"secret": ""}', b'{"secret": "a\\r\\nb: c"}', b'{"attempt": "a", "streams": {}}'],
 )
 def test_what_is_no_record_is_not_believed(query, js, key, value):
     """
@@ -227,32 +204,17 @@ def test_what_is_no_record_is_not_believed(query, js, key, value):
     assert query.ids() == []
 
 
-def test_another_attempt_with_other_ids_in_between(query, ledger):
-    """
-    Of two that begin at one moment the later one's rows have the ids of the earlier, or none: it
-    ends, and the next attempt goes on with these.
-    """
-    name = TaskName(query.name, 0, 0)
-    look = ledger.look(name, secrets=True)
-    ledger.begin_attempt(name, [], ids="one-0")
-
-    with pytest.raises(LedgerError, match="makes other ids; the next attempt goes on with these"):
-        ledger.begin_attempt(name, [], ids="another-0", look=look)
-    assert ledger.id_prefix(name, of_query(query.name, 0), ledger.look(name)) == "one-0"
-
-
 def test_a_look_of_long_ago_is_made_again(query, ledger):
     """
     While the first rows are made the batch may be written and committed by others.
     """
     name = TaskName(query.name, 0, 0)
-    look = ledger.look(name, secrets=True)
+    look = ledger.look(name, secret=True)
     query.task(0, query.rows(3))
     query.commit(0)
 
     old = replace(look, at=look.at - 10.0)
-    assert ledger.begin_attempt(name, [], ids="one-0", look=old) is None
-    assert Secrets.of(query.record("ids")).prefix(query.name, 0) is not None
+    assert ledger.begin_attempt(name, [], look=old) is None
 
 
 # ── a duplicate of a made id ─────────────────────────────────────────────────────────────────
@@ -262,36 +224,10 @@ def taken(query, js, batch, *rows, subject=None):
     """Somebody stores messages with ids of these rows of a task, before it does."""
     name = TaskName(query.name, batch, 0)
     ledger = Ledger(js)
-    prefix = ledger.id_prefix(name, of_query(query.name, batch), ledger.look(name, secrets=True))
+    prefix = ledger.id_prefix(name, of_query(query.name, batch), ledger.look(name, secret=True))
     for row in rows:
-        js.publish(subject or f"{query.target}.b", b"1000", [("Nats-Msg-Id", f"{prefix}-{row}")])
+        js.publish(subject or f"{query.target}.b", b"1000", [("Nats-Msg-Id", f"{prefix}-0-{row}")])
     return prefix
-
-
-MODES = {
-    "plain": {},
-    "strict": {"strict_order": True},
-    "unthrottled": {"throttle_subject": None},
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_made_id_that_the_stream_knows_is_an_error(nats_server, js, ledger, new_stream, mode):
-    """
-    The row is not stored, whatever the PubAck says: it was sent once, and its id is nobody else's.
-    The error names row, id, stream and causes, at each attempt until the stream has forgotten it.
-    """
-    query = Query(nats_server.url, js, new_stream(allow_atomic=True))
-    query.options = sink_of(query.options.connection, ledger=True, **MODES[mode])
-    prefix = taken(query, js, 0, 7)
-
-    for attempt in range(2):
-        with pytest.raises(DuplicateIdError) as caught:
-            query.task(0, query.rows(20))
-        said = str(caught.value)
-        assert f"stream '{query.target}'" in said and f"'{prefix}-7'" in said
-        assert "row 7 " in said and "pyspark-jetstream rewind" in said
-        assert "duplicate_window of 120s" in said, attempt
 
 
 def test_ids_of_the_rows_own_may_be_there(query, js):
@@ -317,7 +253,7 @@ def test_what_an_attempt_before_stores_late_is_no_fault(query, js, ledger, monke
     def late(recovery, messages, target):
         mask = missing(recovery, messages, target)
         for row in range(5, 8):
-            id = ("Nats-Msg-Id", f"{prefix}-{row}")
+            id = ("Nats-Msg-Id", f"{prefix}-0-{row}")
             js.publish(f"{query.target}.a", b"%d" % row, [id])
         return mask
 

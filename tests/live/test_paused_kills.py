@@ -28,11 +28,11 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.write.attempt import TaskAttempt
 from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.task import write_task
+from pyspark_jetstream.write.watch import Watch
 
 from ..kits.options import connection_of, rules_of, sink_of
 from ..kits.places import ROOT
@@ -234,13 +234,13 @@ class Fate(threading.local):
 def fate(monkeypatch):
     """Attempts that ask at each turn whether they go on."""
     one = Fate()
-    real = TaskAttempt._check_latest
+    real = Watch.may_go
 
     def asked(*arguments):
         one.step()
         return real(*arguments)
 
-    monkeypatch.setattr(TaskAttempt, "_check_latest", asked)
+    monkeypatch.setattr(Watch, "may_go", asked)
     return one
 
 

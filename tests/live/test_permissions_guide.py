@@ -15,15 +15,11 @@ from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.operations.console import throttle
 from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.inspection import inspector
-from pyspark_jetstream.write.exactlyonce.ids import of_query
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
-from pyspark_jetstream.write.exactlyonce.records import TaskName
-from pyspark_jetstream.write.task import write_task
 
-from ..kits.checkpoints import write_checkpoint
 from ..kits.options import connection_of, sink_of
 from ..kits.pins import Puller, Query
-from .test_inboxes import guarded, login, rows
+from .test_inboxes import guarded, login
 from .test_throttle import Task
 from .test_throttle_job import PATIENT, start
 
@@ -118,25 +114,6 @@ def test_ops_takes_a_pin_away(guarded, admin, ops):
 
     assert (status, err) == (0, "")
     assert f"unpinned {holder.pin}" in out
-
-
-def test_ops_rewinds(guarded, admin, ops, tmp_path):
-    """`rewind` sets checkpoint and ledger back to a batch."""
-    writer = guarded[1]["writer"]
-    options = sink_of(connection_of(guarded[0].url, **login("writer")), ledger=True)
-    ledger = Ledger(JetStream(writer))
-    ledger.ensure()
-    for batch in range(3):
-        write_task(writer, options, rows(10), TaskName("q", batch, 0), of_query("q", batch))
-        ledger.commit("q", batch, 1, {"rows": 10})
-    path = write_checkpoint(tmp_path / "checkpoint", [[{}]] * 3)
-    (path / "metadata").write_text('{"id":"q"}')
-    status, out, err = ops("rewind", "--checkpoint", str(path), "--batch", "1", "--force")
-    (committed,) = admin.last_messages(STREAM, ["$KV.SPARK_LEDGER.q.committed"])
-
-    assert (status, err) == (0, ""), out
-    assert "batch 1 is next" in out
-    assert json.loads(committed.data)["batch"] == 0
 
 
 def test_ops_throttles(guarded, admin, ops, monkeypatch):

@@ -21,7 +21,7 @@ from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling import throttle
 from pyspark_jetstream.publish import laneset, publisher
 from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.lanes import asynclane
+from pyspark_jetstream.publish.lanes import lane as lane_module
 from pyspark_jetstream.publish.options import SinkOptions
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.sender import Sender
@@ -290,7 +290,7 @@ def test_a_subject_without_a_stream_is_an_error(nats_server, js, monkeypatch):
     """
     The error names the subject and says that no stream listens there.
     """
-    monkeypatch.setattr(asynclane, "NO_STREAM_GRACE_S", 1.0)
+    monkeypatch.setattr(lane_module, "NO_STREAM_GRACE_S", 1.0)
 
     with pytest.raises(PublishTimeoutError, match=r"'nowhere\.\d'.*no stream listens on this"):
         publish(js.client, sink(nats_server), batches("nowhere", 10))

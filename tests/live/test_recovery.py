@@ -7,9 +7,9 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.pulling import pulls
-from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.write.exactlyonce.changes import Before
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
+from pyspark_jetstream.write.exactlyonce.targetstate import FoundStream
 
 from ..kits.options import connection_of
 from ..kits.servers import DevServer
@@ -29,15 +29,17 @@ def test_what_others_stored_stops_nobody(monkeypatch, pull):
         js = JetStream(client)
         try:
             js.create_stream({"name": "S", "subjects": ["S.>"]})
+            empty = js.stream_info("S")
             large = bytes(9 << 20)
             for row, data in enumerate([b"a", b"b", large, large, b"c", b"d"]):
-                js.publish("S.a", data, [("Nats-Msg-Id", f"t-{row}")])
+                js.publish("S.a", data, [("Nats-Msg-Id", f"t-0-{row}")])
                 hpub(js, [(b"S.b", b"A", b"body")])
-            found = Recovery(client, "task", {"S": Before(0)}, "t")
-            found.refresh([Target.parse(js.stream_info("S").config)], 0)
+            found = Recovery(client, TaskName("w", 0, 0), [FoundStream.of(empty)], "t")
+            found.refresh()
+            stored = found._found["S"].between(0, 9)
 
-            assert sorted(found._rows) == list(range(6))
-            assert [found._rows[row].size for row in range(6)] == [1, 1, 9 << 20, 9 << 20, 1, 1]
+            assert stored["row"].to_pylist() == list(range(6))
+            assert stored["size"].to_pylist() == [1, 1, 9 << 20, 9 << 20, 1, 1]
             assert js.stream_info("S").messages == 12
         finally:
             client.close()

@@ -60,8 +60,6 @@ COMMANDS = {
     "unpin": ("unpin", "--stream", "S", "--consumer", "q"),
     "pause": ("pause", "--stream", "S", "--consumer", "q", "--for", "1s"),
     "resume": ("resume", "--stream", "S", "--consumer", "q"),
-    "rewind": ("rewind", "--checkpoint", "checkpoint", "--batch", "0"),
-    "rewind --accept": ("rewind", "--checkpoint", "checkpoint", "--accept"),
     "partition": ("partition", *PLAN),
     "partition --dry-run": ("partition", *PLAN, "--dry-run"),
     "partition --undo": ("partition", *PLAN, "--undo"),

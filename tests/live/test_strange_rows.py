@@ -573,7 +573,7 @@ def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
     nats_server, js, new_stream, monkeypatch
 ):
     """
-    A stranger's subjects, each another one, cost a round trip for many of them, and none again.
+    A stranger's subjects, each another one, cost a round trip for many of them.
     """
     name, trips = new_stream(), []
     options = parse_sink({"servers": nats_server.url})
@@ -586,10 +586,10 @@ def test_subjects_without_a_stream_are_looked_up_many_at_one_time(
         lambda self, each, *more: trips.append(len(each)) or ask(self, each, *more),
     )
     subjects = pa.array([f"{name if i % 10 == 0 else 'nowhere'}.{i}" for i in range(1000)])
-    found = [streams_.targets.of(subjects, True).to_pylist() for _ in range(2)]
+    found = streams_.targets.of(subjects, True).to_pylist()
     client.close()
 
-    assert found == [[0 if i % 10 == 0 else None for i in range(1000)]] * 2
+    assert found == [0 if i % 10 == 0 else None for i in range(1000)]
     assert sum(trips) == 900 + 2
     assert len(trips) < 30
 

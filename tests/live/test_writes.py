@@ -212,7 +212,7 @@ def test_a_commit_leaves_one_record(js, ledger, options, new_stream):
     ledger.commit("q4", 0, 3, {"rows": 15})
     (committed,) = js.last_messages(STREAM, ["$KV.SPARK_LEDGER.q4.committed"])
 
-    assert json.loads(committed.data) == {"batch": 0, "rows": 15}
+    assert json.loads(committed.data) == {"batch": 0, "streams": {}, "rows": 15}
     assert js.stream_info(STREAM).messages == before - 3 + 1
 
 
@@ -515,7 +515,7 @@ def test_a_driver_that_was_thought_dead_takes_no_batch_back(js, ledger):
     ledger.commit("q30", 3, 1, {"rows": 1})  # the same batch once more is none
 
     kept = js.last_messages(STREAM, ["$KV.SPARK_LEDGER.q30.committed"])[0]
-    assert json.loads(kept.data) == {"batch": 3, "rows": 1}
+    assert json.loads(kept.data) == {"batch": 3, "streams": {}, "rows": 1}
 
 
 @pytest.mark.parametrize("how", ["order", "size", "fewer"])

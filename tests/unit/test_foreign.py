@@ -24,7 +24,7 @@ from pyspark_jetstream.outbox.throttling import throttleprotocol
 from pyspark_jetstream.publish.lanes.answers import classify
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.readstream.standby import LeaseRecord
-from pyspark_jetstream.write.exactlyonce.records import content_of
+from pyspark_jetstream.write.exactlyonce.records import committed_of
 
 from ..kits.options import connection_of
 
@@ -114,7 +114,7 @@ def answered(data: bytes) -> None:
         (Report.decode, ValueError),
         (throttleprotocol.understand, ValueError),
         (answered, ProtocolError),
-        (lambda data: content_of(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
+        (lambda data: committed_of(StoredMessage(1, "k", [], data, b"", "")), LedgerError),
     ],
     ids=["lease", "report", "command", "answer", "ledger"],
 )

@@ -76,7 +76,7 @@ PURE = {
     "readstream.offsets", "readstream.options",
     "readstream.pinned.ownership",
     "readstream.standby", "readstream.shared.claims",
-    "write.batchmapping", "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
+    "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
     "write.rows",
 }  # fmt: skip
 """These, and all of `mapping` and `outbox`, decide only: no I/O, no waiting, no clock."""

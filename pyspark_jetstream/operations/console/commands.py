@@ -44,7 +44,6 @@ COMMANDS: Final = {
     "unpin": Command("unpinning"),
     "pause": Command("pausing"),
     "resume": Command("pausing", ("--resume",)),
-    "rewind": Command("rewinding"),
     "partition": Command("partitions"),
     "throttle": Command("throttle"),
     "metrics": Command("exporter"),

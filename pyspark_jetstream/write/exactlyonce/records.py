@@ -1,59 +1,34 @@
 """
-Records of the ledger as values: the note of a task, and all notes at one moment.
+Notes of the ledger as values.
 
-Rule 1: no I/O; whatever a stranger wrote there is a `LedgerError`, and no record.
+Rule 1: no I/O; whatever a stranger wrote there is a `LedgerError`, and no note.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...client.info import StoredMessage
 from ...errors import LedgerError
 from ...foreign import Reader, each, number, read_json, record, text
-from ...foreign import time as time_text
-from .changes import Before
-from .committed import MAX_COUNT, Committed
-from .ids import Secrets
+from .ids import SECRET
+from .targetstate import FoundStream
 
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f]+")
 """The name of a stream, which becomes a token of subjects."""
 
-_IDS: Final = re.compile(r"[!-~]{1,200}")
-"""Valid beginnings of made ids."""
+_MAX_COUNT: Final = 1 << 63
 
-
-def _streams(value: Any) -> dict[str, int]:
-    ends: dict[str, int] = each(number(0, MAX_COUNT), dict)(value)
-    if not all(_STREAM.fullmatch(name) for name in ends):
-        raise ValueError(" has what is no stream")
-    return ends
-
-
-def _ids(value: Any) -> str:
-    if not _IDS.fullmatch(text(value)):
-        raise ValueError(" is no beginning of ids")
-    return str(value)
-
-
-_BEGUN: Final = record(
-    {"attempt": text, "streams": _streams},
-    {
-        "created": each(text, dict),
-        "per_subject": each(number(0, MAX_COUNT), dict),
-        "begun": time_text,
-        "ids": _ids,
-    },
-)
+_STREAMS: Final = 1_000
+"""Number of streams that a commit notes, those written to last."""
 
 _FRESH_S: Final = 1.0
 """For so long a look into the ledger stands for one that is made now."""
-
-MAPPING: Final = "mapping"
-"""Stands for the task in the key of a batch's mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +43,58 @@ class TaskName:
         return f"{self.write}.{self.batch}.{self.task}"
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last batch that a query has committed."""
+
+    batch: int = -1
+    """-1 for none."""
+    streams: Mapping[str, FoundStream] = field(default_factory=dict)
+    """Its target streams, and those of batches before, as their last commit found them."""
+
+    def content(self, room: int, counts: Mapping[str, int]) -> bytes:
+        """The note, with as many streams as it has room for."""
+        streams = [*self.streams.values()][-_STREAMS:]
+        while True:
+            note = {"batch": self.batch, "streams": _noted(streams), **counts}
+            data = json.dumps(note).encode()
+            if len(data) <= room or not streams:
+                return data
+            streams = streams[len(streams) // 2 + 1 :]
+
+
 @dataclass(slots=True)
 class TaskRecord:
-    """The ledger's record of a task, and its sequence."""
+    """The note of a task's latest attempt, and its sequence."""
 
     name: TaskName
     attempt: str
     sequence: int
-    """The sequence of the record in the bucket."""
-    streams: dict[str, Before]
+    """The sequence of the note in the bucket."""
+    streams: dict[str, FoundStream]
     """Each stream before any attempt of this task published into it."""
     again: bool
     """Whether there was an earlier attempt: rows of it may be stored."""
     mapping: str = ""
     """Digest of the mapping that rows go by; "" without one."""
     committed: Committed = field(default_factory=Committed)
-    """Notes of the last batch before."""
-    ids: str = ""
-    """Prefix of the ids that are made for its rows; "" where none are."""
-    forgotten: bool = False
-    """Whether an operator has deleted what was known of attempts or batches before."""
-    begun: str = ""
-    """Time of its first attempt's look at its streams; "" where that is not known."""
+    """The last batch before."""
+
+    def content(self) -> bytes:
+        """The note."""
+        note = {"attempt": self.attempt, "streams": _noted(self.streams.values())}
+        return json.dumps(note | {"mapping": self.mapping}).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLook:
-    """The ledger's records of a task at one moment."""
+    """The ledger's notes for a task at one moment."""
 
     committed: Committed
     last: StoredMessage
-    """The record of the task."""
-    forgotten: bool
-    """Whether that, or what the query has committed, was deleted."""
-    secrets: StoredMessage
-    """Secrets of its query, if they were asked for."""
-    mapping: StoredMessage
-    """The mapping of its batch, likewise."""
+    """The note of the task."""
+    secret: StoredMessage
+    """Likewise of its query's secret."""
     at: float
 
     @property
@@ -114,43 +104,56 @@ class LedgerLook:
 
 
 def committed_of(message: StoredMessage) -> Committed:
-    """The last batch that a query has committed, as its record says."""
-    return _read(message, Committed.of) if message.data else Committed()
+    """The last batch that a query has committed, as its note says."""
+    if not message.data:
+        return Committed()
+    content = _read(message, _COMMITTED)
+    return Committed(content["batch"], content["streams"])
 
 
-def begun_of(message: StoredMessage) -> dict[str, Any] | None:
+def begun_of(message: StoredMessage) -> tuple[dict[str, FoundStream], str] | None:
     """
-    Notes of a task's first attempt: where streams ended before it, when they were created, by which
-    mapping it went, which ids it made, how many messages of a subject they kept and when it began
-    (all five not in old records); None without a record.
+    The streams of a task before its first attempt, and by which mapping it went; None without a
+    note.
     """
-    return _read(message, _BEGUN) if message.data else None
+    if not message.data:
+        return None
+    content = _read(message, _BEGUN)
+    return content["streams"], content["mapping"]
 
 
-def secrets_of(message: StoredMessage) -> Secrets:
-    return _read(message, Secrets.of) if message.data else Secrets()
+def attempt_of(message: StoredMessage) -> str:
+    """The latest attempt of a task; "" without a note."""
+    return str(_read(message, _BEGUN)["attempt"]) if message.data else ""
 
 
-def content_of(message: StoredMessage) -> dict[str, Any]:
-    """A record's fields; none where there is no record."""
-    return _read(message, dict) if message.data else {}
+def secret_of(message: StoredMessage) -> str:
+    """The secret of a query; "" for none."""
+    return _read(message, _SECRET)["secret"] if message.data else ""
 
 
-def secrets_key(write: str) -> str:
-    return f"{write}.ids"
+def _noted(streams: Iterable[FoundStream]) -> dict[str, tuple[str, int]]:
+    return {stream.name: (stream.created, stream.end) for stream in streams}
 
 
-def mapping_key(name: TaskName) -> str:
-    return f"{name.write}.{name.batch}.{MAPPING}"
+def _streams(value: Any) -> dict[str, FoundStream]:
+    streams = {}
+    for name, pair in each(each(lambda one: one), dict)(value).items():
+        if not _STREAM.fullmatch(name) or len(pair) != 2:
+            raise ValueError(" has what is no stream")
+        streams[name] = FoundStream(name, text(pair[0]), number(0, _MAX_COUNT)(pair[1]))
+    return streams
 
 
-def streams_of(begun: dict[str, Any]) -> dict[str, Before]:
-    """The streams of a task's record."""
-    created, limits = begun.get("created", {}), begun.get("per_subject", {})
-    return {
-        name: Before(end, created.get(name, ""), limits.get(name, 0))
-        for name, end in begun["streams"].items()
-    }
+def _secret(value: Any) -> str:
+    if not SECRET.fullmatch(text(value)):
+        raise ValueError(" is no secret")
+    return str(value)
+
+
+_COMMITTED: Final = record({"batch": number(0, _MAX_COUNT), "streams": _streams})
+_BEGUN: Final = record({"attempt": text, "streams": _streams, "mapping": text})
+_SECRET: Final = record({"secret": _secret})
 
 
 def _read(message: StoredMessage, reader: Reader) -> Any:

@@ -23,7 +23,7 @@ from .registry import MissedError, fault
 _BEYOND: Final = 300
 """So many messages are read behind the copy before it takes the store's place."""
 
-_LOST: Final = ("DataLossError", "TakenBackError", "TargetChangedError")
+_LOST: Final = ("DataLossError", "LedgerError", "TargetChangedError")
 """What may be said where source and target are both on the disk."""
 
 

@@ -16,9 +16,9 @@ from pyspark_jetstream.outbox.targets import Target, Targets
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.context import RowSignals
-from pyspark_jetstream.write.batchmapping import BatchMapping
-from pyspark_jetstream.write.exactlyonce.changes import Before
+from pyspark_jetstream.write.exactlyonce.records import TaskName
 from pyspark_jetstream.write.exactlyonce.recovery import Recovery
+from pyspark_jetstream.write.exactlyonce.tail import Span, StoredRows, Tail
 from pyspark_jetstream.write.reroutes import Reroutes
 from pyspark_jetstream.write.task import _reroutes
 
@@ -229,10 +229,12 @@ def test_b17_rows_of_a_key_belong_together(key, weights, known, moves):
     move, on request.
     """
     options = sink_of(connection_of("nats://model"), reroutes_weights=weights)
-    way = BatchMapping(SubjectMapping.parse(json.dumps(SPREAD)), key)
+    mapping = SubjectMapping.parse(json.dumps(SPREAD))
+    rows = replace(options.rows, mapping=mapping, mapping_key=key)
+    options = replace(options, rows=rows)
     targets = targets_of(lambda subject: None) if known else Targets()
 
-    assert (_reroutes(options, way, targets, RowSignals()) is not None) == moves
+    assert (_reroutes(options, targets, RowSignals()) is not None) == moves
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -242,9 +244,16 @@ def test_b17_a_row_is_found_on_another_subject(moves):
     """
     target = Target.parse({"name": "S", "subjects": ["orders.*"]})
     client = Client(connection_of("nats://model"))
-    recovery = Recovery(client, "task", {"S": Before(0)}, "t", moves)
-    recovery.note(target, 1, b"orders.1", b"NATS/1.0\r\nNats-Msg-Id: t-0\r\n", 1)
-    row = replace(messages(["orders.2"]), ids=pa.array([b"t-0"], pa.binary()))
+    stored = pa.record_batch({
+        "subject": pa.array([b"orders.1"]),
+        "stored": pa.array([b"NATS/1.0\r\nNats-Msg-Id: t-0-0\r\n"]),
+        "data": pa.array([b"x"]),
+    })  # fmt: skip
+    span, tail = Span("", 0, 0), Tail("t")
+    tail.note(span, stored)
+    recovery = Recovery(client, TaskName("w", 0, 0), [], "t", moves)
+    recovery._found = {"S": StoredRows(span.rows, span)}
+    row = replace(messages(["orders.2"]), ids=pa.array([b"t-0-0"], pa.binary()))
 
     if moves:
         assert recovery.missing(row, target).to_pylist() == [False]
