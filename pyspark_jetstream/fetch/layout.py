@@ -240,7 +240,7 @@ def resolve_layout(options: StreamOptions, configs: Mapping[str, Mapping[str, An
     derived: tuple[int, int] | None = None
     if not options.subjects:
         for destination in _transforms(configs.get(options.stream, {})):
-            from ..mapping.rule import find_partition  # what plans alone comes here
+            from ..mapping.calls import find_partition  # what plans alone comes here
 
             partitioning = find_partition(destination)
             if partitioning is None:

@@ -42,14 +42,9 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final, TypeAlias
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from ..arrays import BINARY, STRING, offsets
 from ..errors import OptionError
 from ..subjects import (
     ANY,
-    PARTITION,
     REST,
     filter_fault,
     has_rest,
@@ -58,41 +53,11 @@ from ..subjects import (
     tokens,
     wildcard_positions,
 )
+from .calls import COUNT, FUNCTIONS, INT32, INT64, Call, call_of, integer
+from .hashes import numbers_of
 
 OPTION: Final = "subjectMapping"
 """The option that rules are given by, for what errors say."""
-
-# The server's patterns: only the camel letters may vary, and the match is not anchored, so that
-# `{{a}}{{wildcard(1)}}` is `wildcard(1)`. Go's `\s` is these five characters. The order is the
-# server's order of trial.
-_SPACE: Final = "[\t\n\f\r ]*"
-_FUNCTIONS: Final = {
-    name: re.compile(rf"{{{{{_SPACE}{pattern}{_SPACE}\((.*)\){_SPACE}}}}}")
-    for name, pattern in (
-        ("wildcard", "[wW]ildcard"),
-        ("partition", "[pP]artition"),
-        ("splitFromLeft", "[sS]plit[fF]rom[lL]eft"),
-        ("splitFromRight", "[sS]plit[fF]rom[rR]ight"),
-        ("sliceFromLeft", "[sS]lice[fF]rom[lL]eft"),
-        ("sliceFromRight", "[sS]lice[fF]rom[rR]ight"),
-        ("right", "[rR]ight"),
-        ("left", "[lL]eft"),
-        ("split", "[sS]plit"),
-        ("random", "[rR]andom"),
-    )
-}
-_ONE_TOKEN: Final = frozenset({"wildcard", "partition", "left", "right", "random"})
-_COMMA: Final = re.compile(",[\t\n\f\r ]*")
-_FEW: Final = 100
-"""Fewer keys are hashed one by one: the kernels' calls cost as much."""
-_SHORT: Final = 64
-"""Bytes of a key, at most, if many are hashed at once: each waits for the longest."""
-_PRIME: Final = pa.scalar(0x01000193, pa.uint32())
-_INTEGER: Final = re.compile("([+-]?)0*([0-9]{1,19})")
-_INT32: Final = range(-(2**31), 2**31)
-_INT64: Final = range(-(2**63), 2**63)
-_COUNT: Final = range(_INT64.start, _INT32.stop)
-"""Valid numbers of partitions or random values: the server reads 64 bits and keeps 32 of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,77 +231,6 @@ class Rule:
         return f"rule {self.source!r} -> {self.destination!r}"
 
 
-def fnv1a32(data: bytes) -> int:
-    """The 32-bit FNV-1a hash, the server's for `partition`."""
-    value = 0x811C9DC5
-    for byte in data:
-        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
-    return value
-
-
-def numbers_of(keys: Sequence[str], buckets: int) -> list[str]:
-    """The partition of each of some keys; of many short ones, byte by byte over all at once."""
-    if len(keys) < _FEW or max(map(len, keys)) > _SHORT:
-        hashes = (fnv1a32(key.encode("utf-8", "surrogateescape")) for key in keys)
-        return [str(each % buckets) for each in hashes]
-    column = pa.array(keys, STRING).cast(BINARY)
-    starts, sizes = offsets(column).slice(0, len(keys)), pc.binary_length(column)
-    text = pa.Array.from_buffers(pa.uint8(), column.buffers()[2].size, [None, column.buffers()[2]])
-    state = pa.repeat(pa.scalar(0x811C9DC5, pa.uint32()), len(keys))
-    shortest, longest = (pc.min_max(sizes)[name].as_py() for name in ("min", "max"))
-    for index in range(longest):
-        at = pc.min_element_wise(pc.add(starts, index), len(text) - 1)
-        hashed = pc.multiply(pc.bit_wise_xor(text.take(at), state), _PRIME)  # wraps, as it should
-        state = hashed if index < shortest else pc.if_else(pc.greater(sizes, index), hashed, state)
-    by = pa.scalar(buckets, pa.uint32())
-    numbers = pc.subtract(state, pc.multiply(pc.divide(state, by), by))
-    partitions: list[str] = numbers.cast(STRING).to_pylist()
-    return partitions
-
-
-def partition_of(key: Iterable[str], count: int) -> int:
-    """
-    The partition of a key, as the server's `partition(count, …)`.
-
-    The tokens are hashed without a separator, so that `["foo", "bar"]` and `["fo", "obar"]` share
-    a partition; a whole subject, dots included, is a key as well. A count of 0 gives 0; one below
-    0 counts as 2³² less its size. Surrogate escapes hash as the bytes they stand for.
-    """
-    return int(Partition(count, ()).of(["".join(key)], ())[0])
-
-
-def find_partition(destination: str) -> tuple[int, str] | None:
-    """
-    The layout that a transform's destination creates: partition count and subject template.
-
-    `flights.{{partition(4,1)}}.$1.>` gives `(4, "flights.{partition}.*.>")`. Of several partition
-    tokens the first is taken. Where a function after it may yield more than one token (the
-    split and slice family, or one we do not know), the template ends in `>` there.
-
-    Returns None where no layout can be told: no `partition` token, a count below 1, or a token
-    of unknown width before it.
-    """
-    count: int | None = None
-    template: list[str] = []
-    for token in tokens(destination):
-        call = _call(token)
-        if call is None:
-            template.append(token)
-        elif call.name == "partition" and count is None:
-            count = _integer(call.arguments[0], _COUNT)
-            if count is None or count < 1:
-                return None
-            template.append(PARTITION)
-        elif call.name in _ONE_TOKEN:
-            template.append(ANY)
-        elif count is None:
-            return None
-        else:
-            template.append(REST)
-            break
-    return None if count is None else (count, ".".join(template))
-
-
 # ── cutting ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -379,33 +273,8 @@ def _cut_fault(subject: str) -> str | None:
 # ── parsing ─────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A destination token that looks like a function; `name` is "" if the server has none such."""
-
-    token: str
-    name: str
-    arguments: tuple[str, ...]
-
-
 _Failure: TypeAlias = Callable[[str], OptionError]
 """Makes the errors of one rule."""
-
-
-def _call(token: str) -> _Call | None:
-    """The function a destination token calls, or None for a literal or a wildcard token."""
-    if token.startswith("$"):
-        # "other things rely on tokens starting with $ so not an error just leave it as is"
-        digits = token[1:]
-        if " " in digits or _integer(digits, _INT64) is None:
-            return None
-        return _Call(token, "wildcard", (digits,))
-    if len(token) > 4 and token.startswith("{{") and token.endswith("}}"):
-        for name, pattern in _FUNCTIONS.items():
-            if match := pattern.search(token):
-                return _Call(token, name, tuple(_COMMA.split(match[1])))
-        return _Call(token, "", ())
-    return None
 
 
 def _check_source(source: str, fail: _Failure) -> None:
@@ -419,23 +288,23 @@ def _check_source(source: str, fail: _Failure) -> None:
             )
 
 
-def _parse_token(number: int, token: str, fail: _Failure) -> str | _Call:
+def _parse_token(number: int, token: str, fail: _Failure) -> str | Call:
     """A destination token as literal text or a call."""
-    call = _call(token)
+    call = call_of(token)
     if call is None:
         return token
     if not call.name:
         raise fail(
-            f"unknown function in token {number} {token!r}; there are {', '.join(_FUNCTIONS)}"
+            f"unknown function in token {number} {token!r}; there are {', '.join(FUNCTIONS)}"
         )
     return call
 
 
 def _check_destination(
-    source: str, destination: str, parsed: list[str | _Call], fail: _Failure
+    source: str, destination: str, parsed: list[str | Call], fail: _Failure
 ) -> None:
     """Everything about the destination but the calls themselves, which may contain spaces."""
-    literal = ".".join("x" if isinstance(piece, _Call) else piece for piece in parsed)
+    literal = ".".join("x" if isinstance(piece, Call) else piece for piece in parsed)
     if (fault := filter_fault(literal)) is not None:
         raise fail(f"invalid destination: {fault}")
     if ANY in parsed:
@@ -447,14 +316,14 @@ def _check_destination(
         raise fail(f"source and destination must both end in {REST!r}, or neither")
 
 
-def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
+def _resolve(number: int, call: Call, source: str, fail: _Failure) -> Piece:
     """Check a call's arguments and turn wildcard numbers into token indexes."""
     where = f"in token {number} {call.token!r}"
     name, arguments = call.name, call.arguments
     if name in ("partition", "random"):
         if name == "random" and len(arguments) > 1:
             raise fail(f"too many arguments {where}; random takes how many numbers there are")
-        count = _number(arguments[0], _COUNT, f"a number up to {_INT32[-1]}", where, fail)
+        count = _number(arguments[0], COUNT, f"a number up to {INT32[-1]}", where, fail)
         if name == "random":
             return Random.counted(count)
         wanted = [_wildcard_number(text, where, fail) for text in arguments[1:]]
@@ -475,7 +344,7 @@ def _resolve(number: int, call: _Call, source: str, fail: _Failure) -> Piece:
         if " " in delimiter:
             raise fail(f"invalid argument {delimiter!r} {where}; expected text without spaces")
     elif name != "wildcard":
-        size = _number(arguments[1], _INT32, f"a size up to {_INT32[-1]}", where, fail)
+        size = _number(arguments[1], INT32, f"a size up to {INT32[-1]}", where, fail)
     if is_literal(source):
         raise fail(f"wildcard index out of range {where}; the source has no wildcards")
     index = _token_index(wildcard, source, where, fail)
@@ -489,11 +358,11 @@ _TAKES: Final = {
 
 
 def _wildcard_number(text: str, where: str, fail: _Failure) -> int:
-    return _number(text, _INT64, "the number of a wildcard", where, fail)
+    return _number(text, INT64, "the number of a wildcard", where, fail)
 
 
 def _number(text: str, allowed: range, expected: str, where: str, fail: _Failure) -> int:
-    number = _integer(text, allowed)
+    number = integer(text, allowed)
     if number is None:
         raise fail(f"invalid argument {text!r} {where}; expected {expected}")
     return number
@@ -507,12 +376,3 @@ def _token_index(number: int, source: str, where: str, fail: _Failure) -> int:
         )
     # The server does not refuse 0 and below: they mean the first token of the subject.
     return positions[number - 1] if number > 0 else 0
-
-
-def _integer(text: str, allowed: range) -> int | None:
-    """An argument as Go's `strconv.Atoi` reads it after trimming spaces, if it is allowed."""
-    match = _INTEGER.fullmatch(text.strip(" "))
-    if match is None:
-        return None
-    value = int(match[1] + match[2])
-    return value if value in allowed else None

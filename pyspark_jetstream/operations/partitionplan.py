@@ -29,7 +29,8 @@ from typing import Any, Final
 from .. import subjects
 from ..errors import OptionError
 from ..fetch.layout import PARTITIONS
-from ..mapping.rule import Rule, find_partition
+from ..mapping.calls import find_partition
+from ..mapping.rule import Rule
 
 MARK: Final = "pyspark-jetstream."
 """Prefix of the metadata that a plan writes into its streams."""

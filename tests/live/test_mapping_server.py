@@ -21,7 +21,7 @@ import nats
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping.rule import find_partition
+from pyspark_jetstream.mapping.calls import find_partition
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import (
     is_literal,

@@ -44,7 +44,7 @@ MAY = {
 """Wing, or module of the root → what it may import beside the ground."""
 
 ONLY = {
-    ("fetch", "mapping"): {"rule"},
+    ("fetch", "mapping"): {"calls"},
     ("publish", "mapping"): {"subjectmapping"},
     ("write", "fetch"): {"decoding.rows", "own", "pulling.alone"},
     ("readstream", "outbox"): {"deadletters", "lettersubjects"},

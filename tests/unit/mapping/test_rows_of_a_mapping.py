@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from pyspark_jetstream.mapping.rule import fnv1a32, numbers_of
+from pyspark_jetstream.mapping.hashes import fnv1a32, numbers_of
 from pyspark_jetstream.mapping.subjectmapping import SubjectMapping
 from pyspark_jetstream.subjects import matcher, specificity, subject_fault
 

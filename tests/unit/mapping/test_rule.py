@@ -12,7 +12,9 @@ from collections import Counter
 import pytest
 
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.mapping.rule import Random, Rule, find_partition, fnv1a32, partition_of
+from pyspark_jetstream.mapping.calls import find_partition
+from pyspark_jetstream.mapping.hashes import fnv1a32, numbers_of
+from pyspark_jetstream.mapping.rule import Random, Rule
 
 
 @pytest.mark.parametrize(
@@ -270,24 +272,13 @@ def test_partitions_are_even():
     assert max(counts.values()) < 1.2 * min(counts.values())
 
 
-def test_partition_of_is_the_partition_function():
-    """
-    The partition of a key is what a rule computes for it, as tokens or as a whole subject.
-    """
-    by_tokens = Rule.parse("*.*", "{{partition(10,1,2)}}")
-    by_subject = Rule.parse("*.*", "{{partition(10)}}")
-    for subject in ("foo.bar", "fo.obar", "é.ключ"):
-        assert str(partition_of(subject.split("."), 10)) == by_tokens.apply(subject)
-        assert str(partition_of(subject, 10)) == by_subject.apply(subject)
-
-
 def test_surrogate_escapes_hash_as_their_bytes():
     """
     A subject that was not UTF-8, decoded with surrogate escapes, hashes as its original bytes.
     """
     raw = b"caf\xe9"
 
-    assert partition_of(raw.decode("utf-8", "surrogateescape"), 1000) == fnv1a32(raw) % 1000
+    assert numbers_of([raw.decode("utf-8", "surrogateescape")], 1000) == [str(fnv1a32(raw) % 1000)]
 
 
 @pytest.mark.parametrize(
