@@ -38,7 +38,7 @@ class Reroutes:
 
     Args:
         weights: whether weights are drawn again, too.
-        targets: the streams, where they are known.
+        targets: the streams, which are known.
         signals: what is paused when a block is made.
     """
 
@@ -75,9 +75,7 @@ class Reroutes:
         ):
             moved.append(old)
             outcomes = known[code]
-            if vain >= _VAIN or not isinstance(outcomes, Outcomes):
-                continue
-            if not self._may_move(place(old)):
+            if vain >= _VAIN or not isinstance(outcomes, Outcomes) or place(old) is None:
                 continue
             for new in outcomes.others(identity, self._weights):
                 if isinstance(new, str) and not is_paused(new) and place(new) == place(old):
@@ -88,13 +86,6 @@ class Reroutes:
         return pc.replace_with_mask(mapped, paused, pa.array(moved, STRING)) if moved else mapped
 
     def _place(self, subject: str) -> int | None:
-        if self._targets.is_blind:
-            return None
+        """The stream that takes a subject; None where a row of it is not found on another one."""
         place: int | None = self._targets.of(pa.array([subject]))[0].as_py()
-        return place
-
-    def _may_move(self, place: int | None) -> bool:
-        """Whether a row of this stream is found on another subject of it, too."""
-        if place is None:
-            return self._targets.is_blind
-        return not self._targets[place].replaces
+        return None if place is None or self._targets[place].replaces else place

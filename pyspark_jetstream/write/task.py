@@ -125,12 +125,9 @@ def _mapping_digest(options: RowOptions) -> str:
 
 def _reroutes(options: SinkOptions, targets: Targets, signals: RowSignals) -> Reroutes | None:
     mapping, key = options.rows.mapping, options.rows.mapping_key
-    if mapping is None or not mapping.needs_identity or key is not None:
-        return None  # a key's rows belong together
-    weights = options.rows.reroutes_weights
-    if weights or not targets.is_blind:
-        return Reroutes(mapping, weights, targets, signals)
-    return None
+    if mapping is None or not mapping.needs_identity or key is not None or targets.is_blind:
+        return None  # a key's rows belong together, and a row moves only within its stream
+    return Reroutes(mapping, options.rows.reroutes_weights, targets, signals)
 
 
 def _priorities(options: SinkOptions) -> Priorities:

@@ -119,16 +119,14 @@ def planned(js, name):
     return js.subject_counts(name, [f"{name}.plan.>"])[1]
 
 
-def test_a_half_scheduled_task_is_completed_beyond_the_window(
-    js, ledger, options, new_stream, mode
-):
+def test_a_half_scheduled_task_is_completed_beyond_the_window(js, ledger, options, new_stream):
     """
     Rows whose time has come before the task is run again are published once, though their schedules
     are gone and their ids forgotten.
     """
     name = new_stream(allow_msg_schedules=True, allow_msg_ttl=True, **BATCHED, **BRIEF)
     options = changed(options, **FAST)
-    task, at = TaskName(f"s-{mode}", 3, 1), datetime.now(UTC) + timedelta(seconds=1)
+    task, at = TaskName(f"s-{name}", 3, 1), datetime.now(UTC) + timedelta(seconds=1)
     with pytest.raises(KilledError):
         write(options, task, schedules(name, 300, at, fail_at=200))
     eventually(lambda: due(js, name) and not planned(js, name))
