@@ -30,8 +30,6 @@ whether the same call may succeed later without anybody changing anything.
     │   │   └── CountMismatchError       it has more or fewer messages of a subject
     │   └── UndoRefusedError             a stream holds what would be lost
     ├── ReadError                        a partition could not be read
-    │   ├── ConsumerFencedError          another attempt took the partition over
-    │   ├── ForeignClientError           somebody else pulls from the query's consumer
     │   ├── ConsumerEditedError          somebody else changed what it delivers
     │   ├── ReadTimeoutError (TimeoutError)
     │   ├── SubjectDecodeError           a stored subject is no UTF-8
@@ -409,14 +407,6 @@ class ReadError(JetStreamError):
 
     def _line(self) -> str:
         return f"stream '{self.stream}', partition {self.partition}: {self.detail}"
-
-
-class ConsumerFencedError(ReadError):
-    """Another attempt became the pinned client of this partition's consumer."""
-
-
-class ForeignClientError(ReadError):
-    """Another client, or another query, pulls from a consumer of this query."""
 
 
 class ConsumerEditedError(ReadError):

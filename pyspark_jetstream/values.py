@@ -164,6 +164,13 @@ def positive(value: str) -> int:
     return int(value)
 
 
+def count(value: str) -> int:
+    """A whole number, 0 or more."""
+    if not re.fullmatch(r"[0-9]{1,18}", value.strip()):
+        raise ValueError(f"expected a whole number, 0 or more, got '{value}'")
+    return int(value)
+
+
 def partition_count(value: str) -> int:
     """An integer above zero."""
     if value.strip() == "auto":

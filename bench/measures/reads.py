@@ -62,13 +62,6 @@ def read_cases(spark: Spark, streams: Streams, references: References) -> Iterat
                 SPARK_ALONE: lambda: spark.read_alone(len(STREAMS.lanes), rows, _SIZE),
             },
         )
-        pinned = STREAMS.options | {"readMode": "consumer"}
-        yield Case(
-            "read streams layout, consumer, from the start",
-            "both cores: the server's delivery most, then Spark's JVM, then the workers",
-            lambda: spark.read_stream(pinned, rows),
-            {RAW_DRAIN: lambda: references.drain_consumers(STREAMS, counts)},
-        )
         yield _direct(spark, references, STREAMS, rows)
         yield Case(
             f"read streams layout, auto, {_A_TRIGGER:,} a trigger",
@@ -108,7 +101,7 @@ def _direct(spark: Spark, references: References, layout: Layout, rows: int) -> 
     return Case(
         f"read {layout.name}, direct, from the start",
         _DIRECT_BOUND,
-        lambda: spark.read_stream(layout.options | {"readMode": "direct"}, rows),
+        lambda: spark.read_stream(layout.options | {"directBelow": "999999999"}, rows),
         {
             RAW_DIRECT: lambda: references.drain_direct(layout),
             NATS_PY: lambda: references.fetch_ranges(layout),

@@ -61,10 +61,11 @@ def _reads(case: Callable[[str, Measured], Case], spark: Spark, streams: Streams
     with streams.empty(STREAMS):
         streams.publish(rows)
         yield case("read range", lambda to: spark.read_range(STREAMS.options | to, rows))
-        for mode in ("auto", "direct", "consumer"):
+        for mode, below in (("auto", ""), ("direct", "999999999"), ("own", "0")):
+            how = {"directBelow": below} if below else {}
 
-            def read(to: dict[str, Any], mode: str = mode) -> Run:
-                return spark.read_stream(STREAMS.options | {"readMode": mode} | to, rows)
+            def read(to: dict[str, Any], how: dict[str, str] = how) -> Run:
+                return spark.read_stream(STREAMS.options | how | to, rows)
 
             yield case(f"read in one batch, {mode}", read)
         bounded = STREAMS.options | {"maxRecordsPerTrigger": str(_PER_TRIGGER)}

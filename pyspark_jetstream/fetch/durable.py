@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ApiError, ConsumerEditedError, ReadError
-from .owner import FILTER
 
 if TYPE_CHECKING:
     from .assumptions import Change
-    from .consumer import ConsumerRead
-    from .layout import Slice
 
 DESCRIPTION: Final = "pyspark-jetstream"
 """Description of a query's own durable consumers."""
@@ -23,30 +21,51 @@ keeps a core busy for every consumer with unacknowledged messages (measured on 2
 """
 
 
-def consumer_config(read: ConsumerRead) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """The consumer of one partition of a query, as the query makes it."""
+
+    partition: int
+    stream: str
+    filter: str | None
+    name: str
+    group: str
+    retention: str = "limits"
+    """That of the stream."""
+    replicas: int = 1
+    """Those of the stream."""
+    priority_timeout_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+def consumer_config(of: Durable) -> dict[str, Any]:
     """
     The durable's configuration.
 
-    `limits` streams need no acks: the consumer stands where Spark read to. On the others a
-    message leaves the stream when it is settled, which the driver does after the commit; until
-    then nothing may be redelivered behind our back, so the ack wait is a year.
+    Nobody reads by it: it delivers headers only, to the driver, as a sign that a message came.
+
+    `limits` streams need no acks: the consumer stands where Spark read to, and lies in memory. On
+    the others a message leaves the stream when it is settled, which the driver does after the
+    commit; until then nothing may be redelivered behind our back, so the ack wait is a year.
     """
     config: dict[str, Any] = {
-        "durable_name": read.consumer,
+        "durable_name": of.name,
         "description": DESCRIPTION,
         "deliver_policy": "all",
-        "ack_policy": {"limits": "none", "interest": "all"}.get(read.retention, "explicit"),
-        "priority_groups": [read.group],
+        "ack_policy": {"limits": "none", "interest": "all"}.get(of.retention, "explicit"),
+        "headers_only": True,
+        "num_replicas": of.replicas,
+        "priority_groups": [of.group],
         "priority_policy": "pinned_client",
+        "metadata": dict(of.metadata),
     }
-    if read.filter is not None:
-        config["filter_subject"] = read.filter
-    if read.priority_timeout_s is not None:
-        config["priority_timeout"] = round(read.priority_timeout_s * 1e9)
-    if read.owner is not None:
-        config["metadata"] = {**read.owner.metadata, FILTER: read.filter or ""}
-    if read.retention == "limits":
+    if of.filter is not None:
+        config["filter_subject"] = of.filter
+    if of.priority_timeout_s is not None:
+        config["priority_timeout"] = round(of.priority_timeout_s * 1e9)
+    if of.retention == "limits":
         # Nothing is lost with it, so one whose query is gone may go, too.
+        config["mem_storage"] = True
         config["inactive_threshold"] = 86_400 * 10**9
     else:
         config["max_ack_pending"] = -1
@@ -64,9 +83,11 @@ def refused(stream: str, partition: int, consumer: str, error: ApiError) -> Read
     )
 
 
-def edited(read: ConsumerRead, change: Change) -> ConsumerEditedError:
+def edited(of: Durable, change: Change) -> ConsumerEditedError:
     """The error for a query's consumer whose configuration was changed."""
-    return edited_error(read, read.consumer, change, read.retention == "limits")
+    what = way_back(of.stream, of.name, of.retention == "limits")
+    detail = f"{change.text}. Its position would not be the query's; {what}"
+    return ConsumerEditedError(of.stream, of.partition, detail)
 
 
 def way_back(
@@ -78,10 +99,3 @@ def way_back(
         remove = command(f"nats consumer rm {stream} {consumer}")
         return f"{what}, or delete it ({remove}): the query makes it anew, and nothing is lost"
     return f"{what}, and do not delete it: the stream keeps messages for it alone"
-
-
-def edited_error(read: Slice, consumer: str, change: Change, is_spare: bool) -> ConsumerEditedError:
-    """`edited` for any consumer; a spare one is made again, and nothing is lost with it."""
-    what = way_back(read.stream, consumer, is_spare)
-    detail = f"{change.text}. Rows would be empty, missing or others'; {what}"
-    return ConsumerEditedError(read.stream, read.partition or 0, detail)

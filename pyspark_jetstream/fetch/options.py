@@ -12,6 +12,7 @@ from ..client.options import ConnectionOptions, connection_options
 from ..errors import OptionError
 from ..option import Option, Values, exclusive, needs, parsed, table
 from ..values import EARLIEST, LATEST, Starting
+from .planning import DIRECT_BELOW
 
 READ_OPTIONS: Final = table(
     "stream range",
@@ -58,6 +59,10 @@ READ_OPTIONS: Final = table(
     Option("maxRecordsPerPartition", "max_records_per_partition", value_of.positive, "",
         "Largest number of messages in a task. A backlog or a direct read is cut by sequence so"
         " that no task has more."),
+    Option("directBelow", "direct_below", value_of.count, str(DIRECT_BELOW),
+        "A task with at least this many messages reads a `limits` stream by a consumer of its own."
+        " With fewer it uses batched direct get. With `0` a `limits` stream is never read by direct"
+        " get."),
     Option("maxPublishDelay", "", value_of.duration, "",
         "Longest time that a publish into the stream may wait because of this read. If the"
         " server's answers to a task take longer, the task asks for fewer messages at a time. So a"
@@ -119,6 +124,17 @@ class RowExtent:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeCut:
+    """How ranges are cut into tasks by sequence, where options say it."""
+
+    min_partitions: int | None
+    max_records_per_partition: int | None
+
+    def __bool__(self) -> bool:
+        return not (self.min_partitions is self.max_records_per_partition is None)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOptions:
     """Options of every read of a stream."""
 
@@ -135,8 +151,9 @@ class StreamOptions:
     fail_on_data_loss: bool
     on_invalid_subject: str
     """`fail`, `replace` or `drop`."""
-    min_partitions: int | None
-    max_records_per_partition: int | None
+    cut: RangeCut
+    direct_below: int
+    """Messages from which on a task reads by a consumer of its own (`limits`)."""
     starting: Starting
     several: Several | None
     """None where there is one stream, or one a partition."""
@@ -159,7 +176,7 @@ def plain_read(connection: ConnectionOptions, stream: str, **fields: Any) -> Str
     """A read of a stream of which no more is asked than these fields say."""
     values = Values("range", READ_OPTIONS)
     said = {"connection": connection, "stream": stream, "partitions": None, "several": None}
-    said |= {"extent": values.fill(RowExtent)} | fields
+    said |= {"extent": values.fill(RowExtent), "cut": values.fill(RangeCut)} | fields
     return values.fill(StreamOptions, **said)
 
 
@@ -188,6 +205,7 @@ def stream_values(values: Values) -> dict[str, Any]:
     delay_s = values["maxPublishDelay"]
     connection = replace(connection_options(values), max_publish_delay_s=delay_s)
     common = {"connection": connection, "stream": stream, "several": several}
+    common |= {"cut": values.fill(RangeCut)}
     common |= {"extent": values.fill(RowExtent), "partitions": values.given("partitions")}
     return common | {"starting": _inside(values, option, several)}
 

@@ -1,24 +1,18 @@
 """
-A consumer of one attempt: the part of a stream that it reads, how it is configured, and whether the
-server makes one. How a task reads through it is in `pulling.alone`.
+A consumer of one attempt: the part of a stream that it reads, and its configuration. How a task
+reads through it is in `pulling.alone`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ..errors import ApiError, PermissionsError
-from ..sanitize import get_logger
 from .layout import Slice
-from .owner import NAMES, Owner
 
-if TYPE_CHECKING:
-    from ..client.jetstream import JetStream
-
-logger = get_logger(__name__)
+NAMES: Final = "spark-own-"
+"""Prefix of the names of consumers that belong to one attempt of a task."""
 
 GROUP: Final = "spark"
 """The priority group where no option names one."""
@@ -35,8 +29,6 @@ class Own(Slice):
     """A slice by a consumer of the attempt's own."""
 
     group: str = GROUP
-    owner: Owner | None = None
-    """The run of the query whose task it is."""
 
 
 def own_config(name: str, group: str, after: int = 0) -> dict[str, Any]:
@@ -58,25 +50,3 @@ def own_config(name: str, group: str, after: int = 0) -> dict[str, Any]:
 def new_name() -> str:
     """A name that no other attempt has."""
     return f"{NAMES}{os.urandom(8).hex()}"
-
-
-def are_allowed(js: JetStream, streams: Sequence[str], group: str = GROUP) -> dict[str, bool]:
-    """
-    By stream, whether the server makes such a consumer for this user, and deletes it: one is made.
-    That takes two round trips, where nothing is refused.
-
-    Raises:
-        JetStreamError: They cannot be asked.
-    """
-    name = new_name()
-    try:
-        try:
-            js.create_consumers([(stream, own_config(name, group)) for stream in streams])
-        finally:
-            js.delete_consumers([(stream, name) for stream in streams])
-    except (PermissionsError, ApiError) as error:
-        if len(streams) > 1:  # which one it is, and why, is told one by one
-            return {stream: are_allowed(js, [stream], group)[stream] for stream in streams}
-        logger.info("stream=%s is read without consumers of the attempts' own: %s", *streams, error)
-        return dict.fromkeys(streams, False)
-    return dict.fromkeys(streams, True)

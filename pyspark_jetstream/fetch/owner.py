@@ -6,19 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-NAMES: Final = "spark-own-"
-"""Prefix of the names of consumers that belong to one attempt of a task (`own`)."""
-
-ANNOUNCED_WITHIN_S: Final = 2.0
-"""A pin that none of a query's attempts has announced so long after it was seen is a stranger's."""
-
-STRANGER: Final = b"stranger"
-"""A driver's answer on `<inbox>.whose` about a pin that no attempt of its query has announced."""
-
-UNJUDGED: Final = b"unjudged"
-"""Its answer to whoever asks for a verdict, and not only for announcements, before it has one."""
-
-
 _KEY: Final = "pyspark-jetstream."
 
 FILTER: Final = f"{_KEY}filter"
@@ -33,15 +20,10 @@ class Owner:
     """One run of a query, as the metadata of its consumers names it."""
 
     query: str
-    """The same for every run over one checkpoint; "" for checkpoints of version 0.1.0."""
+    """The same for every run over one checkpoint."""
     host: str
     pid: int
     """Process id of the driver's source process."""
-    inbox: str
-    """
-    Its driver answers on `<inbox>.owner` and, whose a pin is, on `<inbox>.whose`; its attempts
-    announce pins on `<inbox>.pins`.
-    """
     standby: bool = False
     """Whether others wait to take its place (`standby`)."""
     name: str = ""
@@ -58,7 +40,6 @@ class Owner:
             f"{_KEY}query": self.query,
             f"{_KEY}host": self.host,
             f"{_KEY}pid": str(self.pid),
-            f"{_KEY}inbox": self.inbox,
             f"{_KEY}standby": "true" if self.standby else "false",
             f"{_KEY}name": self.name,
         }
@@ -67,14 +48,13 @@ class Owner:
     def of(cls, config: Mapping[str, Any]) -> Owner | None:
         """Owner by a consumer's configuration; None where it names none."""
         metadata = config.get("metadata") or {}
-        if f"{_KEY}inbox" not in metadata:
+        if f"{_KEY}query" not in metadata:
             return None
         pid = str(metadata.get(f"{_KEY}pid", ""))
         return cls(
             query=str(metadata.get(f"{_KEY}query", "")),
             host=str(metadata.get(f"{_KEY}host", "")),
             pid=int(pid) if pid.isdecimal() else 0,
-            inbox=str(metadata[f"{_KEY}inbox"]),
             standby=metadata.get(f"{_KEY}standby") == "true",
             name=str(metadata.get(f"{_KEY}name", "")),
         )

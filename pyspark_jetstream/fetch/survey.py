@@ -1,8 +1,8 @@
 """
 The driver's questions to the server before it plans: streams, positions, counts, cuts.
 
-Every question has a fallback for a stream without direct get (`allow_direct: false`), where the
-server counts less for us: sequences are then taken for messages, which is an upper bound.
+Every question has a fallback for a stream that is not read by direct get (`allow_direct: false`, or
+`directBelow=0`): sequences are then taken for messages, which is an upper bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from .. import subjects
-from ..client.connection import Client, away_s
+from ..client.connection import Client
 from ..client.info import ConsumerInfo, Found, Mark, StreamInfo
 from ..client.jetstream import STREAM_NOT_FOUND, JetStream
 from ..client.marks import replaced
@@ -26,10 +26,8 @@ from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
 from .assumptions import Change, stream_changes
 from .call import behind
-from .layout import DirectRead, Layout, resolve_layout, stream_names
+from .layout import Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
-from .own import GROUP, are_allowed
-from .pace import FAR_S
 
 logger = get_logger(__name__)
 
@@ -45,12 +43,6 @@ _ASKED: Final = 64
 
 _TOGETHER: Final = 16
 """Messages that a leader is asked for at one time; they come whole."""
-
-_READ_EACH: Final = 16
-"""Messages for each span up to which they are read where they would be counted."""
-
-_READ_BYTES: Final = 8 << 10
-"""Bytes for each span, likewise."""
 
 _STRAYS: Final = 64
 """Places of subjects that no partition takes of which each is named only once."""
@@ -145,9 +137,6 @@ class Survey:
         """Filters of messages that no partition takes, and that were named."""
         self._beyond = options.several.beyond if options.several is not None else ()
         """Streams with the next numbers, until one was named that is there and is not read."""
-        self.lasts: Mapping[Span, int] = {}
-        """Sequence of the last message of each span that was counted last, if it was read."""
-        self._may_own: dict[str, bool] = {}
         self._awaited: set[str] = set()
         """Streams that came, of which it was said that they do not reach their start yet."""
         self._server = ""
@@ -262,11 +251,6 @@ class Survey:
         self._beyond = ()
         logger.warning("not read, as failOnDataLoss=false says: %s", error)
 
-    def site(self, info: StreamInfo) -> planning.Site:
-        """Site of a stream's server."""
-        trip_s = away_s(self.js.client.connection)
-        return planning.Site(info.clustered, trip_s if trip_s >= FAR_S else 0.0)
-
     def has_begun(self, info: StreamInfo) -> bool:
         """
         Whether a stream that came can be read: one that `startingOffsets` begins at a sequence
@@ -290,16 +274,6 @@ class Survey:
             UnsupportedServerError: The server is older.
         """
         require(self.js.client.connection.version, version, capability)
-
-    def may_own(self, stream: str, infos: Mapping[str, StreamInfo], group: str = GROUP) -> bool:
-        """
-        Whether attempts may have consumers of their own there (`own`); asked once, of all these
-        streams with retention `limits` at one time.
-        """
-        if stream not in self._may_own:
-            names = [name for name, info in infos.items() if info.retention == "limits"]
-            self._may_own |= are_allowed(self.js, names, group)
-        return self._may_own[stream]
 
     def streams(self) -> dict[str, StreamInfo]:
         """Configuration and state of every stream, now, by name."""
@@ -437,10 +411,11 @@ class Survey:
 
     def counts(self, spans: Sequence[Span], infos: Mapping[str, StreamInfo]) -> list[int | None]:
         """Messages in each span, by the server's own count; None where it cannot tell."""
-        counts: list[int | None] = [_known(span, infos[span.stream]) for span in spans]
-        self._read(spans, counts, infos)
+        counts: list[int | None] = [
+            _known(span, info := infos[span.stream], self.counts_exactly(info)) for span in spans
+        ]
         open_ = [place for place, count in enumerate(counts) if count is None]
-        asked = [place for place in open_ if infos[spans[place].stream].allow_direct]
+        asked = [place for place in open_ if self.counts_exactly(infos[spans[place].stream])]
         starts = [_behind(spans[place], spans[place].start) for place in asked]
         ends = [_behind(spans[place], spans[place].end) for place in asked]
         found: list[Found | None] = []
@@ -464,56 +439,9 @@ class Survey:
                 counts[place] = 0
         return counts
 
-    def _read(
-        self,
-        spans: Sequence[Span],
-        counts: list[int | None],
-        infos: Mapping[str, StreamInfo],
-    ) -> None:
-        """
-        Counts spans without a count yet by reading what they hold, where they all have one place
-        and that is little: one request instead of two or three for each of them, the empty ones
-        among them, and it makes no difference that the stream grows meanwhile.
-        """
-        open_ = [place for place, count in enumerate(counts) if count is None]
-        places = {(spans[at].stream, spans[at].start, spans[at].end) for at in open_}
-        self.lasts = {}
-        if len(places) != 1:
-            return
-        ((stream, start, end),) = places
-        info, messages = infos[stream], end - start
-        size, most = messages * info.bytes / max(1, info.messages), _READ_BYTES * len(open_)
-        if not info.allow_direct or messages > _READ_EACH * len(open_) or size > most:
-            return
-        from .decoding.rows import StoredBuilder  # only who reads imports what makes rows
-        from .directget import read_direct
-
-        lasts: dict[Span, int] = {}
-        found: dict[str | None, list[int]] = {spans[at].filter: [] for at in open_}
-        shapes = {subjects.FilterShape.of(each) for each in found if each is not None}
-        taken = 0
-        whole = DirectRead.whole(stream, start, end)
-        for batch in read_direct(self.js.client, whole, StoredBuilder()):
-            taken += batch.nbytes
-            if taken > 2 * most:  # what is newest is larger than all else
-                return
-            names, sequences = batch.column("subject"), batch.column("sequence")
-            for name, sequence in zip(names.to_pylist(), sequences.to_pylist(), strict=True):
-                parts = subjects.tokens(subjects.raw(name))
-                of = [] if "" in parts else [shape.filter(parts) for shape in shapes]
-                for filter_ in {None, *of}:
-                    if filter_ in found:
-                        found[filter_].append(sequence)
-        for at in open_:
-            held = found[spans[at].filter]
-            counts[at] = len(held)
-            if held:
-                lasts[spans[at]] = held[-1]
-        self.lasts = lasts
-
-    def is_counted_by_look(self, span: Span, infos: Mapping[str, StreamInfo]) -> bool:
-        """Whether `counts` of a span asks for no more than a look has shown."""
-        return _known(span, infos[span.stream]) is not None
+    def counts_exactly(self, info: StreamInfo) -> bool:
+        """Whether the stream's messages are counted: by direct gets, where it is read by any."""
+        return info.allow_direct and self._options.direct_below > 0
 
     def sums(
         self,
@@ -554,7 +482,7 @@ class Survey:
         # Twice, for the replica that answered may have lagged.
         after, self._covered = self._covered[0], (self._covered[1], infos[stream].last_seq)
         of = [self._covered_filter, *(p.filter for p in layout), *self._strays]
-        if infos[stream].allow_direct:
+        if self.counts_exactly(infos[stream]):
             spans = [Span(stream, filter_, after, self._covered[1]) for filter_ in of]
             total, *parts = self.counts(spans, infos)
             if (total or 0) <= sum(part or 0 for part in parts):
@@ -619,7 +547,7 @@ class Survey:
         server is asked at one time: a few round trips for each step, however many they are.
         """
         searches = [_Search(*each) for each in wanted]
-        counted = [search for search in searches if infos[search.span.stream].allow_direct]
+        counted = [search for search in searches if self.counts_exactly(infos[search.span.stream])]
         for _ in range(8):
             open_ = [search for search in counted if not search.is_over]
             if not open_:
@@ -638,7 +566,7 @@ class Survey:
             end = search.span.end
             search.low = min(first.sequence, end) if first is not None else end
         return [
-            search.low if infos[search.span.stream].allow_direct else search.guess
+            search.low if self.counts_exactly(infos[search.span.stream]) else search.guess
             for search in searches
         ]
 
@@ -676,15 +604,15 @@ def total(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _known(span: Span, info: StreamInfo) -> int | None:
+def _known(span: Span, info: StreamInfo, exactly: bool) -> int | None:
     """
-    Messages of a span by the stream's state alone; None if that does not tell. Without direct get
-    there is nothing better than an upper bound.
+    Messages of a span by the stream's state alone; None if that does not tell. Where nothing is
+    counted `exactly` there is nothing better than an upper bound.
     """
     if span.start >= span.end:
         return 0
     gapless = not info.num_deleted and span.end <= info.last_seq
-    if span.filter is not None or (info.allow_direct and not gapless):
+    if span.filter is not None or (exactly and not gapless):
         return None
     return max(0, span.end - max(span.start, info.first_seq - 1))
 

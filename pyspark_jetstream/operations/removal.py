@@ -17,7 +17,7 @@ from typing import Any
 
 from ..client.jetstream import JetStream
 from ..errors import UndoRefusedError
-from ..fetch.owner import NAMES
+from ..fetch.own import NAMES
 from ..sanitize import get_logger
 from .partitionplan import PartitionPlan, differences
 

@@ -21,7 +21,7 @@ from ..fetch import planning
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Span, Survey, check_direct, total
-from ..tasks.ranges import RangeRead, direct_tasks
+from ..tasks.ranges import RangeRead, range_tasks
 from ..tasks.rows import ReadTask, SentAsRows, TaskRows
 from .narrowing import CLOCKS_S, shifted
 from .options import RangeOptions
@@ -85,11 +85,10 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
     ) -> list[ReadTask]:
         options = self._options
         sequences = max(1, sum(read.end - read.start for read in reads))
-        wanted = options.min_partitions or 0
-        if options.min_partitions is None and options.max_records_per_partition is None:
+        wanted = options.cut.min_partitions or 0
+        if not options.cut:
             wanted = max(len(reads), -(-sequences // _TASK_SEQUENCES))
-        most = options.max_records_per_partition
-        return direct_tasks(options.connection, survey, infos, reads, wanted, most)
+        return range_tasks(options, survey, infos, reads, wanted)
 
     def _first(
         self, layout: Layout, infos: Mapping[str, StreamInfo], starts: Sequence[int]

@@ -82,7 +82,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
             plan.add(wanted)
             rows += wanted.num_rows
         for piece in snapshotplan.split(
-            plan, rows, options.min_partitions, options.max_records_per_partition
+            plan, rows, options.cut.min_partitions, options.cut.max_records_per_partition
         ):
             work = PickRead(
                 stream=stream,

@@ -40,7 +40,7 @@ do not know. 2: by packages that refuse these.
 
 _KEYS: Final = frozenset(
     ("version", "consumer", "query", "streams", "marks", "filters", "consumers", "layout")
-    + ("base", "sequences", "idle", "resumed", "split")
+    + ("base", "sequences", "idle", "resumed", "one_pass")
 )
 
 
@@ -70,10 +70,10 @@ class Offset:
     """
     query: str = ""
     """Names the query as long as it has this checkpoint; "" in checkpoints of version 0.1.0."""
-    split: bool = False
+    one_pass: bool = False
     """
-    Whether the batch that ends here is cut by sequence, and not into a task a partition: noted for
-    the same reason as `idle`.
+    Whether the batch that ends here is read in one pass over its stream, and not by a task for each
+    partition: noted for the same reason as `idle`.
     """
     marks: Mapping[str, Mark] = field(default_factory=dict)
     """
@@ -101,7 +101,7 @@ class Offset:
             "sequences": list(self.sequences),
             "idle": sorted(self.idle),
             **({"resumed": list(self.resumed)} if self.resumed else {}),
-            **({"split": True} if self.split else {}),
+            **({"one_pass": True} if self.one_pass else {}),
             **({"query": self.query} if self.query else {}),
             **({"layout": _layout_json(self.layout)} if self.layout is not None else {}),
             **({"marks": marks_json(self.marks)} if self.marks else {}),
@@ -117,7 +117,7 @@ class Offset:
 
     def at(self, sequences: tuple[int, ...]) -> Offset:
         """The same query at other positions."""
-        return replace(self, sequences=sequences, idle=frozenset(), resumed=(), split=False)
+        return replace(self, sequences=sequences, idle=frozenset(), resumed=(), one_pass=False)
 
     def laid_out(
         self, layout: Layout, begins: Mapping[Place, int], created: Mapping[str, str]
@@ -159,8 +159,8 @@ class Offset:
         return mark
 
     def bare(self) -> Offset:
-        """As the start of a batch, where `idle`, `resumed` and `split` say nothing."""
-        return replace(self, idle=frozenset(), resumed=(), split=False)
+        """As the start of a batch, where `idle`, `resumed` and `one_pass` say nothing."""
+        return replace(self, idle=frozenset(), resumed=(), one_pass=False)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -184,7 +184,7 @@ class Offset:
                 consumer=_name(value["consumer"]),
                 idle=frozenset(_sequence(sequence) for sequence in value.get("idle", ())),
                 resumed=tuple(_sequence(sequence) for sequence in value.get("resumed", ())),
-                split=bool(value.get("split")),
+                one_pass=bool(value.get("one_pass")),
                 query=_name(value.get("query", "")),
                 layout=_layout_of(value),
                 marks=marks_of(value),

@@ -88,8 +88,6 @@ _OWN: Final = table(
     Option("standby", "standby", value_of.boolean, "false",
         "Wait while an identical query reads. That query has the same `consumer` and another"
         " checkpoint. If it dies, this query takes its place."),
-    Option("readMode", "read_mode", value_of.choice("auto", "consumer", "direct"), "auto",
-        "The way in which messages are read."),
     Option("maxRecordsPerTrigger", "max_records", value_of.positive, "",
         "Largest number of messages in a batch."),
     Option("maxBytesPerTrigger", "max_bytes", value_of.size, "",
@@ -165,10 +163,6 @@ def shared_by(values: Values) -> Sharing | None:
     ):
         if name in values:
             raise OptionError(name, f"{why}; this query has priorityPolicy={policy}")
-    if values["readMode"] != "auto":
-        raise OptionError(
-            "readMode", f"priorityPolicy={policy} claims by the consumer and reads by direct get"
-        )
     for name in ("streamPattern", *(["stream"] if "," in (values.given("stream") or "") else [])):
         if name in values:
             why = f"several streams are read by one query; priorityPolicy={policy} shares one"
@@ -199,7 +193,6 @@ class SourceOptions(StreamOptions):
     priority_group: str
     priority_timeout_s: float | None
     standby: bool
-    read_mode: str
     max_records: int | None
     max_bytes: int | None
     min_records: int | None
@@ -237,13 +230,7 @@ def source_options(values: Values) -> SourceOptions:
     if "bucket" in values:
         values = _of_bucket(values)
     common = stream_values(values)
-    read_mode = values["readMode"]
-    several, what = common["several"], "readMode=direct"
-    if several is not None and values["priorityPolicy"] not in POLICIES:
-        what, read_mode = f"{several.option}={several}", "direct"
-        if values["readMode"] == "consumer":
-            raise OptionError("readMode", f"{what} reads without consumers; leave it out")
-    is_direct = read_mode == "direct"
+    several = common["several"]
     needs(values, "maxTriggerDelay", "minRecordsPerTrigger")
     maximum, minimum = values["maxRecordsPerTrigger"], values["minRecordsPerTrigger"]
     if maximum is not None and minimum is not None and minimum > maximum:
@@ -251,16 +238,12 @@ def source_options(values: Values) -> SourceOptions:
             "minRecordsPerTrigger", f"{minimum} is more than maxRecordsPerTrigger {maximum}"
         )
     for name in ("priorityPolicy", "priorityGroup", *_leased(values)):
-        if is_direct and name in values:
+        if several is not None and values["priorityPolicy"] not in POLICIES and name in values:
+            what = f"{several.option}={several}"
             raise OptionError(
                 name, f"belongs to consumers, and {what} reads without them; leave it out"
             )
     sharing = shared_by(values)
-    for name in ("minPartitions", "maxRecordsPerPartition"):
-        if values["readMode"] == "consumer" and sharing is None and name in values:
-            raise OptionError(
-                name, "needs readMode=auto or direct: a partition of a pinned consumer is one task"
-            )
     if values["standby"]:
         needs(values, "standby", "consumer")
     timeout_s = values["priorityTimeout"]
@@ -270,7 +253,7 @@ def source_options(values: Values) -> SourceOptions:
             f"expected at least {SHORTEST_PIN_S:.0f}s, got {timeout_s:g}s: a reader renews its pin"
             " every third of it, but not while Spark keeps it waiting",
         )
-    own = {"read_mode": read_mode, "sharing": sharing, "ending": ending_of(values)}
+    own = {"sharing": sharing, "ending": ending_of(values)}
     return values.fill(SourceOptions, **common, **own)
 
 

@@ -5,7 +5,7 @@ Guarantees, and what they rest on:
 
 * A batch is the range `(start, end]` of each partition. Both offsets are in Spark's write-ahead
   log before a row is read, so a batch that is run again has the same rows.
-* Consumers are a means: nothing depends on where one stands or on what was acknowledged.
+* Tasks read these ranges and touch nothing of the query; its consumers only show where it is.
 
 Limits: on `interest` and `workqueue` streams a message is only there as long as the stream keeps
 it for our consumer. `maxBytesPerTrigger` goes by the streams' average message.
@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ..client.info import StreamInfo
 from ..errors import ApiError, JetStreamError, OptionError
 from ..fetch.layout import Layout
-from ..fetch.pace import FAR_S, seldom_s
 from ..sanitize import get_logger
 from ..tasks.rows import ReadTask
 from ..values import LATEST, Moment, Starting
 from .driver import Driver
 from .offsets import Offset, begins, is_initial
 from .options import SourceOptions
-from .pinned.durables import Durables
 from .planner import BatchPlanner, Plan, available
+from .seats import Seats
 from .turn import Alone, BatchStart
 from .watched import WatchedStreams
 
@@ -48,7 +47,13 @@ query may have other sources, for which it does nothing meanwhile.
 """
 
 _LOOK_EVERY_S: Final = 0.5
-"""Between two looks at the streams while an idle driver would be told if a message came."""
+"""Between two looks at the streams of an idle driver that hears nothing."""
+
+_LOOK_SELDOM_S: Final = 5.0
+"""Likewise of one that would be told if a message came."""
+
+_LOOKS_A_SECOND: Final = 6
+"""Streams that such a driver asks for in a second, at the most."""
 
 
 class _RunEnd:
@@ -110,28 +115,27 @@ class RangeDriver(Driver):
 
     def _enter(self) -> None:
         options = self._options
-        self._durables = Durables(self._survey.js, options, self._layout)
-        self._watched = WatchedStreams(options, self._survey, self._durables, self._lost)
-        self._planner = BatchPlanner(options, self._survey, self._durables, self._watched)
+        self._seats = Seats(self._survey.js, options, self._layout)
+        self._watched = WatchedStreams(options, self._survey, self._seats, self._lost)
+        self._planner = BatchPlanner(options, self._survey, self._watched)
         self._plans: list[Plan] = []
         """The last two, the newest last: a commit comes one batch late."""
-        self._is_deep = False
-        """Whether the newest leaves so much behind that the next batch is planned by its look."""
         self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
         """Start behind which nothing was there to read the last time, and the answer to Spark."""
+        self._woken: Mapping[str, Any] | None = None
+        """Start at which the driver was last told that a message came."""
         self._turn: Alone | Standby = Alone()
         if options.standby:
             from .lease import Standby
 
-            durables = self._durables
-            self._turn = Standby(options, durables.owner, durables.check_last_reader)
+            self._turn = Standby(options, self._seats.owner, self._seats.check_last_reader)
         self._end = _RunEnd(options, len(self._layout))
         self._origin: Offset | None = None
         """Offset that the symbolic start stands for."""
         self._waiting_since: float | None = None
         """Time since which `minRecordsPerTrigger` holds the next batch back."""
         self._watched.look()
-        self._watched.check_read_mode()
+        self._watched.check_readable()
         self._watched.check_keys()
         for info in self._infos.values():
             self._check_start(info)
@@ -144,7 +148,7 @@ class RangeDriver(Driver):
 
     def close(self) -> None:
         self._turn.close()
-        self._durables.close()
+        self._seats.close()
         super().close()
 
     def reported(self) -> dict[str, Any]:
@@ -152,13 +156,10 @@ class RangeDriver(Driver):
         For each partition the end of its stream, and its lag, when the last batch was planned.
 
         `lag` counts the messages behind that batch, 0 when the query has caught up; null where
-        the server cannot count. `read` is the mode that was planned; where the batch is cut by
-        sequence (`split`), each task chooses between direct get and a consumer of its own. Who is
-        pinned at the partition's consumer, and how often that changed, is as `Pins.report` says.
+        nobody has counted.
         """
         shown = super().reported() | {
-            index: report | self._durables.report(int(index))
-            for index, report in self.report.items()
+            index: report | self._seats.report(int(index)) for index, report in self.report.items()
         }
         return shown | self._turn.report()
 
@@ -191,14 +192,14 @@ class RangeDriver(Driver):
     def _latest(self, start: dict[str, Any], unlimited: bool) -> dict[str, Any]:
         stay = self._stay(start)
         if stay is not None:
-            time.sleep(_IDLE_WAIT_S)
             return stay
         initial = is_initial(start)
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
         if not initial:
-            self._durables.expect(checkpoint)
-        self._watched.look_where_unheard(self._fresh_s(start), self._around)
-        self._is_deep, own = False, self._offset(start)
+            self._seats.expect(checkpoint)
+        if self._turn.holds or self._watched.is_older(_LOOK_EVERY_S):
+            self._watched.look()
+        own = self._offset(start)
         self._name_log(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
         resumed = () if initial else checkpoint.resumed
@@ -214,11 +215,12 @@ class RangeDriver(Driver):
         batch_start = self._turn.start(start, own, checked)
         if not initial:
             self._prepare(batch_start.offset)
+            if checked == own:
+                self._settle(own)  # Spark asks for what follows a batch when it has committed that
         if self._end.is_frozen:
             self._await_resumed(batch_start.offset)
         # The first batch of a query is one also without rows: nothing is waited for.
-        waits = not self._end.is_frozen and not initial
-        plan = self._plan_next(batch_start, waits, unlimited)
+        plan = self._plan_next(batch_start, unlimited)
         if plan is not None:
             self._stayed = None
             return plan.end.to_json()
@@ -242,12 +244,9 @@ class RangeDriver(Driver):
         if not self._turn.may_run(upto, is_empty):
             return without_rows
         plan = next((p for p in self._plans if p.start == offset and p.end == upto), None)
-        if not self._layout.is_several:  # those were looked at above
-            if plan is None:
-                self._watched.look()
-            elif not self._planner.looks_along(plan, self._is_deep):
-                again = self._planner.to_see_again(plan, self._turn.may_skip_looks)
-                self._watched.look_again(again)
+        is_sure = plan is not None and self._options.fail_on_data_loss
+        if not is_sure and not self._layout.is_several:  # those were looked at above
+            self._watched.look()
         is_past = self._turn.is_past(upto)
         if plan is not None and not is_past:
             # Nor does a task miss what left before it was counted.
@@ -256,8 +255,6 @@ class RangeDriver(Driver):
         self._prepare(offset, resumed)
         if is_empty:
             return without_rows
-        if self._options.read_mode != "direct":
-            self._durables.check(offset, self._watched.seen, self._around)
         if plan is None:
             plan = self._replanned(offset, upto, is_past)
         if is_past:
@@ -265,26 +262,20 @@ class RangeDriver(Driver):
                 "standby: this query runs the batch that it had begun without rows, because another"
                 " query has committed all rows of the batch"
             )
-            return self._turn.warm_ups(len(self._planner.tasks(plan, self._is_deep, logged)))
-        self._await_parts(plan)
-        return self._planner.tasks(plan, self._is_deep, logged)
+            return self._turn.warm_ups(len(self._planner.tasks(plan, logged)))
+        return self._planner.tasks(plan, logged)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        if self._options.read_mode == "direct" or end.get("initial"):
-            return
-        if not self._turn.holds:
-            return  # it is the consumer of the query that took this one's place
+        # A query that lost its turn: they are the consumers of the one that took its place.
+        if not end.get("initial") and self._turn.holds:
+            self._settle(self._read_by(end))
+
+    def _settle(self, offset: Offset) -> None:
+        """Settles all up to an offset that Spark has committed; never raises."""
+        if offset.layout != self._layout or not self._infos:
+            return  # nothing was looked at yet: the next commit covers it
         try:
-            offset = self._read_by(end)
-            if offset.layout != self._layout or not self._infos:
-                return  # nothing was looked at yet: the next commit covers it
-            modes = next((p.modes for p in self._plans if p.end == offset), ())
-            around = {
-                i
-                for i, mode in enumerate(modes)
-                if i not in offset.idle and (offset.split or mode != "consumer")
-            }
-            self._durables.settle(offset, self._infos, around, self._is_deep)
+            self._seats.settle(offset, self._infos)
         except JetStreamError as error:
             logger.warning(
                 "the batch is committed, and its messages are not acknowledged yet. The next"
@@ -294,57 +285,38 @@ class RangeDriver(Driver):
 
     def _stay(self, start: Mapping[str, Any]) -> dict[str, Any] | None:
         """
-        The answer of a moment ago, if nothing was there behind `start`; None where that is asked
-        anew. Several streams are listed with all others of the account, and their offsets are long,
-        so they are not looked at as often as Spark asks.
+        The answer of a moment ago, if nothing was there behind `start`, and nothing has come since
+        as far as is heard; None where the streams are to be looked at.
         """
-        if self._stayed is None or not self._layout.is_several:
+        if self._stayed is None or self._stayed[0] != start:
             return None
-        is_known = not self._watched.is_older(_LOOK_EVERY_S) and self._stayed[0] == start
-        return self._stayed[1] if is_known else None
+        wakeups, every_s = self._seats.wakeups, _LOOK_EVERY_S
+        if self._woken == start:  # in vain: what came is none of the query's, or was read
+            time.sleep(_IDLE_WAIT_S)
+        elif wakeups.wait(_IDLE_WAIT_S):
+            self._woken = start
+            return None
+        elif wakeups.hears and not self._seats.paused:
+            every_s = max(_LOOK_SELDOM_S, len(self._layout) / _LOOKS_A_SECOND)
+        return None if self._watched.is_older(every_s) else self._stayed[1]
 
     # ── planning ─────────────────────────────────────────────────────────────────────────────
 
-    def _fresh_s(self, start: Mapping[str, Any]) -> float:
-        """Oldest look, in seconds, by which the batch after `start` may be planned."""
-        if self._is_deep:
-            return seldom_s(_LOOK_EVERY_S, self._client.connection.round_trip_s)
-        if self._layout.is_several and not self._turn.holds:
-            return _LOOK_EVERY_S  # who waits lists no streams for it
-        where = start.get("sequences") if isinstance(start, Mapping) else None  # it may be anything
-        return _LOOK_EVERY_S if self._durables.arrivals.is_quiet(where) else 0.0
-
-    @property
-    def _around(self) -> set[int]:
-        """The partitions that the newest plan reads without their consumers."""
-        plans = self._plans[-1:]
-        return {p.index for plan in plans for p in self._layout if plan.bypasses_consumer(p.index)}
-
-    def _plan_next(self, start: BatchStart, waits: bool, unlimited: bool) -> Plan | None:
+    def _plan_next(self, start: BatchStart, unlimited: bool) -> Plan | None:
         """
         The next batch; None where there is none yet.
 
         Args:
-            waits: where nothing is there a moment is waited for it.
             unlimited: the limits of the options do not count (`trigger(once=True)`).
         """
         offset = start.offset
         upto = self._upto(offset)
-        if upto == offset.sequences and waits and self._layout.is_several:
-            time.sleep(_IDLE_WAIT_S)  # a new look may show others, which are no part of this plan
-        elif upto == offset.sequences and waits:
-            self._move_along(offset)
-            came = self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
-            self._watched.look_where_unheard(0.0 if came else _LOOK_EVERY_S, self._around)
-            upto = self._upto(offset)
         if upto == offset.sequences:
             self._note(offset, [0] * len(self._layout), None)
             return None
         self._survey.check_coverage(self._infos)
-        there = available(self._survey, offset, upto, self._infos)
+        there = self._planner.available(offset, upto)
         nothing = not any(count != 0 for count in there)
-        if nothing and waits:  # what came is none of the query's
-            self._durables.wait(offset, self._infos, _IDLE_WAIT_S)
         if nothing or (not unlimited and self._is_held_back(offset, upto, there)):
             self._note(offset, there, None)
             return None
@@ -352,38 +324,22 @@ class RangeDriver(Driver):
         if not unlimited:
             end = self._planner.cut_end(offset, upto, there)
         self._waiting_since = None
-        plan = self._plan(start, end, there if end.sequences == upto else None)
-        is_far = self._client.connection.round_trip_s >= FAR_S
-        may_skip = is_far and self._turn.may_skip_looks
-        self._is_deep = may_skip and self._planner.is_deep(plan, there)
-        read = [p.index for p in self._layout if p.index not in plan.end.idle]
-        self._durables.arrivals.forget_pulls(read)
-        if self._options.read_mode != "direct" and not self._end.is_frozen:
-            self._durables.pull(plan.end, self._infos, plan.end.idle)
-        self._note(offset, there, plan)
+        is_whole = end.sequences == upto
+        counts = there if is_whole else available(self._survey, offset, end.sequences, self._infos)
+        plan = self._plan(start, end, counts)
+        self._note(offset, there if not is_whole else counts, plan)
         return plan
 
-    def _move_along(self, offset: Offset) -> None:
-        """
-        Settles the newest batch, where its consumers stand before it, for a query that waits: Spark
-        asks for what comes after a batch when that is in its commit log, and calls `commit` only
-        when something has come. A consumer that stands before it would say that all the time.
-        """
-        keeps = any(info.retention != "limits" for info in self._infos.values())
-        if self._around and not keeps and self._plans[-1].end.sequences == offset.sequences:
-            self.commit(self._plans[-1].end.to_json())
-            self._plans.pop()
-
-    def _plan(self, start: BatchStart, end: Offset, counts: Sequence[int | None] | None) -> Plan:
+    def _plan(self, start: BatchStart, end: Offset, counts: Sequence[int | None]) -> Plan:
         """The batch from `start` to `end`, whose end notes all that a replay has to know."""
         plan = self._planner.plan(start.offset, end, counts)
         noted = replace(
             plan.end,
             resumed=start.resumed,
             marks=self._survey.marks(self._infos),
-            consumers=dict(self._durables.made),
+            consumers=dict(self._seats.made),
         )
-        plan = replace(plan, end=replace(noted, split=self._planner.splits(plan)))
+        plan = replace(plan, end=noted)
         self._plans = [*self._plans[-1:], plan]
         return plan
 
@@ -397,9 +353,8 @@ class RangeDriver(Driver):
 
     def _prepare(self, offset: Offset, resumed: bool = True) -> None:
         """Makes the consumers; only ever once their names are in the write-ahead log."""
-        if self._options.read_mode != "direct":
-            if self._durables.prepare(offset, resumed, self._infos, self._lost):
-                self._watched.forget_consumers()
+        if self._seats.prepare(offset, resumed, self._infos, self._lost):
+            self._watched.forget_consumers()
 
     # ── offsets ──────────────────────────────────────────────────────────────────────────────
 
@@ -450,7 +405,7 @@ class RangeDriver(Driver):
         named = Starting(streams=self._options.starting.streams)
         positions = self._survey.positions(named, self._infos, "startingOffsets", of=joining)
         if new:
-            self._watched.check_read_mode()
+            self._watched.check_readable()
             self._survey.set_layout(Layout.of_streams([*known, *new]))
         at = dict(zip(joining.places, positions, strict=True))
         created = {name: self._infos[name].created for name in new}
@@ -474,7 +429,7 @@ class RangeDriver(Driver):
 
     def _upto(self, offset: Offset) -> tuple[int, ...]:
         """End of what this run may read now: nothing is read around a pause."""
-        return _without(self._durables.paused, offset, self._ends(offset, self._infos))
+        return _without(self._seats.paused, offset, self._ends(offset, self._infos))
 
     def _ends(self, offset: Offset, infos: Mapping[str, StreamInfo]) -> tuple[int, ...]:
         """End of what this run will read, pauses over, where the streams are as these say."""
@@ -486,20 +441,11 @@ class RangeDriver(Driver):
 
     def _await_resumed(self, offset: Offset) -> None:
         """Returns when this run can read something, or all that is left is not paused any more."""
-        while self._durables.paused and self._upto(offset) == offset.sequences:
+        while self._seats.paused and self._upto(offset) == offset.sequences:
             ends = self._ends(offset, self._infos)
-            if all(ends[index] == offset.sequences[index] for index in self._durables.paused):
+            if all(ends[index] == offset.sequences[index] for index in self._seats.paused):
                 return
             self._wait_paused(offset)
-
-    def _await_parts(self, plan: Plan) -> None:
-        """
-        Returns when no partition is paused of which the batch has messages that no consumer would
-        bring: what was planned before the pause, and what a restart runs again.
-        """
-        around = {p.index for p in self._layout if plan.bypasses_consumer(p.index)}
-        while around & self._durables.paused:
-            self._wait_paused(plan.start)
 
     def _wait_paused(self, offset: Offset) -> None:
         """Waits a moment, and looks again which consumers are paused, if it is time."""
@@ -533,12 +479,13 @@ class RangeDriver(Driver):
             None if held is None or count is None else max(0, held - count)
             for held, count in zip(there, counts, strict=True)
         ]
-        if self._durables.paused:  # `there` leaves out what waits for the end of a pause
+        if plan is not None and end.sequences == self._upto(offset):
+            left = [0] * len(left)
+        if self._seats.paused:  # `there` leaves out what waits for the end of a pause
             left = available(self._survey, end, self._ends(end, self._infos), self._infos)
         latest = {name: info.last_seq for name, info in self._infos.items()}
         self.report = {
             str(p.index): {"stream": p.stream, "latest": latest[p.stream], "lag": left[p.index]}
-            | ({"read": plan.modes[p.index]} if plan is not None else {})
             for p in self._layout
             if p.stream in latest  # one that waits tells of no loss
         }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from ..client.info import StreamInfo
 from ..errors import OffsetError, OptionError
@@ -21,14 +22,18 @@ from ..fetch.assumptions import (
 )
 from ..fetch.durable import edited
 from ..fetch.layout import Layout
-from ..fetch.survey import ServerView, Survey
+from ..fetch.survey import ServerView, Survey, check_direct
 from ..sanitize import get_logger
 from .driver import lasting
 from .offsets import SWITCHING, Offset, check_filters, check_layout, check_several
 from .options import SourceOptions
-from .pinned.durables import Durables
+from .seats import Seats
 
 logger = get_logger(__name__)
+
+_SEATS_EVERY_S: Final = 1.0
+_SEATS_A_SECOND: Final = 8
+"""Seconds between looks at all consumers, and how many are looked at in one at the most."""
 
 
 class WatchedStreams:
@@ -44,16 +49,16 @@ class WatchedStreams:
         self,
         options: SourceOptions,
         survey: Survey,
-        durables: Durables,
+        seats: Seats,
         lost: Callable[[str, int, str], None],
     ) -> None:
         self.seen: ServerView[int] = ServerView({}, {}, -math.inf)
         """The server's last answers."""
-        self.is_new = False
-        """Whether they were asked for by whoever looked last, however young others were."""
+        self._seats_seen = -math.inf
+        """Time of the last look at all consumers."""
         self._options = options
         self._survey = survey
-        self._durables = durables
+        self._seats = seats
         self._lost = lost
         self._gone: set[str] = set()
         """Streams that were deleted, of which Spark's log may still have a place."""
@@ -66,35 +71,15 @@ class WatchedStreams:
         return self._survey.layout
 
     def look(self) -> None:
-        """Looks at streams and consumers."""
-        every = range(len(self._layout))
-        self.seen = self._survey.look(self._durables.watched(every, self._durables.due()))
-
-    def look_where_unheard(self, fresh_s: float, around: Collection[int]) -> None:
-        """
-        `look`, but of partitions of which it would have been told that they have messages only at
-        those that are due (see `Durables.due`).
-        """
-        self.is_new = not fresh_s
-        if self.is_older(fresh_s):
-            due = self._durables.due(around)
-            unheard = self._durables.arrivals.unheard(len(self._layout))
-            self._look_at(unheard.union(due), due)
-
-    def look_again(self, partitions: Collection[int]) -> None:
-        """Looks once more at the streams of these partitions, of which a batch was just planned."""
-        consumers = self.seen.consumers
-        self._look_at(partitions, ())
-        self.seen = replace(self.seen, consumers={**consumers, **self.seen.consumers})
+        """Looks at the streams, and at consumers: now and then at all of them."""
+        now, every_s = time.monotonic(), max(_SEATS_EVERY_S, len(self._layout) / _SEATS_A_SECOND)
+        is_time = now - self._seats_seen >= every_s
+        self._seats_seen = now if is_time else self._seats_seen
+        self.seen = self._survey.look(self._seats.watched(all_=is_time))
 
     def forget_consumers(self) -> None:
         """Forgets the consumers that were seen: this run has just made them its own."""
         self.seen = replace(self.seen, consumers={})
-
-    def _look_at(self, partitions: Collection[int], due: Collection[int]) -> None:
-        streams = {p.stream for p in self._layout if p.index in partitions}
-        consumers = self._durables.watched(partitions, due)
-        self.seen = self._survey.look(consumers, streams, self.infos)
 
     def is_older(self, age_s: float) -> bool:
         """Whether the last look was so long ago."""
@@ -105,32 +90,22 @@ class WatchedStreams:
         """The streams, by name."""
         return self.seen.streams
 
-    def check_read_mode(self) -> None:
+    def check_readable(self) -> None:
         """
         Raises:
-            OptionError: A stream cannot be read as `readMode` says.
+            OptionError: A stream that keeps messages only for consumers is one of several, or has
+                direct get off.
         """
         for info in self.infos.values():
-            if self._options.read_mode != "direct":
+            if info.retention == "limits":
                 continue
-            if info.retention != "limits" and self._options.several is not None:
+            if self._options.several is not None:
                 raise OptionError(
                     self._options.several.option,
                     f"several streams are read without consumers, but stream '{info.name}' keeps"
                     f" messages only for these (retention {info.retention}): read it by itself",
                 )
-            if info.retention != "limits":
-                raise OptionError(
-                    "readMode",
-                    f"direct reads without a consumer, but stream '{info.name}' keeps messages only"
-                    f" for consumers (retention {info.retention}); use auto or consumer",
-                )
-            if not info.allow_direct:
-                raise OptionError(
-                    "readMode",
-                    f"stream '{info.name}' has direct get off; set allow_direct on it, or"
-                    " readMode=consumer",
-                )
+            check_direct(info)
 
     def check_keys(self) -> None:
         """
@@ -304,7 +279,7 @@ class WatchedStreams:
             return info.last_seq
         since = 0
         if info.retention == "interest":
-            made = self._durables.made or offset.consumers
+            made = self._seats.made or offset.consumers
             if any(p.index not in made for p in of):
                 return info.last_seq
             since = max(made[p.index].since for p in of)
@@ -317,14 +292,12 @@ class WatchedStreams:
                 (`failOnDataLoss`).
             ConsumerEditedError: Somebody changed what one delivers.
         """
-        for index, changes in self._durables.changes(
-            offset, self.infos, self.seen.consumers
-        ).items():
-            partition = self._layout.partitions[index]
-            read = self._durables.read_of(partition, offset, self.infos[partition.stream])
+        found = self._seats.changes(offset, self.infos, self.seen.consumers)
+        for durable, changes in found.items():
             for change in changes:
                 if change.of is Assumption.CONSUMER_AS_MADE:
-                    raise edited(read, change)
+                    raise edited(durable, change)
                 if change.of.is_loss:
-                    self._lost(partition.stream, index, change.text)
-                    self._durables.forget(index, self.seen.consumers[index])
+                    self._lost(durable.stream, durable.partition, change.text)
+                    index = durable.partition
+                    self._seats.forget(index, self.seen.consumers[index])

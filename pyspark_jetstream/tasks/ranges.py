@@ -1,4 +1,4 @@
-"""Ranges of streams as tasks: how many there are, and the way each reads."""
+"""Ranges of streams as tasks, each by a consumer of its own or by direct get."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import DataLossError, StreamNotFoundError
 from ..fetch import planning
-from ..fetch.consumer import ConsumerRead
 from ..fetch.dataloss import report_loss
 from ..fetch.layout import DirectRead, Layout, Slice
 from ..fetch.own import GROUP, Own
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ..client.connection import Client
     from ..client.info import StreamInfo
     from ..client.options import ConnectionOptions
+    from ..fetch.options import StreamOptions
     from ..fetch.survey import Survey
 
 logger = get_logger(__name__)
@@ -44,10 +44,43 @@ class RangeRead(DirectRead):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnRead(Own):
+    """
+    The work of a read by a consumer of the attempt's own. Where the server makes none for this
+    user, the rest is read by direct get.
+    """
+
+    layout: Layout = field(repr=False, kw_only=True)
+
+    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        from ..fetch.decoding.rows import RowBuilder  # as above
+        from ..fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
+
+        is_filtered = self.filter is not None and self.partition is not None
+        attempt = OwnAttempt(
+            client, self, RowBuilder.of(self, None if is_filtered else self.layout)
+        )
+        try:
+            yield from attempt.batches()
+            return
+        except ConsumerRefusedError as error:
+            logger.warning(
+                "stream=%s: from sequence %d on the task reads by direct get, because it can make"
+                " no consumer of its own. The rows are the same: %s",
+                self.stream, attempt.last + 1, error,
+            )  # fmt: skip
+        left = None if self.expected is None else max(0, self.expected - attempt.rows)
+        same = {name.name: getattr(self, name.name) for name in fields(Slice)}
+        rest = RangeRead(**same, layout=self.layout)
+        yield from replace(rest, start=attempt.last, expected=left).batches(client)
+
+
+@dataclass(frozen=True, slots=True)
 class ManyReads:
     """The work of a task that reads ranges of several streams, one after the other."""
 
-    reads: tuple[RangeRead, ...]
+    reads: tuple[RangeRead | OwnRead, ...]
 
     def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
         """
@@ -65,54 +98,22 @@ class ManyReads:
                 report_loss(error, read.fail_on_data_loss)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRead(Own):
-    """The work of a read by a consumer of the attempt's own, and of what reads where none is."""
-
-    layout: Layout = field(repr=False, kw_only=True)
-    instead: RangeRead | ConsumerRead = field(kw_only=True)
-
-    def batches(self, client: Client) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        from ..fetch.decoding.rows import RowBuilder  # as above
-        from ..fetch.pulling.alone import ConsumerRefusedError, OwnAttempt
-
-        is_filtered = self.filter is not None and self.partition is not None
-        builder = RowBuilder.of(self, None if is_filtered else self.layout)
-        attempt = OwnAttempt(client, self, builder)
-        try:
-            yield from attempt.batches()
-            return
-        except ConsumerRefusedError as error:
-            logger.warning(
-                "stream=%s: from sequence %d on the task reads in another way, because it can make"
-                " no consumer of its own. The rows are the same: %s",
-                self.stream, attempt.last + 1, error,
-            )  # fmt: skip
-        left = None if self.expected is None else max(0, self.expected - attempt.rows)
-        yield from replace(self.instead, start=attempt.last, expected=left).batches(client)
-
-
 def by_own_consumer(
-    instead: RangeRead | ConsumerRead, layout: Layout, filter_: str | None
+    read: RangeRead, layout: Layout, filter_: str | None, group: str = GROUP
 ) -> OwnRead:
     """The same rows by a consumer of the attempt's own, with this filter for the server."""
-    group, owner = GROUP, None
-    if isinstance(instead, ConsumerRead):
-        group, owner = instead.group, instead.owner
-    same = {field.name: getattr(instead, field.name) for field in fields(Slice)}
+    same = {field.name: getattr(read, field.name) for field in fields(Slice)}
     same["filter"] = filter_
-    return OwnRead(**same, group=group, owner=owner, layout=layout, instead=instead)
+    return OwnRead(**same, group=group, layout=layout)
 
 
-def direct_tasks(
-    connection: ConnectionOptions,
+def range_tasks(
+    options: StreamOptions,
     survey: Survey,
     infos: Mapping[str, StreamInfo],
     reads: Sequence[RangeRead],
     wanted: int,
-    most: int | None,
-    may_own: bool = True,
+    group: str = GROUP,
 ) -> list[ReadTask]:
     """
     The reads as tasks over contiguous ranges of sequences, each with what it must find.
@@ -120,13 +121,13 @@ def direct_tasks(
     Args:
         infos: the streams; of several those that are gone are none of them.
         wanted: into how many tasks all reads are cut, by their sequences.
-        most: of sequences a task.
-        may_own: whether consumers of the tasks' own take their place where these cost less.
+        group: the priority group of consumers.
     """
     sequences = max(1, sum(read.end - read.start for read in reads))
     tasks: list[ReadTask] = []
     for read in reads:
         parts = -(-wanted * (read.end - read.start) // sequences)
+        most = options.cut.max_records_per_partition
         ranges = planning.split_range(read.start, read.end, parts, most)
         filters = read.layout.filters(read.partition) if read.filter is None else (read.filter,)
         counts = [read.expected]
@@ -135,9 +136,13 @@ def direct_tasks(
         elif len(ranges) > 1:
             counts = survey.sums(read.stream, filters, ranges, infos)
         for piece in pieces(read, ranges, counts):
-            is_own = may_own and _own_is_cheaper(survey, infos[read.stream], piece)
-            work = by_own_consumer(piece, piece.layout, None) if is_own else piece
-            tasks.append(ReadTask(connection, work))
+            info, messages = infos.get(read.stream), piece.expected
+            is_own = info is not None and planning.by_consumer(
+                piece.end - piece.start if messages is None or piece.filter is None else messages,
+                options.direct_below, info.retention, info.allow_direct,
+            )  # fmt: skip
+            work = by_own_consumer(piece, piece.layout, piece.filter, group) if is_own else piece
+            tasks.append(ReadTask(options.connection, work))
     return tasks
 
 
@@ -159,30 +164,21 @@ def pieces(
     ]
 
 
-def _own_is_cheaper(survey: Survey, info: StreamInfo, read: RangeRead) -> bool:
-    return (
-        read.filter is None
-        and planning.own_is_cheaper(read.end - read.start, survey.site(info))
-        and info.retention == "limits"
-        and survey.may_own(info.name, {info.name: info})
-    )
-
-
 def of_many(
     tasks: Sequence[ReadTask], most: int, there: Collection[str], longest: int | None = None
 ) -> list[ReadTask]:
     """
-    Direct reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
+    Reads of many streams as fewer tasks, by their ranges alone: a task has up to `most`, in
     their order, and no more sequences than make one worth its start, nor than `longest` where that
     is given. Of the streams nothing is read that are not `there`.
     """
     enough = min(longest or _TASK_SEQUENCES, _TASK_SEQUENCES)
-    groups: list[list[RangeRead]] = []
+    groups: list[list[RangeRead | OwnRead]] = []
     length = 0
     connection: ConnectionOptions | None = None
     for task in tasks:
         read, connection = task.work, task.connection
-        assert isinstance(read, RangeRead)
+        assert isinstance(read, RangeRead | OwnRead)
         length += read.end - read.start
         if not groups or len(groups[-1]) >= most or length > enough:
             groups.append([])

@@ -282,7 +282,7 @@ def _prepare(js: JetStream) -> None:
     js.create_consumer("S", {
         "durable_name": "pinned", "ack_policy": "explicit", "num_replicas": 3,
         "priority_groups": ["spark"], "priority_policy": "pinned_client", "filter_subject": "s.*",
-        "metadata": Owner("query", "host", 7, "_INBOX.x", name="name").metadata,
+        "metadata": Owner("query", "host", 7, name="name").metadata,
         "backoff": [10**9, 10**10], "max_deliver": 5,
     })  # fmt: skip
     js.create_consumer("S", {"durable_name": "plain", "filter_subjects": ["s.1", "s.2"]})

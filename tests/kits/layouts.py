@@ -11,7 +11,7 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 
 LAYOUTS = ["one", "filtered", "streams"]
-MODES = ["auto", "consumer", "direct"]
+MODES = ["auto", "own", "direct"]
 
 
 class Place:

@@ -94,3 +94,7 @@ def sharing_of(policy, **fields) -> Sharing:
     names = {"ack_wait_s": "ackWait", "max_ack_pending": "maxAckPending"}
     asked = frozenset(names[field] for field in fields if field in names)
     return replace(parse_stream(options).sharing, asked=asked, **fields)
+
+
+BELOW = {"own": "0", "auto": "5000", "direct": "999999999"}
+"""`directBelow` by the way in which short ranges of a `limits` stream are read."""

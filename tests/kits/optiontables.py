@@ -52,6 +52,7 @@ TYPES = {
     "secret_file": "path",
     "existing_file": "path",
     "boolean": "true or false",
+    "count": "number from 0",
     "positive": "number from 1",
     "partition_count": "number from 1, or `auto`",
     "_priority": "0 to 9",

@@ -18,6 +18,7 @@ from pyspark_jetstream.errors import OptionError
 from pyspark_jetstream.options import parse_stream
 
 from ..kits.natscommand import NATS, needs_nats
+from ..kits.options import BELOW
 from ..kits.reading import query
 from ..kits.seeds import fresh
 from ..kits.shared import eventually
@@ -53,7 +54,7 @@ def fold(entries):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("mode", ["auto", "consumer", "direct"])
+@pytest.mark.parametrize("mode", ["auto", "own", "direct"])
 @pytest.mark.parametrize("history", [1, 5])
 def test_latest_values_then_changes(bucket, put, query, read, js, history, mode, seed):
     """
@@ -64,7 +65,7 @@ def test_latest_values_then_changes(bucket, put, query, read, js, history, mode,
     entries = changes(seed, 900)
     put(name, *entries[:300])
     held = seen(read(name, history="true", dropMarkers="false"))
-    one = query(bucket=name, readMode=mode)
+    one = query(bucket=name, directBelow=BELOW[mode])
     one.drain()
     first = seen(one.rows)
     for low in range(300, 900, 200):

@@ -21,14 +21,13 @@ from pyspark_jetstream.errors import (
     RequestTimeoutError,
     StreamNotFoundError,
 )
-from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.clients import account_info, options, refused
+from ..kits.ranges import reading
 from ..kits.servers import DevServer
 
 
@@ -153,11 +152,7 @@ def test_a_domain_is_a_prefix():
         js = JetStream(client)
         js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
         client.request("S.a", b"1")
-        read = ConsumerRead(
-            partition=0, stream="S", filter=None, start=0, end=1, expected=1,
-            include_headers=False, fail_on_data_loss=True, consumer="c", group="g",
-        )  # fmt: skip
-        js.create_consumer("S", consumer_config(read))
+        read = reading("S", 1)
         direct = DirectRead(0, "S", None, 0, 1, 1, False, True)
 
         for batches in (read.batches(client), read_direct(client, direct)):

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import OptionError, ReadError
 
+from ..kits.options import BELOW
 from ..kits.reading import query
 
 __all__ = ["query"]
@@ -66,12 +67,12 @@ def test_every_batch_read_has_the_sum(counters, rows, options, counts):
     ]
 
 
-@pytest.mark.parametrize("mode", ["consumer", "direct"])
+@pytest.mark.parametrize("mode", ["own", "direct"])
 def test_a_streaming_read_has_the_sum(counters, query, mode):
     """
     In a stream it is the sum with each message.
     """
-    reader = query(stream=counters, includeCount="true", readMode=mode)
+    reader = query(stream=counters, includeCount="true", directBelow=BELOW[mode])
     reader.drain()
 
     assert [int(row["count"]) for row in reader.rows] == [5, 7, -3, 7, -2]
@@ -135,12 +136,16 @@ def test_rows_without_their_data(counters, rows, options):
     assert any(row["count"] is not None for row in bare)
 
 
-@pytest.mark.parametrize("mode", ["consumer", "direct", "overflow"])
+@pytest.mark.parametrize("mode", ["own", "direct", "overflow"])
 def test_a_stream_without_its_data(counters, query, mode):
     """
     So has a stream, however it is read.
     """
-    how = {"readMode": mode} if mode != "overflow" else {"priorityPolicy": mode, "consumer": "c"}
+    how = (
+        {"directBelow": BELOW[mode]}
+        if mode != "overflow"
+        else {"priorityPolicy": mode, "consumer": "c"}
+    )
     reader = query(stream=counters, includeData="false", **how)
     reader.drain()
 

@@ -41,7 +41,7 @@ OTHERS = {
     "another filter": ({"filter_subject": "{stream}.a"}, "filter_subject '{stream}.a' where"),
     "filters": ({"filter_subjects": ["{stream}.a", "{stream}.b"]}, "filter_subjects ["),
     "another start": ({"deliver_policy": "new"}, "deliver_policy 'new' where"),
-    "headers only": ({"headers_only": True}, "headers_only True where"),
+    "with payloads": ({"headers_only": False}, "headers_only False where"),
     "a batch limit": ({"max_batch": 1}, "max_batch 1 where"),
 }
 
@@ -56,6 +56,7 @@ def test_a_consumer_of_another_kind_is_refused(js, new_stream, publish, query, c
     publish([(f"{stream}.a", b"x")])
     config = {
         "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
+        "headers_only": True,
         "priority_policy": "pinned_client", "priority_groups": ["spark"],
     }  # fmt: skip
     filled = json.loads(json.dumps(changes).replace("{stream}", stream))
@@ -63,7 +64,7 @@ def test_a_consumer_of_another_kind_is_refused(js, new_stream, publish, query, c
     js.create_consumer(stream, config)
     before = js.consumer_info(stream, "there-0").config
     with pytest.raises(OptionError) as caught:
-        query(stream=stream, consumer="there", readMode="consumer").batch()
+        query(stream=stream, consumer="there", directBelow="0").batch()
 
     text = str(caught.value)
     assert error.replace("{stream}", stream) in text
@@ -79,11 +80,12 @@ def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
     publish([(f"{stream}.a", b"x")])
     config = {
         "durable_name": "there-0", "ack_policy": "none", "deliver_policy": "all",
+        "headers_only": True,
         "description": "of ours", "priority_policy": "pinned_client", "priority_groups": ["spark"],
         "metadata": {"team": "air"}, "priority_timeout": 50 * 10**9,
     }  # fmt: skip
     js.create_consumer(stream, config)
-    one = query(stream=stream, consumer="there", readMode="consumer")
+    one = query(stream=stream, consumer="there", directBelow="0")
     one.batch()
     after = js.consumer_info(stream, "there-0").config
 

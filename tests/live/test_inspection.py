@@ -167,7 +167,7 @@ def test_consumers_of_attempts(look: Look, new_stream: NewStream, js: JetStream)
     query, and of no other, and is no problem.
     """
     name = new_stream()
-    owners = [Owner(query, "h", 1, "_INBOX.x") for query in ("one", "two")]
+    owners = [Owner(query, "h", 1) for query in ("one", "two")]
     for owner in owners:
         durable(js, name, f"{owner.query}-0", metadata=owner.metadata)
         attempt = {"name": f"spark-own-{owner.query}", "ack_policy": "none", "mem_storage": True}
@@ -605,7 +605,7 @@ def test_all_that_is_sparks() -> None:
             js.create_stream({"name": stream, "subjects": [f"{name}.>"]})
         marked = {"metadata": {"pyspark-jetstream.partition": "0"}}
         js.create_stream({"name": "RAW-0", "subjects": ["raw.0"]} | marked)
-        owner = Owner("one", "h", 1, "_INBOX.x", name="alerts").metadata
+        owner = Owner("one", "h", 1, name="alerts").metadata
         durable(js, "FLIGHTS", "alerts-0", metadata=owner)
         durable(js, "FLIGHTS", "somebody")
         durable(js, "OTHERS", "somebody")

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_jetstream.errors import SubjectDecodeError
-from pyspark_jetstream.fetch import planning
 from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read import snapshotplan
 from pyspark_jetstream.read.buckets import JetStreamBucketReader
@@ -75,8 +74,8 @@ class Way:
         return self._read(JetStreamRangeReader, **self._filters, **options)
 
     def range_by_own(self, **options):
-        self._patch.setattr(planning, "own_is_cheaper", lambda *_: True)
-        reader = JetStreamRangeReader(parse_read(self._options | options))
+        more = {"directBelow": "0"} | options
+        reader = JetStreamRangeReader(parse_read(self._options | more))
         assert {type(task.work) for task in reader.partitions()} == {OwnRead}
         return run(reader)
 
@@ -84,14 +83,13 @@ class Way:
         return self._stream(**options)
 
     def consumer(self, **options):
-        return self._stream(readMode="consumer", **self._filters, **options)
+        return self._stream(directBelow="0", **self._filters, **options)
 
     def direct(self, **options):
-        return self._stream(readMode="direct", **self._filters, **options)
+        return self._stream(directBelow="999999999", **self._filters, **options)
 
     def own(self, **options):
-        self._patch.setattr(planning, "choose_mode", lambda *_, **__: "own")
-        return self._stream(**options)
+        return self._stream(directBelow="0", **options)
 
     def shared(self, **options):
         sharing = {"priorityPolicy": "overflow", "consumer": "jobs"}

@@ -18,9 +18,9 @@ from pyspark_jetstream.options import parse_read
 
 from ..kits.accounts import ACCOUNT, switch
 from ..kits.options import connection_of
+from ..kits.ranges import fill, reading, sequences
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
-from .test_consumer import fill, reading, sequences
 from .test_directget import reading as direct_reading
 
 MESSAGES = 30_000
@@ -74,7 +74,7 @@ def test_a_read_goes_on(server, js, caplog, mode):
     A read in the middle of its range has the rest of its rows once JetStream is back.
     """
     if mode == "consumer":
-        batches = reading(js, "S", MESSAGES).batches(js.client)
+        batches = reading("S", MESSAGES).batches(js.client)
     else:
         batches = read_direct(js.client, direct_reading("S", 0, MESSAGES))
     first = sequences([next(batches)])

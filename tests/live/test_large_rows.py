@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.fetch import planning
 from pyspark_jetstream.options import parse_read, parse_sink
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.read.snapshot import JetStreamSnapshotReader
@@ -66,8 +65,8 @@ def held(act: Callable[[], None]) -> int:
 def test_a_read_holds_few_large_messages(large, monkeypatch, way, size):
     """By direct get, by a consumer of the attempt's own, and of a snapshot."""
     url, _ = large
-    monkeypatch.setattr(planning, "own_is_cheaper", lambda *_: way == "own")
     options = {"servers": url, "stream": f"R{size[0]}", "minPartitions": "1"}
+    options["directBelow"] = "0" if way == "own" else "999999999"
     if way == "snapshot":
         source = JetStreamSnapshotReader(parse_read(options | {"multiLast": ">"}))
     else:

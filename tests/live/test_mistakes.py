@@ -322,7 +322,7 @@ MISTAKES = {
         "OptionError", "'NODIRECT' has direct get off", "nats stream edit NODIRECT --allow-direct",
     ),
     "no direct get, streaming": Mistake(
-        lambda at: stream(**at.on("plain", stream="NODIRECT", readMode="direct"), **SOON),
+        lambda at: stream(**at.on("plain", stream="NODIRECT", directBelow="999999999"), **SOON),
         "OptionError", "option 'readMode': stream 'NODIRECT'", "or readMode=consumer",
     ),
     "no partitions": Mistake(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from datetime import datetime, timedelta
 
 import pytest
 
-from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.fetch import survey
 from pyspark_jetstream.operations.console.commands import main
-from pyspark_jetstream.readstream.pinned import durables
 
 from ..kits.layouts import Place
 from ..kits.natscommand import nats, needs_nats
+from ..kits.options import BELOW
 from ..kits.reading import query
 from ..kits.schemas import mistakes
 
@@ -56,14 +52,14 @@ def begun(query, place, **options):
     return reader, ("--stream", place.streams[0], "--consumer", reader.planned[-1]["consumer"])
 
 
-@pytest.mark.parametrize("mode", ["auto", "consumer"])
+@pytest.mark.parametrize("mode", ["auto", "direct"])
 def test_all_consumers_of_a_query(js, place, query, command, mode):
     """
     A query that is paused reads nothing, also after a restart, and says until when; `resume` lets
     it go on, and nothing is lost or doubled. Paused again the time is another, and resumed twice
     the second is told from the first by its status.
     """
-    reader, which = begun(query, place, readMode=mode)
+    reader, which = begun(query, place, directBelow=BELOW[mode])
     paused = command("pause", *which, "--for", "1h")
     again = command("pause", *which, "--for", "2h", "--json")
     place.publish(3_000)
@@ -93,47 +89,12 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
     assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]
 
 
-@pytest.mark.parametrize("cut", [{}, {"minPartitions": 4}], ids=["whole", "cut"])
-def test_a_batch_that_was_planned_before_the_pause(js, place, query, command, monkeypatch, cut):
-    """
-    Its tasks would read without the consumers: they are not made before the pause is over, so
-    nothing is read around it. So it is with a batch that a restart runs again.
-    """
-    monkeypatch.setattr(survey, "FAR_S", 60.0)
-    monkeypatch.setattr(durables, "_LOOK_EVERY_S", 0.0)  # what it sees next is not what it saw
-    reader, which = begun(query, place, **cut)
-    place.publish(30_000)
-    assert reader.plan() is not None
-    read = reader.reader.reportLatestOffset()["0"]["read"]
-    assert command("pause", *which, "--for", "1h")[0] == 0
-    over = threading.Event()
-    own = Client(js.client.options)
-
-    def resume():
-        over.set()
-        for index in range(2):
-            JetStream(own).pause(which[1], f"{which[-1]}-{index}", None)
-
-    timer = threading.Timer(2.0, resume)
-    timer.start()
-    reader.restart() if cut else reader.commit()
-    was_over = over.is_set()
-    timer.join()
-    own.close()
-    reader.drain()
-
-    assert (read, was_over) == ("own", True)
-    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(30_020))
-
-
 def test_what_cannot_be_paused(place, query, command):
     """
-    Consumers that there are not, also those of a query without any, are one line; a time that is
-    missing, or too much, is a mistake of the command line.
+    A time that is missing, or too much, is a mistake of the command line.
     """
-    _, which = begun(query, place, readMode="direct")
+    _, which = begun(query, place, directBelow="999999999")
     for words, expected, says in (
-        (("pause", *which, "--for", "1h"), 1, "has no consumer '"),
         (("pause", *which), 2, "expected --for, or --resume"),
         (("resume", *which, "--for", "1h"), 2, "expected --for, or --resume"),
         (("pause", "--for", "1h"), 2, "expected --stream and --consumer, or --checkpoint"),

@@ -60,7 +60,7 @@ def test_ops_inspects(guarded, admin, ops, monkeypatch):
     """One stream, and all that is Spark's on the server."""
     monkeypatch.setattr(inspector, "_ANSWERS_S", 60.0)
     words = {"user": "reader", "password": "reader-password", "inboxPrefix": "_INBOX.reader"}
-    query = Query(guarded[0], stream="FLIGHTS", consumer="c", readMode="consumer", **words)
+    query = Query(guarded[0], stream="FLIGHTS", consumer="c", directBelow="0", **words)
     query.batch()
     running = ops("inspect", "--expect", "running")
     query.stop()
@@ -80,7 +80,7 @@ def test_ops_is_told_whom_it_cannot_ask(guarded, admin, ops):
     """
     words = {"user": "admin", "password": "admin-password"}
     queries = [
-        Query(guarded[0], stream="FLIGHTS", consumer=prefix.replace(".", "-"), readMode="consumer",
+        Query(guarded[0], stream="FLIGHTS", consumer=prefix.replace(".", "-"), directBelow="0",
               inboxPrefix=prefix, queryName=prefix, **words)
         for prefix in ("_INBOX_own", "_INBOX.hidden")
     ]  # fmt: skip

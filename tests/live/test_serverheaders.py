@@ -39,9 +39,9 @@ from pyspark_jetstream.values import Secret
 from pyspark_jetstream.write import headerlines
 
 from ..kits.options import changed, connection_of
+from ..kits.ranges import reading
+from ..kits.ranges import rows as consumed
 from ..kits.servers import DevServer
-from .test_consumer import reading
-from .test_consumer import rows as consumed
 from .test_publisher import publish
 from .test_refusals import LISTS, brief
 
@@ -118,7 +118,7 @@ def test_a_header_that_is_not_the_messages_own_is_not_read(js, new_stream, name)
         stored_raw(js, f"{stream}.{subject}", with_header(name, f"{traces}.x"))
     ways = [
         read_directly(js, stream),
-        consumed(js.client, reading(js, stream, 2, include_headers=True)),
+        consumed(js.client, reading(stream, 2, include_headers=True)),
     ]
 
     assert [[row["headers"] for row in rows] for rows in ways] == [[[("K", ["v"])]] * 2] * 2

@@ -16,8 +16,8 @@ from pyspark_jetstream.fetch.pace import appetite_of
 
 from ..kits.options import connection_of
 from ..kits.proxy import Proxy
+from ..kits.ranges import fill, reading, sequences
 from ..kits.servers import DevServer
-from .test_consumer import fill, reading, sequences
 from .test_directget import reading as direct_reading
 
 MESSAGES = 1_500
@@ -46,7 +46,7 @@ def cut_off(server) -> int:
 
 
 def consumed(client) -> list[int]:
-    return sequences(reading(JetStream(client), "S", MESSAGES).batches(client))
+    return sequences(reading("S", MESSAGES).batches(client))
 
 
 def got(client) -> list[int]:

@@ -18,7 +18,7 @@ from pyspark_jetstream.options import parse_read, parse_stream
 from pyspark_jetstream.read.ranges import JetStreamRangeReader
 from pyspark_jetstream.readstream.reader import StreamReader
 
-from ..kits.options import connection_of
+from ..kits.options import BELOW, connection_of
 from ..kits.partitions import update
 from ..kits.servers import DevServer
 
@@ -61,7 +61,7 @@ def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, rea
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
-               "readMode": read_mode}  # fmt: skip
+               "directBelow": BELOW[read_mode]}  # fmt: skip
     first = reader(**options, endingOffsets='{"0": 9, "1": 4}')
     start, end, tasks = planned(first)
     second = reader(**options, endingOffsets='{"0": 9, "1": 12}')
@@ -81,15 +81,15 @@ def test_a_query_ends_at_its_ending_offsets(js, new_stream, publish, reader, rea
         planned(other)
 
 
-@pytest.mark.parametrize("read_mode", ["auto", "direct"])
-def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, reader, read_mode):
+@pytest.mark.parametrize("below", ["0", "2", "100"])
+def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, reader, below):
     """
     A batch planned again has its partitions at the same places, although one has become empty in
     between: the sink's message ids hang on them.
     """
     name = new_stream(max_msgs_per_subject=1)
     options = {"stream": name, "partitions": 4, "partitionSubject": f"{name}.{{partition}}.>",
-               "readMode": read_mode}  # fmt: skip
+               "directBelow": below}  # fmt: skip
     publish([(f"{name}.{p}.{i}", b"x") for p in (0, 1, 3) for i in range(5)])
     first = reader(**options)
     start, end, tasks = planned(first)
@@ -97,13 +97,14 @@ def test_a_replay_has_the_tasks_of_the_first_attempt(js, new_stream, publish, re
     again = reader(**options).partitions(start, end)
 
     def places(tasks):
-        # A task ends at its last message if the plan has seen that one, else with the batch.
-        return [(t.work.partition, t.work.start) for t in tasks]
+        return [(t.work.partition, t.work.start, t.work.end) for t in tasks]
 
-    assert end["idle"] == [2]
     assert places(again) == places(tasks)
-    if read_mode == "auto":
+    if below != "100":
+        assert end["idle"] == [2]
         assert [place[0] for place in places(tasks)] == [0, 1, 3]
+    else:
+        assert [place[0] for place in places(tasks)] == [None]
 
 
 def test_limited_batches_end_at_the_ending_offsets(js, new_stream, publish, reader):
@@ -133,7 +134,7 @@ def test_the_lag_is_what_the_batch_leaves(js, new_stream, publish, reader, read_
     name = new_stream()
     publish([(f"{name}.{i % 2}.x", b"x") for i in range(20)])
     options = {"stream": name, "partitions": 2, "partitionSubject": f"{name}.{{partition}}.>",
-               "readMode": read_mode}  # fmt: skip
+               "directBelow": BELOW[read_mode]}  # fmt: skip
     source = reader(**options, maxRecordsPerTrigger=12)
     start, lags, behind = source.initialOffset(), [], []
     for _ in range(3):
@@ -158,7 +159,7 @@ def test_an_unchanged_offset_is_the_same_text(js, new_stream, publish, reader):
     source = reader(stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>")
     _, end, _ = planned(source)
 
-    assert end["idle"] == [1]
+    assert end["one_pass"]
     assert json.dumps(source.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
 
 
@@ -300,7 +301,7 @@ def test_a_derived_layout_must_hold_the_whole_stream(js, new_stream, publish, re
     _, _, tasks = planned(reader(stream=name))
     publish([(f"{name}.own", b"x")])
 
-    assert len(tasks) == 2
+    assert len(tasks) == 1
     with pytest.raises(OptionError, match="holds 1 messages outside"):
         planned(reader(stream=name))
 
@@ -313,28 +314,28 @@ def test_advice_after_limits_became_interest(js, new_stream, publish, reader):
     """
     name = new_stream()
     publish([(f"{name}.a", b"x") for _ in range(10)])
-    first = reader(stream=name, consumer="reads", readMode="consumer")
+    first = reader(stream=name, consumer="reads", directBelow="0")
     _, end, tasks = planned(first)
     assert len(sequences(first, tasks)) == 10
     first.stop()
     publish([(f"{name}.a", b"x") for _ in range(10)])
     update(js, name, retention="interest")
     with pytest.raises(OptionError) as caught:
-        planned(reader(stream=name, consumer="reads", readMode="consumer"), end)
+        planned(reader(stream=name, consumer="reads", directBelow="0"), end)
     said = str(caught.value)
     assert "do not delete it" in said and "set back" in said and "another prefix" in said
 
     update(js, name, retention="limits")
-    again = reader(stream=name, consumer="reads", readMode="consumer")
+    again = reader(stream=name, consumer="reads", directBelow="0")
     assert sequences(again, planned(again, end)[2]) == list(range(11, 21))
     again.stop()
 
     publish([(f"{name}.a", b"x") for _ in range(10)])
     update(js, name, retention="interest")
-    anew = reader(stream=name, consumer="others", readMode="consumer")
+    anew = reader(stream=name, consumer="others", directBelow="0")
     tasks = planned(anew)[2]
     js.delete_consumers([(name, "reads-0")])
-    assert sequences(anew, tasks) == list(range(21, 31))
+    assert sequences(anew, tasks) == list(range(11, 31))
 
 
 @pytest.fixture

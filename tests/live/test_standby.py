@@ -16,7 +16,6 @@ from pyspark_jetstream.client.keyvalue import Bucket
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.errors import (
     DataLossError,
-    ForeignClientError,
     OffsetError,
     OptionError,
     QueryFencedError,
@@ -28,11 +27,11 @@ from pyspark_jetstream.operations.inspection.inspector import Inspector
 from pyspark_jetstream.options import parse_read
 from pyspark_jetstream.readstream.lease import BUCKET, Lease
 from pyspark_jetstream.readstream.offsets import Offset
-from pyspark_jetstream.readstream.pinned import neighbours
 from pyspark_jetstream.readstream.standby import LeaseRecord
 from pyspark_jetstream.tasks.rows import WarmUp
 
 from ..conftest import connection_to
+from ..kits.options import BELOW
 from ..kits.pins import Query, QueryProcess
 from ..kits.shared import api, eventually
 from ..kits.stores import Store
@@ -40,7 +39,7 @@ from ..kits.tenants import tenants
 
 __all__ = ["tenants"]
 
-LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "readMode": "consumer"}
+LEASE = {"standby": "true", "consumer": "hot", "priorityTimeout": "6s", "directBelow": "0"}
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ def test_the_second_goes_on_where_the_first_committed(
     it reads from what the first had committed on: nothing is lost, and only the batch that was not
     known to be committed is there twice.
     """
-    mode = {"readMode": "direct"} if retention == "direct" else {}
+    mode = {"directBelow": "999999999"} if retention == "direct" else {}
     stream = new_stream(retention="limits" if mode else retention)
     first, second = apart(stream=stream, **mode), query(stream=stream, **mode)
     first.batch()  # makes the consumer
@@ -157,7 +156,7 @@ def test_take_overs_of_several_streams(tenants, apart, given):
     """
     names = ",".join(map(tenants.name, "abcdef"))
     streams = {"streamPattern": f"{tenants.prefix}-*"} if given == "pattern" else {"stream": names}
-    streams |= {"readMode": "direct", "failOnDataLoss": "false", "consumer": tenants.prefix}
+    streams |= {"directBelow": "999999999", "failOnDataLoss": "false", "consumer": tenants.prefix}
 
     def killed(of, *fills: str):
         """Reads, notes that, and dies; then messages come."""
@@ -215,7 +214,7 @@ def test_other_streams_than_the_query_that_reads(tenants, query):
     """
     tenants.make("a", "b")
     tenants.fill("a", "b")
-    own = {"readMode": "direct", "failOnDataLoss": "false", "consumer": tenants.prefix}
+    own = {"directBelow": "999999999", "failOnDataLoss": "false", "consumer": tenants.prefix}
     first = query(stream=f"{tenants.name('a')},{tenants.name('b')}", **own)
     first.batch()
     first.batch()
@@ -235,7 +234,7 @@ def test_more_streams_than_a_lease_has_room_for(nats_server):
     offset = Offset(
         everywhere, everywhere, dict.fromkeys(names, "t" * 30), "c", layout=Layout.of_streams(names)
     )
-    owner = Owner("q", "h", 1, "_INBOX.q", True)
+    owner = Owner("q", "h", 1, True)
     connection = parse_connection({"servers": nats_server.url})
     with closing(Lease(connection, "=", owner, "many", 6.0)) as lease:
         assert lease.wait(60)
@@ -258,7 +257,7 @@ def test_a_lease_has_room_for_its_headers_and_for_who_takes_it(nats_server):
         offset = Offset((0,), (0,), {"s": "t" * size}, "c", layout=layout)
         return LeaseRecord(owner, 6.0, 1, 1, offset, released=True)
 
-    reads, waits = (Owner("q", host, 1, "_INBOX.q", True) for host in ("h", "h" * 200))
+    reads, waits = (Owner("q", host, 1, True) for host in ("h", "h" * 200))
     with closing(Lease(connection, "=", reads, "full", 6.0)) as lease:
         assert lease.wait(60)
         with pytest.raises(OptionError, match="the server's max_payload is 1048576"):
@@ -663,7 +662,7 @@ def test_no_error_ends_the_watch(nats_server, monkeypatch, caplog):
     leases: list[Lease] = []
     try:
         for i in range(2):
-            owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
+            owner = Owner(f"q{i}", "h", i, True)
             leases.append(Lease(options, "WATCH", owner, "c", 6.0))
         reads, waits = leases
         deadline = time.monotonic() + 60
@@ -688,7 +687,7 @@ def test_many_that_wait(nats_server):
     leases: list[Lease] = []
     try:
         for i in range(6):
-            owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
+            owner = Owner(f"q{i}", "h", i, True)
             leases.append(Lease(options, "MANY", owner, "c", 6.0))
         deadline = time.monotonic() + 60
         while not any(lease.wait(0.01) for lease in leases) and time.monotonic() < deadline:
@@ -756,29 +755,6 @@ def test_one_that_is_new_after_a_lease_that_was(js, new_stream, publish, query, 
         query(stream=stream).batch()
 
 
-def test_a_standby_that_is_taken_away(js, new_stream, publish, query, monkeypatch):
-    """
-    A standby has taken over. The first query, started again without `standby`, would read once more
-    what the other one has read: it is refused. The query that read last goes on without, and the
-    first one is refused while it runs, and afterwards until somebody has removed the lease.
-    """
-    monkeypatch.setattr(neighbours, "_ALIVE_WITHIN_S", 60.0)
-    stream = new_stream()
-    first, second = in_turn(stream, publish, query)
-    with pytest.raises(OptionError, match="which read with standby=true: only the lease says"):
-        query(start=first.at, stream=stream, standby="false").batch()
-    publish([(f"{stream}.x", b"x")] * 5)
-    alone = query(start=second.at, stream=stream, standby="false")
-    assert until_it_reads(alone) == [11, 12, 13, 14, 15]
-    with pytest.raises(ForeignClientError, match="which is running with another checkpoint"):
-        query(start=first.at, stream=stream, standby="false").batch()
-    ended(alone)
-    with pytest.raises(OptionError, match=rf"nats kv del SPARK_STANDBY {stream}\.hot"):
-        query(start=first.at, stream=stream, standby="false").batch()
-    js.publish(f"$KV.SPARK_STANDBY.{stream}.hot", b"", [("KV-Operation", "DEL")])
-    assert until_it_reads(query(start=first.at, stream=stream, standby="false"))[0] == 6
-
-
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_inspect_knows_a_lease_that_is_left_behind(
     js, new_stream, publish, query, apart, is_killed
@@ -835,7 +811,7 @@ def test_a_stream_that_was_taken_back_before_a_take_over(tmp_path, mode):
         js.create_stream({"name": "S", "subjects": ["S"], "allow_direct": True})
 
         def begin():
-            made = Query(store.server, **LEASE | {"stream": "S", "readMode": mode})
+            made = Query(store.server, **LEASE | {"stream": "S", "directBelow": BELOW[mode]})
             at_the_end.callback(made.stop)
             return made
 
@@ -884,7 +860,7 @@ def test_a_take_over_asks_by_the_leases_own_connection(
 
     monkeypatch.setattr(JetStream, "consumer_infos", noted)
     stream = new_stream()
-    first, second = (query(stream=stream, readMode=mode) for _ in range(2))
+    first, second = (query(stream=stream, directBelow=BELOW[mode]) for _ in range(2))
     first.batch()
     second.batch()
     publish([(f"{stream}.x", b"x")] * 5)

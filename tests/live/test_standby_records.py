@@ -159,7 +159,7 @@ def test_one_that_may_not_say_that_it_waits(caplog):
         leases: list[Lease] = []
         try:
             for i in range(2):
-                owner = Owner(f"q{i}", "h", i, f"_INBOX.{i}", True)
+                owner = Owner(f"q{i}", "h", i, True)
                 leases.append(Lease(options, "S", owner, "hot", 6.0))
             reads, waits = leases
             deadline = time.monotonic() + 60
@@ -190,7 +190,7 @@ def test_only_a_take_over_is_a_warning(nats_server, new_stream, caplog, who):
     The first query that reads takes nobody's place, nor does a query that is started again.
     """
     caplog.set_level(logging.INFO, "pyspark_jetstream.readstream.lease")
-    owners = Owner("q0", "h", 1, "_INBOX.1", True), Owner("q1", "h", 2, "_INBOX.2", True)
+    owners = Owner("q0", "h", 1, True), Owner("q1", "h", 2, True)
     stream = new_stream()
     for owner in (owners[0], owners[who == "another"]):
         lease = Lease(connection_to(nats_server), stream, owner, "hot", 6.0)

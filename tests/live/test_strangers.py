@@ -16,11 +16,9 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import lines_of, stored_before
-from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
-from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.layout import DirectRead
 from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.readstream.shared import claimedread
@@ -30,6 +28,7 @@ from pyspark_jetstream.write.rows import MessageBuilder
 from ..kits.answers import answer
 from ..kits.encoder import LISTS
 from ..kits.messages import ODD, SOUND
+from ..kits.ranges import reading
 from ..kits.shared import query
 from ..kits.snapshots import reader as snapshot
 from ..kits.snapshots import rows as snapshot_rows
@@ -99,16 +98,8 @@ def strange(js, new_stream, publish):
 
 
 def consumed(js, stream, end, filter=None, headers=True) -> list[dict]:
-    read = ConsumerRead(
-        partition=0, stream=stream, filter=filter, consumer="reader", group="spark",
-        priority_timeout_s=None, retention="limits", start=0, end=end, expected=None,
-        include_headers=headers, fail_on_data_loss=True,
-    )  # fmt: skip
-    js.create_consumer(stream, consumer_config(read))
-    try:
-        return [row for each in read.batches(js.client) for row in each.to_pylist()]
-    finally:
-        js.delete_consumers([(stream, "reader")])
+    read = reading(stream, end, filter, partition=0, include_headers=headers)
+    return [row for each in read.batches(js.client) for row in each.to_pylist()]
 
 
 def got(js, stream, start, end, filter=None) -> list[dict]:
@@ -119,9 +110,9 @@ def got(js, stream, start, end, filter=None) -> list[dict]:
     return of(read_direct(js.client, read))
 
 
-def test_consumer_mode(js, strange, caplog):
+def test_a_consumer_of_ones_own(js, strange, caplog):
     """
-    A pinned consumer's deliveries are all read, with and without headers, whatever is the first;
+    Its deliveries are all read, with and without headers, whatever is the first;
     what are no headers is named in the log.
     """
     stream, rows = strange
@@ -140,7 +131,7 @@ def test_consumer_mode(js, strange, caplog):
         assert [each["sequence"] for each in only if each["subject"] == row["subject"]]
 
 
-@pytest.mark.parametrize("mode", ["consumer", "direct"])
+@pytest.mark.parametrize("mode", ["own", "direct"])
 def test_a_header_that_could_not_be_written_is_left_out(js, new_stream, caplog, mode):
     """
     A server stores headers that no write takes: one of them would stop a copy of the stream. Reads
@@ -151,7 +142,7 @@ def test_a_header_that_could_not_be_written_is_left_out(js, new_stream, caplog, 
     bad = [("a b", "1"), ("caf\u00e9", "2"), ("line", "a\rb"), ("", "3"), ("tab\t", "4")]
     js.publish(f"{stream}.a", b"2", [bad[0], ("ok", "2"), *bad[1:], ("last", "5")])
     with caplog.at_level(logging.WARNING):
-        rows = consumed(js, stream, 2) if mode == "consumer" else got(js, stream, 0, 2)
+        rows = consumed(js, stream, 2) if mode == "own" else got(js, stream, 0, 2)
     said = [each.message for each in caplog.records if "malformed" in each.message]
 
     assert [row["headers"] for row in rows] == [

@@ -18,6 +18,7 @@ from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.readstream.reader import StreamReader
 
 from ..kits.checkpoints import write_checkpoint
+from ..kits.options import BELOW
 from ..kits.shared import query
 
 __all__ = ["query"]
@@ -90,14 +91,14 @@ LISTS = [("a.x", "c.>"), ("c.*", "a.>"), ("*.x", "b.y", "a.y")]
 
 
 @pytest.mark.parametrize("filters", LISTS, ids="-".join)
-@pytest.mark.parametrize("read_mode", ["auto", "consumer", "direct"])
+@pytest.mark.parametrize("read_mode", ["auto", "own", "direct"])
 def test_a_stream_is_read_by_each_filter(filled, reader, filters, read_mode):
     """
     Each message that a filter matches comes once, with the filter's place as its partition, in one
     batch and in small ones.
     """
     name = filled()
-    options = {"stream": name, "subject": listed(name, *filters), "readMode": read_mode}
+    options = {"stream": name, "subject": listed(name, *filters), "directBelow": BELOW[read_mode]}
     whole = reader(**options)
     _, tasks = batch_after(whole)
     small, start, read = reader(**options, maxRecordsPerTrigger=7), None, []
@@ -112,18 +113,6 @@ def test_a_stream_is_read_by_each_filter(filled, reader, filters, read_mode):
 
     assert rows(whole, tasks) == due(name, *filters)
     assert sorted(read) == due(name, *filters)
-
-
-def test_a_direct_read_passes_over_the_stream_once(filled, reader):
-    """
-    With `readMode=direct` the filters share the ranges of a stream, and their tasks.
-    """
-    name = filled()
-    source = reader(stream=name, subject=listed(name, "a.*", "c.*"), readMode="direct")
-    _, tasks = batch_after(source)
-
-    assert [(t.work.start, t.work.end) for t in tasks] == [(0, 60), (60, 120)]
-    assert [t.work.expected for t in tasks] == [45, 45]
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
@@ -240,14 +229,14 @@ def test_a_checkpoint_knows_its_filters(filled, reader, then, now, said, read_mo
     A position is one of a filter: with others at its place, messages would be passed over.
     """
     name = filled()
-    first = reader(stream=name, subject=listed(name, *then), readMode=read_mode)
+    first = reader(stream=name, subject=listed(name, *then), directBelow=BELOW[read_mode])
     end, _ = batch_after(first)
-    second = reader(stream=name, subject=listed(name, *now), readMode=read_mode)
+    second = reader(stream=name, subject=listed(name, *now), directBelow=BELOW[read_mode])
 
     with pytest.raises(OffsetError) as caught:
         second.latestOffset(end, ReadAllAvailable())
     assert said in str(caught.value)
-    batch_after(reader(stream=name, subject=listed(name, *then), readMode=read_mode), end)
+    batch_after(reader(stream=name, subject=listed(name, *then), directBelow=BELOW[read_mode]), end)
 
 
 def test_a_filter_that_can_never_match(filled, reader):
@@ -283,7 +272,7 @@ def test_inspect_knows_the_filters_of_a_checkpoint(filled, reader, js, tmp_path,
     Lag is counted by filter, as the checkpoint names them, whether there are consumers or not.
     """
     name = filled()
-    source = reader(stream=name, subject=listed(name, "a.>", "c.>"), readMode=read_mode)
+    source = reader(stream=name, subject=listed(name, "a.>", "c.>"), directBelow=BELOW[read_mode])
     end, _ = batch_after(source)
     at = Offset.from_json(end)
     offset = at.at((60, 100)).to_json()

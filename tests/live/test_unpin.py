@@ -8,14 +8,36 @@ import time
 import pytest
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.fetch.durable import Durable, consumer_config
 from pyspark_jetstream.operations.console.commands import main
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.options import connection_of
+from ..kits.pins import Puller
 from ..kits.schemas import mistakes
-from .test_pins import pinned_consumer, puller
 
-__all__ = ["puller"]
+
+def pinned_consumer(js, stream, name="c", timeout_s=60.0) -> None:
+    """A consumer as a query makes it."""
+    made = Durable(
+        partition=0, stream=stream, filter=None, name=name, group="spark",
+        priority_timeout_s=timeout_s,
+    )  # fmt: skip
+    js.create_consumer(stream, consumer_config(made))
+
+
+@pytest.fixture
+def puller(nats_server):
+    """Makes clients that pull by hand."""
+    made = []
+
+    def make(*names):
+        made.append(Puller(nats_server, *names))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_jetstream.client.jetstream import JetStream
 
+from ..kits.options import BELOW
 from ..kits.servers import DevServer
 from ..kits.shared import eventually
 from ..kits.sources import NewStream, Publish, RunQuery, numbered
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-@pytest.mark.parametrize("read_mode", ["auto", "consumer", "direct"])
+@pytest.mark.parametrize("read_mode", ["auto", "own", "direct"])
 @pytest.mark.parametrize("layout", ["one", "filtered", "streams"])
 def test_every_message_is_delivered_once(
     run_query: RunQuery, new_stream: NewStream, publish: Publish, layout: str, read_mode: str
@@ -29,7 +30,7 @@ def test_every_message_is_delivered_once(
     In each layout and read mode two runs over a growing stream deliver every message exactly once,
     with its columns.
     """
-    options: dict[str, Any] = {"readMode": read_mode}
+    options: dict[str, Any] = {"directBelow": BELOW[read_mode]}
     if layout == "streams":
         base = new_stream()
         for p in range(2):
@@ -200,9 +201,7 @@ def test_min_records_wait_for_more_or_for_the_delay(
     assert [size for size in batches if size] == [12, 3]
 
 
-def test_progress_reports_lag_and_read_mode(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
+def test_progress_reports_lag(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
     """
     Progress shows each partition's stream end, its lag behind the batch and its mode, and of the
     lags what Spark's Kafka source shows as `metrics`; all is 0 once the query has caught up.
@@ -214,14 +213,12 @@ def test_progress_reports_lag_and_read_mode(
         maxRecordsPerTrigger=50,
     )  # fmt: skip
     reports = [p["sources"][0]["latestOffset"] for p in run.progress]
-    shown = {"stream", "latest", "lag", "read"}
+    shown = {"stream", "latest", "lag"}
     behind = [report.pop("metrics") for report in reports]
 
     assert {p: {k: v for k, v in of.items() if k in shown} for p, of in reports[0].items()} == {
-        str(p): {"stream": name, "latest": 100, "lag": 25, "read": "consumer"} for p in (0, 1)
+        str(p): {"stream": name, "latest": 100, "lag": 25} for p in (0, 1)
     }
-    assert reports[-1]["0"]["pins"] >= 1
-    assert reports[-1]["0"]["strangers"] == 0
     assert [[of["0"]["lag"], of["1"]["lag"]] for of in reports] == [[25, 25], [0, 0]]
     assert behind[0] == {
         "avgOffsetsBehindLatest": "25.0", "maxOffsetsBehindLatest": "25",
@@ -330,8 +327,8 @@ def test_payloads_from_nothing_to_max_payload(
     name = new_stream()
     sizes = [0, 1, 1000, 65_536, 1_000_000, 1 << 20]
     publish([(f"{name}.ünïcode.☃", bytes([i]) * size) for i, size in enumerate(sizes)])
-    for mode in ("consumer", "direct"):
-        run = run_query(checkpoint=mode, stream=name, readMode=mode)
+    for mode in ("own", "direct"):
+        run = run_query(checkpoint=mode, stream=name, directBelow=BELOW[mode])
 
         assert [bytes(row.data) for row in run.rows] == [
             bytes([i]) * size for i, size in enumerate(sizes)
@@ -354,8 +351,10 @@ def test_headers(run_query: RunQuery, new_stream: NewStream, publish: Publish) -
             (f"{name}.c", b"3", [*stale, ("Mine", "yes")]),
         ]
     )
-    for mode in ("consumer", "direct"):
-        rows = run_query(checkpoint=mode, stream=name, readMode=mode, includeHeaders="true").rows
+    for mode in ("own", "direct"):
+        rows = run_query(
+            checkpoint=mode, stream=name, directBelow=BELOW[mode], includeHeaders="true"
+        ).rows
 
         assert [row.subject for row in rows] == [f"{name}.a", f"{name}.b", f"{name}.c"]
         assert [row.sequence for row in rows] == [1, 2, 3]

@@ -59,49 +59,15 @@ def test_secrets_do_not_show(
     assert "hunter2" not in str(failed.value)
 
 
-def test_auto_reads_a_deep_backlog_without_its_filter(
+def test_a_batch_is_cut_by_sequence(
     run_query: RunQuery, new_stream: NewStream, publish: Publish
 ) -> None:
-    """
-    readMode=auto reads a deep backlog under a wide filter without the filter, by consumers of the
-    attempts' own, and changes to the pinned one near the end of the stream; the rows are the same.
-    The batches are so large that a server that answers late counts as little as one nearby.
-    """
-    name = new_stream()
-    publish([(f"{name}.{i % 2}.s{i // 2 % 400}", b"%d" % i) for i in range(121_000)])
-    run = run_query(
-        stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
-        maxRecordsPerTrigger=60_000,
-    )  # fmt: skip
-    modes = [p["sources"][0]["latestOffset"]["0"].get("read") for p in run.progress]
-
-    assert modes[:3] == ["own", "own", "consumer"]
-    assert run.sequences == list(range(1, 121_001))
-    assert all(row.subject.split(".")[1] == str(row.partition) for row in run.rows)
-
-
-def test_direct_get_off(run_query: RunQuery, new_stream: NewStream, publish: Publish) -> None:
-    """Without direct get a stream is read through consumers; readMode=direct says what to do."""
-    name = new_stream(allow_direct=False)
-    publish(numbered(name, 50, 2))
-    run = run_query(
-        stream=name, partitions=2, partitionSubject=f"{name}.{{partition}}.>",
-        maxRecordsPerTrigger=20,
-    )  # fmt: skip
-
-    assert run.sequences == list(range(1, 51))
-    with pytest.raises(Exception, match="option 'readMode'.*allow_direct"):
-        run_query("direct", stream=name, readMode="direct")
-
-
-def test_direct_mode_splits_a_partition(
-    run_query: RunQuery, new_stream: NewStream, publish: Publish
-) -> None:
-    """readMode=direct splits a batch by minPartitions and maxRecordsPerPartition, exactly."""
+    """A batch is cut by minPartitions and maxRecordsPerPartition, exactly."""
     name = new_stream()
     publish(numbered(name, 500, 2))
     run = run_query(
-        stream=name, readMode="direct", partitions=2, partitionSubject=f"{name}.{{partition}}.>",
+        stream=name, directBelow="999999999", partitions=2,
+        partitionSubject=f"{name}.{{partition}}.>",
         maxRecordsPerPartition=40, minPartitions=5,
     )  # fmt: skip
 

@@ -97,8 +97,6 @@ CASES = [
         )
     ),
     (errors.ReadError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
-    (errors.ConsumerFencedError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
-    (errors.ForeignClientError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.ReadTimeoutError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.SubjectDecodeError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),
     (errors.DataLossError("S", 3, "why; do"), "stream 'S', partition 3: why; do"),

@@ -74,7 +74,6 @@ PURE = {
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.offsets", "readstream.options",
-    "readstream.pinned.ownership",
     "readstream.standby", "readstream.shared.claims",
     "write.headerlines", "write.exactlyonce.ids", "write.reroutes",
     "write.rows",
@@ -290,12 +289,11 @@ def test_folders_are_of_a_size_to_live_in():
 MAX_FIELDS, MAX_PARAMETERS = 14, 7
 
 MORE_FIELDS: dict[str, int] = {
-    "fetch.consumer.ConsumerRead": 16,
     "read.options.BucketOptions": 20,
     "read.options.CallOptions": 24,
     "read.options.RangeOptions": 16,
     "read.options.SnapshotOptions": 18,
-    "readstream.options.SourceOptions": 26,
+    "readstream.options.SourceOptions": 25,
     "readstream.rangedriver.RangeDriver": 15,
 }
 """

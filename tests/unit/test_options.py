@@ -78,6 +78,7 @@ def test_every_field_that_a_row_names_is_there():
     """
     holders = [each for kind in PARSERS for each, _ in _said_least(kind)]
     holders += [each.extent for each in holders if hasattr(each, "extent")]
+    holders += [each.cut for each in holders if hasattr(each, "cut")]
     sink = parse("sink", {})
     holders += [sink.connection, sink.connection.tls, sink.rows, sink.window, sink.metrics]
     there = {field.name for each in holders for field in fields(each)}
@@ -134,7 +135,7 @@ def test_load_takes_what_one_of_the_reads_takes():
     of neither are an error.
     """
     for options in (
-        {"stream": "S", "readMode": "direct", "maxRecordsPerTrigger": "5"},
+        {"stream": "S", "directBelow": "5", "maxRecordsPerTrigger": "5"},
         {"stream": "S", "multiLast": ">"},
         {"bucket": "B"},
         {"STREAM": "S", "endingOffsets": "latest"},
@@ -152,10 +153,11 @@ def test_load_takes_what_one_of_the_reads_takes():
              "'kafka.bootstrap.servers': unknown option; it is 'servers'"],
         ),
         (
-            {"stream": "S", "batch": "5", "multiLast": ">", "readMode": "no", "consumer": "c",
-             "partitons": "4"},
-            ["no read takes both 'batch', 'multiLast', of spark.read, and 'readMode', 'consumer'",
-             "'readMode': expected", "'partitons': unknown option"],
+            {"stream": "S", "batch": "5", "multiLast": ">", "maxTriggerDelay": "no",
+             "consumer": "c", "partitons": "4"},
+            ["no read takes both 'batch', 'multiLast', of spark.read, and 'maxTriggerDelay',"
+             " 'consumer'",
+             "'maxTriggerDelay': expected", "'partitons': unknown option"],
         ),
         (
             {"stream": "S", "multiLast": ">", "startingOffsets": "latest", "subject": "a",

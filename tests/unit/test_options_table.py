@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import pytest
 
-from pyspark_jetstream.fetch.options import RowExtent, Several
+from pyspark_jetstream.fetch.options import RangeCut, RowExtent, Several
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.options import StreamCreation
 from pyspark_jetstream.read.options import BucketOptions, CallOptions, RangeOptions, SnapshotOptions
@@ -89,7 +89,6 @@ NO_TEXTS = [
     ("stream", "requestTimeout", "more than zero", ["0s", "0.0ms"]),
     ("stream", "requestTimeout", "at most", ["36501d", "9" * 400 + "s"]),
     ("stream", "maxBytesPerTrigger", "8MiB", ["8 parsecs", "0", "-1", "1.5MiB"]),
-    ("stream", "readMode", "auto or consumer or direct", ["fast"]),
     ("stream", "priorityPolicy", "pinned_client", ["pinned", "overflow,prioritized"]),
     ("stream", "priorityGroup", "1 to 16", ["seventeen-letters", "a b", "x" * 17, "a.b"]),
     ("stream", "priorityGroup", "expected a value", [""]),
@@ -187,7 +186,6 @@ NO_TEXTS = [
     ("stream", "endingTimestamp", "applies to", ["-1m"]),
     ("sink", "includeHeaders", "applies to", ["true"]),
     ("sink", "startingOffsets", "applies to", ["latest"]),
-    ("range", "readMode", "applies to", ["direct"]),
     ("range", "maxRecordsPerTrigger", "applies to", ["5"]),
     ("range", "maxInFlight", "applies to", ["5"]),
     ("range", "metricsSubject", "applies to", ["spark.metrics"]),
@@ -225,8 +223,8 @@ def test_a_text_that_is_none_is_refused(kind, name, said, texts):
 # ── several options ──────────────────────────────────────────────────────────────────────────
 
 TAKEN = [
-    ("stream", {"STREAM": "S", "INCLUDEHEADERS": "TRUE", "readmode": "DIRECT"},
-     {"stream": "S", "include_headers": True, "read_mode": "direct"}),
+    ("stream", {"STREAM": "S", "INCLUDEHEADERS": "TRUE", "directbelow": "7"},
+     {"stream": "S", "include_headers": True, "direct_below": 7}),
     ("range", {"stream": "S", "includeheaders": "True", "STARTINGOFFSETS": "LATEST"},
      {"include_headers": True, "starting.word": "latest"}),
     ("sink", {"MAXINFLIGHT": "7"}, {"window.max_in_flight": 7}),
@@ -246,21 +244,21 @@ TAKEN = [
      {"starting.streams": {"ORDERS": {0: "earliest"}, "RETURNS": {0: "latest"}}}),
     # partitions, splits
     *((kind, more | {"minPartitions": "3", "maxRecordsPerPartition": "10"},
-       {"min_partitions": 3, "max_records_per_partition": 10})
-      for kind, more in (("stream", {}), ("stream", {"readMode": "direct"}), ("range", {}))),
+       {"cut.min_partitions": 3, "cut.max_records_per_partition": 10})
+      for kind, more in (("stream", {}), ("range", {}))),
     ("stream",
      {"partitions": "4", "partitionSubject": "a.{partition}.>", "consumer": "mine",
       "priorityGroup": "g", "priorityTimeout": "30s", "maxRecordsPerTrigger": "9",
       "maxBytesPerTrigger": "1KiB", "minRecordsPerTrigger": "9", "maxTriggerDelay": "1m",
-      "failOnDataLoss": "false", "includeHeaders": "true", "readMode": "consumer",
+      "failOnDataLoss": "false", "includeHeaders": "true", "directBelow": "0",
       "endingOffsets": '{"1": 7}',
       "queryName": " Flights ", "onInvalidSubject": " Replace"},
      {"several": None, "stream": "S", "subjects": (), "partitions": 4,
       "partition_subject": "a.{partition}.>", "include_headers": True,
       "extent": RowExtent(True, False), "bucket": None, "fail_on_data_loss": False,
-      "on_invalid_subject": "replace", "min_partitions": None, "max_records_per_partition": None,
+      "on_invalid_subject": "replace", "cut": RangeCut(None, None),
       "consumer": "mine", "priority_group": "g", "priority_timeout_s": 30.0, "standby": False,
-      "read_mode": "consumer", "max_records": 9, "max_bytes": 1024, "min_records": 9,
+      "direct_below": 0, "max_records": 9, "max_bytes": 1024, "min_records": 9,
       "max_trigger_delay_s": 60.0,
       "query_name": "Flights", "sharing": None, "ending": Starting("latest", {1: 7})}),
     # several streams
@@ -286,7 +284,7 @@ TAKEN = [
          policy="overflow", min_pending=1, min_ack_pending=2, priority=None, ack_wait_s=3.0,
          max_ack_pending=4, max_deliver=5, dead_letter_subject="dead.{subject}",
          asked=frozenset({"ackWait", "maxAckPending"})),
-      "consumer": "jobs", "max_records": 6, "min_partitions": 2}),
+      "consumer": "jobs", "max_records": 6, "cut.min_partitions": 2}),
     # which of the four batch reads
     ("range", {}, {"__class__": RangeOptions, "drop_markers": False}),
     ("range", {"subject": "a.>", "dropMarkers": "true"},
@@ -371,14 +369,9 @@ REFUSED = [
     ("stream", PATTERN | OVERFLOW, "streamPattern: shares one stream, or one a partition"),
     ("stream", {"maxTriggerDelay": "1s"}, "maxTriggerDelay"),
     ("stream", {"minRecordsPerTrigger": "3", "maxRecordsPerTrigger": "2"}, "minRecordsPerTrigger"),
-    ("stream", {"readMode": "direct", "consumer": "c"}, "consumer"),
-    ("stream", {"readMode": "direct", "priorityGroup": "g"}, "priorityGroup"),
-    ("stream", {"readMode": "direct", "priorityTimeout": "1s"}, "priorityTimeout"),
     ("stream", {"priorityTimeout": "5999ms"},
      "priorityTimeout: expected at least 6s, got 5.999s: a reader renews its pin every third"),
     ("stream", {"standby": "true"}, "standby"),
-    ("stream", {"readMode": "consumer", "minPartitions": "2"}, "minPartitions"),
-    ("stream", {"readMode": "consumer", "maxRecordsPerPartition": "2"}, "maxRecordsPerPartition"),
     ("sink", {"metricsInterval": "1s"}, "metricsInterval: needs option 'metricsSubject'"),
     ("sink", {"metricsSubject": "m", "metricsInterval": "99ms"},
      "metricsInterval: at least 100ms"),
@@ -397,8 +390,6 @@ REFUSED = [
     ("stream", OVERFLOW | {"standby": "true"}, "standby: pinned_client"),
     ("stream", OVERFLOW | {"endingOffsets": "latest"}, "endingOffsets: an end for one reader"),
     ("stream", OVERFLOW | {"minRecordsPerTrigger": "5"}, "minRecordsPerTrigger: hold claims back"),
-    ("stream", OVERFLOW | {"readMode": "direct"}, "priorityPolicy: readMode=direct reads without"),
-    ("stream", OVERFLOW | {"readMode": "consumer"}, "readMode: reads by direct get"),
     ("stream", OVERFLOW | {"maxDeliver": "5"}, "deadLetterSubject: required with maxDeliver"),
     ("stream", OVERFLOW | {"deadLetterSubject": "d"},
      "deadLetterSubject: does nothing without maxDeliver"),
@@ -481,7 +472,6 @@ REFUSED = [
     ("range", PATTERN | {"multiLast": ">", "upToSequence": "3"}, "upToSequence: ; use upToTime"),
     ("range", LIST | {"sequence": "3"}, "stream: a direct get has one stream"),
     ("range", PATTERN | {"bucket": "B"}, "streamPattern: contradicts option 'bucket'"),
-    ("stream", LIST | OVERFLOW | {"priorityGroup": "g", "readMode": "direct"}, "priorityPolicy"),
     ("stream", PATTERN | {"priorityPolicy": "pinned_client", "consumer": "c"},
      "priorityPolicy: belongs to consumers, and streamPattern=tenant-* reads without"),
     ("stream", PATTERN | {"consumer": "c"}, "consumer: reads without"),
@@ -498,8 +488,8 @@ REFUSED = [
     ("load", {"stream": "S", "multiLast": "a..b"}, "multiLast: invalid subject filter"),
     ("load", {"stream": "S", "minPending": "5"}, "minPending: belongs to priorityPolicy=overflow"),
     ("load", {"stream": "S", "batch": "5"}, "batch: needs where to begin"),
-    ("load", {"stream": "S", "multiLast": ">", "readMode": "direct"},
-     "multiLast: no read takes both 'multiLast', of spark.read, and 'readMode', of"
+    ("load", {"stream": "S", "multiLast": ">", "maxTriggerDelay": "1m"},
+     "multiLast: no read takes both 'multiLast', of spark.read, and 'maxTriggerDelay', of"
      " spark.readStream"),
     ("load", {"stream": "S", "partitionSubject": "a.{partition}"},
      "partitionSubject: needs option 'partitions' too"),

@@ -10,7 +10,6 @@ import pytest
 
 from pyspark_jetstream.client.options import parse_connection
 from pyspark_jetstream.fetch.call import DirectCall
-from pyspark_jetstream.fetch.consumer import ConsumerRead
 from pyspark_jetstream.fetch.layout import Layout, SubjectPartition
 from pyspark_jetstream.read.buckets import BucketRead
 from pyspark_jetstream.read.singleget import CallRead
@@ -22,16 +21,10 @@ from pyspark_jetstream.tasks.rows import ReadTask, WarmUp, read_task
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
 RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
-PINNED = ConsumerRead(
-    partition=0, stream="S", filter=None, start=0, end=100, expected=90,
-    include_headers=False, fail_on_data_loss=True, consumer="q-0", group="g",
-)  # fmt: skip
 PICK = PickRead(None, "S", None, 0, 9, None, False, True, plan=b"plan", layout=LAYOUT)
 WORKS = (
     RANGE,
     PICK,
-    PINNED,
-    by_own_consumer(PINNED, LAYOUT, None),
     by_own_consumer(RANGE, LAYOUT, "S.>"),
     ClaimedRead(0, "S", None, 0, 9, 9, False, True, {1: ((1, 9),)}),
     CallRead("S", DirectCall(seq=1), LAYOUT),
@@ -109,18 +102,13 @@ def test_a_task_that_warms_up_fails_for_nothing():
         assert list(read_task(task)) == []
 
 
-@pytest.mark.parametrize("instead", [PINNED, RANGE], ids=["pinned", "range"])
-def test_an_own_consumer_reads_what_another_way_would(instead):
+def test_an_own_consumer_reads_what_another_way_would():
     """
     All that says which rows is the same; the filter may be another.
     """
-    own = by_own_consumer(instead, LAYOUT, "S.>")
+    own = by_own_consumer(RANGE, LAYOUT, "S.>", "g")
     names = ("partition", "stream", "start", "end", "expected", "include_headers",
              "fail_on_data_loss")  # fmt: skip
 
-    assert [getattr(own, name) for name in names] == [getattr(instead, name) for name in names]
-    assert (own.filter, own.instead, own.group) == (
-        "S.>",
-        instead,
-        "g" if instead is PINNED else "spark",
-    )
+    assert [getattr(own, name) for name in names] == [getattr(RANGE, name) for name in names]
+    assert (own.filter, own.group) == ("S.>", "g")

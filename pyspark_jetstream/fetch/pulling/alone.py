@@ -8,34 +8,49 @@ has a header line of it, and the server spends a third less (docs/design.md, "Wh
 
 What makes the rows exactly the messages of the range: the server counts a consumer's deliveries,
 without a gap, from 1 on. Where a number is missing, or the consumer is gone, its server is, or the
-connection broke, another one is made behind the last row that was handed on. Only streams with
-retention `limits` are read so: elsewhere a consumer decides what the stream keeps.
+connection broke, the session ends, and another consumer is made behind the last row that was handed
+on, until `requestTimeout` has passed without a message. Only streams with retention `limits` are
+read so: elsewhere a consumer decides what the stream keeps.
 
 Where the server makes none (`ConsumerRefusedError`), another way has to read the rest.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ...arrays import is_all
 from ...client import wire
+from ...client.acksubjects import ACKS
 from ...client.blocks import stored_before
 from ...client.connection import Client, Connection
 from ...client.jetstream import JetStream
 from ...client.patience import Patience
-from ...errors import ApiError, JetStreamError, NotConnectedError, PermissionsError
+from ...errors import (
+    ApiError,
+    JetStreamError,
+    NotConnectedError,
+    PermissionsError,
+    ReadTimeoutError,
+    RequestTimeoutError,
+)
 from ...sanitize import get_logger
-from ..assumptions import edit_of
-from ..decoding.rows import Builder
-from ..durable import edited_error
+from ..dataloss import History, check_loss, is_read
+from ..decoding.deliveries import Deliveries
+from ..decoding.rows import Builder, RowBuilder
 from ..own import Own, new_name, own_config
-from ..pace import FAR_S
-from .pulls import HEARTBEAT_S, PULL_EXPIRES_S, Attempt, Signs, Status, Superseded, Taken
+from ..pace import FAR_S, appetite_of
+from .pulls import LATE, Pulls, Status, Superseded, status_of
 
 logger = get_logger(__name__)
+
+_FEW_MESSAGES: Final = 256
+"""Messages of a pull where all counted messages have come, and the range is not read."""
 
 _DELETE_S: Final = 3.0
 """Time-out of the consumer's deletion at the end of a read."""
@@ -45,62 +60,130 @@ class ConsumerRefusedError(Exception):
     """The server makes no consumer for this user, none any more, or none to be pulled from so."""
 
 
-class OwnAttempt(Attempt):
+class OwnAttempt:
     """
-    An attempt with a consumer of its own. Where the server makes none, or refuses to be pulled
-    from, it ends with `ConsumerRefusedError`; what comes behind `last` is unread then.
+    The messages of a range, each exactly once, whatever happens to the consumer meanwhile.
+
+    Args:
+        builder: makes something else of them than rows of the slice's partition.
     """
 
     def __init__(self, client: Client, read: Own, builder: Builder | None = None) -> None:
-        super().__init__(client, read, _OwnConsumer(client, read), builder)
+        self.last = read.start
+        """The last sequence handed on."""
+        self.rows = 0
+        self._read = read
+        self._client = client
+        self._js = JetStream(client)
+        self._consumer = ""
+        """The consumer that was made and not deleted."""
+        self._at: Connection | None = None
+        """The connection on which it was made."""
+        self._builder = builder or RowBuilder.of(read)
+        self._history = History(self._js, read)
+        self._frames = Deliveries(read.include_headers)
+        self._appetite = appetite_of(client.options)
+        self._delivered = 0
+        """Deliveries the consumer has made up to `last`."""
+        self._is_done = False
 
-    def _sessions(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """
+        The rows.
+
+        Raises:
+            ReadTimeoutError: No message came within `requestTimeout`, although some should.
+            DataLossError: Messages left the stream before they were read (`failOnDataLoss`).
+            ConsumerRefusedError: The server makes no consumer, or takes no pulls from it.
+        """
+        read, is_over = self._read, False
+        if read.end <= read.start:
+            return
         try:
-            yield from super()._sessions()
+            yield from self._sessions()
+            is_over = True
         except PermissionsError as error:
             raise ConsumerRefusedError(str(error)) from error
+        finally:
+            self._let_go(is_over)
+        check_loss(self._js, read, self.rows, recounts=self._builder.takes_all)
 
+    def _sessions(self) -> Iterator[pa.RecordBatch]:
+        """Sessions until the range is read."""
+        read, client = self._read, self._client
+        patience = Patience(client.options.request_timeout_s, self.last)
+        why = "no message came"
+        while True:
+            try:
+                yield from self._session(patience)
+            except Superseded as reason:
+                why = str(reason)
+            except (NotConnectedError, RequestTimeoutError) as error:
+                client.drop()
+                why = str(error)
+                if not error.retryable:
+                    raise
+            if self._is_done:
+                return
+            if not patience.progress(self.last) and patience.over:
+                raise ReadTimeoutError(
+                    read.stream,
+                    read.partition or 0,
+                    f"no progress beyond sequence {self.last} of ({read.start}, {read.end}] within"
+                    f" {patience.timeout_s:.0f}s (requestTimeout): {why}",
+                )
+            logger.info(
+                "reopening stream=%s partition=%d last=%d why=%s",
+                read.stream, read.partition or 0, self.last, why,
+            )  # fmt: skip
+            patience.pause()
 
-class _OwnConsumer:
-    """An attempt's hold of a consumer that nobody else knows (`pulls.Hold`)."""
-
-    is_ours = True
-
-    def __init__(self, client: Client, read: Own) -> None:
-        self.consumer = ""
-        """The one that was made and not deleted."""
-        self._client = client
-        self._read = read
-        self._after = read.start
-        """Sequence behind which it begins."""
-        self._at: Connection | None = None
-        """The connection on which it is made."""
-
-    def __repr__(self) -> str:
-        return f"<_OwnConsumer with {self.consumer or 'no consumer'}>"
-
-    @property
-    def _js(self) -> JetStream:
-        return JetStream(self._client)
-
-    def take_over(self, last: int, patience: Patience) -> Taken:
-        """Makes a consumer behind `last`."""
-        self._at = self._client.connection
-        self.let_go(is_over=False)
-        self.consumer, self._after = new_name(), last
+    def _session(self, patience: Patience) -> Iterator[pa.RecordBatch]:
+        """Pulls until the range is read, or until something ends the session."""
+        pending = self._make()
+        if not pending and self._is_read():
+            self._is_done = True
+            return
+        self._delivered = 0
+        self._frames.clear()
+        read = self._read
+        pulls = Pulls(self._client, read.stream, self._consumer, read.group, self._appetite)
+        pulls.budget = self._wanted()
         try:
-            info = self._js.create_consumer(self._read.stream, self._config())
-        except (PermissionsError, ApiError) as error:
-            self.consumer = ""
-            raise ConsumerRefusedError(str(error)) from error
-        return Taken(info.num_pending, 0)
+            yield from self._pull(pulls, patience)
+        except NotConnectedError:
+            self._appetite.shrink()
+            yield from self._rest()
+            raise
+        finally:
+            pulls.close()
 
-    def let_go(self, is_over: bool) -> None:
+    def _make(self) -> int:
+        """
+        Makes a consumer behind `last`; its messages, by the server's count.
+
+        Raises:
+            ConsumerRefusedError: The server makes none.
+        """
+        self._at = self._client.connection
+        self._let_go(is_over=False)
+        read, name = self._read, new_name()
+        config = own_config(name, read.group, self.last)
+        if read.filter is not None:
+            config["filter_subject"] = read.filter
+        try:
+            info = self._js.create_consumer(read.stream, config)
+        except (PermissionsError, ApiError) as error:
+            raise ConsumerRefusedError(str(error)) from error
+        self._consumer = name
+        return info.num_pending
+
+    def _let_go(self, is_over: bool) -> None:
         """
         Deletes the consumer if the server can be asked now; else the server does in the end. Far
         away nobody waits for the answer at the end of a read.
         """
-        name, at, self.consumer = self.consumer, self._at, ""
+        name, at, self._consumer = self._consumer, self._at, ""
         if not name or at is None:
             return
         any_ = f"{self._js.prefix}.CONSUMER.DELETE.{self._read.stream}.*"
@@ -115,51 +198,131 @@ class _OwnConsumer:
             if isinstance(error, NotConnectedError):
                 self._client.drop()
 
-    def pull(self) -> dict[str, Any]:
-        """The fields of a pull."""
-        return {
-            "expires": round(PULL_EXPIRES_S * 1e9),
-            "idle_heartbeat": round(HEARTBEAT_S * 1e9),
-            "group": self._read.group,
-        }
-
-    def admit(self, frame: wire.Frame) -> tuple[bytes, bytes]:
-        """Each message is ours; see `pulls.Hold`."""
-        return b"", stored_before(frame.headers)
-
-    def lost(self, why: str) -> Exception:
-        """A delivery that somebody else has had is read again, by another consumer."""
-        return Superseded(why)
-
-    def unpinned(self, text: str, delivered: int) -> Exception:
-        """It has no pin: somebody has made it another consumer, so another one is made."""
-        return Superseded(text)
-
-    def refused(self, status: Status, words: str) -> Exception:
-        """The error by which the read goes on in another way (`max_request_batch` is too small)."""
-        return ConsumerRefusedError(f"consumer '{self.consumer}' refuses pulls: {words}")
-
-    def check_others(self, last: int) -> None:
-        """Nobody else can be at it."""
-
-    def check_edited(self, signs: Signs, rows: int) -> None:
-        """
-        Raises:
-            ConsumerEditedError: It is not as it was made.
-        """
-        read, name = self._read, self.consumer
-        if not name or not signs:
-            return
-        (info,) = self._js.consumer_infos([(read.stream, name)])
-        change = edit_of(self._config(), info)
-        if change is not None:
-            raise edited_error(read, name, change, is_spare=True)
-
-    def _config(self) -> dict[str, Any]:
+    def _wanted(self) -> int:
+        """Number of messages to ask for; the answers show whether that is enough."""
         read = self._read
-        config = own_config(self.consumer, read.group, self._after)
-        if read.filter is not None:
-            config["filter_subject"] = read.filter
-        if read.owner is not None:
-            config["metadata"] = read.owner.metadata
-        return config
+        if read.expected is None or not self._builder.takes_all:
+            return read.end - self.last
+        return min(read.end - self.last, max(1, read.expected - self.rows))
+
+    def _pull(self, pulls: Pulls, patience: Patience) -> Iterator[pa.RecordBatch]:
+        frames, connection = self._frames, pulls.connection
+        tail: bytes | None = None
+        deadline = patience.deadline
+        while True:
+            pulls.ask()
+            if frames.full or (len(frames) and pulls.open <= 0):
+                yield from self._hand_on(pulls)
+                deadline = time.monotonic() + patience.timeout_s
+                if self._is_done:
+                    return
+                if pulls.budget <= 0 and pulls.open <= 0:
+                    # Fewer in the range than planned are left before `last`, more behind.
+                    pulls.budget = min(self._read.end - self.last, _FEW_MESSAGES)
+            pulls.ask()
+            if tail is not None and self._scan(pulls, tail):
+                continue
+            received, where = wire.next_frame(connection.buffer, connection.pos)
+            if received is None:
+                if len(frames) and frames.reaches(self._read.end):
+                    yield from self._flush()
+                    return
+                why = pulls.wait(deadline, where)
+                if why:
+                    if why == LATE:
+                        self._appetite.shrink()
+                    yield from self._rest()
+                    if self._is_done:
+                        return
+                    raise Superseded(why)
+                continue
+            begin, connection.pos = connection.pos, where
+            if isinstance(received, wire.Control):
+                connection.control(received)
+            elif received.sid == pulls.sid and received.reply.startswith(ACKS):
+                tail = b""
+                frames.add(received, stored_before(received.headers))
+                pulls.count(1, where - begin, frames.last)
+            elif received.sid == pulls.sid:
+                if len(frames) and not self._ends(received):
+                    # What came before a status counts before what the status says.
+                    yield from self._hand_on(pulls)
+                    deadline = time.monotonic() + patience.timeout_s
+                    if self._is_done:
+                        return
+                self._heed(received, pulls)
+
+    def _hand_on(self, pulls: Pulls) -> Iterator[pa.RecordBatch]:
+        """The batch of what came. While Spark has it nobody reads what the pulls bring."""
+        since = time.monotonic()
+        yield from self._flush()
+        pulls.note_away(time.monotonic() - since)
+
+    def _scan(self, pulls: Pulls, tail: bytes) -> bool:
+        """Takes what has come of messages that end so; whether a batch is to be made of them."""
+        frames, connection, had = self._frames, pulls.connection, len(self._frames)
+        begin = connection.pos
+        connection.pos = frames.scan(connection.buffer, begin, pulls.sid, tail)
+        if len(frames) > had:
+            pulls.count(len(frames) - had, connection.pos - begin, frames.last)
+        return frames.full or bool(len(frames) and pulls.open <= 0)
+
+    def _ends(self, frame: wire.Frame) -> bool:
+        """Whether a status says no more than that a pull has brought what it should."""
+        return status_of(*wire.status_of(frame.headers)) is Status.ENDED
+
+    def _heed(self, frame: wire.Frame, pulls: Pulls) -> None:
+        """Does what a status asks for, or raises."""
+        code, text = wire.status_of(frame.headers)
+        status, words = status_of(code, text), f"{code} {text}".strip()
+        if status is Status.HEARTBEAT:
+            pulls.beats()
+        elif status in (Status.ENDED, Status.TOO_LARGE):
+            pulls.end_pull(status, frame.headers)
+        elif status in (Status.REFUSED, Status.UNKNOWN):  # as where `max_request_batch` is small
+            raise ConsumerRefusedError(f"consumer '{self._consumer}' refuses pulls: {words}")
+        else:
+            raise Superseded(words)
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        """Remaining rows of a session that ends."""
+        if len(self._frames):
+            yield from self._flush()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        """Gathered messages as a record batch, after the checks that make them ours."""
+        frames, read, due = self._frames, self._read, self._delivered + 1
+        first, last = frames.first, frames.last
+        messages, rows = frames.columns(), len(frames)
+        frames.clear()
+        sequences = messages.sequences
+        ascending = is_all(pc.less(sequences[:-1], sequences[1:]))
+        if first.delivery != due or last.delivery != due + rows - 1 or not ascending:
+            raise Superseded(
+                f"deliveries {first.delivery} to {last.delivery} came where {due} to"
+                f" {due + rows - 1} were due"
+            )
+        batch = self._builder.batch(messages, self.last, read.end)
+        self._delivered = last.delivery
+        self.last = max(self.last, min(last.sequence, read.end))
+        self.rows += batch.num_rows
+        self._appetite.grow()
+        self._is_done = self.last >= read.end
+        if batch.num_rows:
+            self._history.check(batch)
+            yield batch
+        if last.pending == 0 and not self._is_done:
+            if not self._is_read():
+                raise Superseded(f"the consumer sees nothing after sequence {self.last} yet")
+            self._is_done = True
+
+    def _is_read(self) -> bool:
+        """
+        Whether the range has nothing more behind `last`, by the stream's leader.
+
+        The consumer's leader delivers from its own replica of the stream, which may lag behind the
+        one the range was planned by. And the server counts what a consumer has pending, which comes
+        out too low where messages are deleted meanwhile (2.15.1, docs/design.md); a pull brings
+        them all the same.
+        """
+        return is_read(self._js, self._read, self.last)

@@ -30,10 +30,10 @@ from ...fetch.assumptions import (
     resumed_by,
     stream_changes,
 )
-from ...fetch.consumer import ConsumerRead
-from ...fetch.durable import DESCRIPTION, consumer_config, way_back
+from ...fetch.durable import DESCRIPTION, Durable, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
-from ...fetch.owner import FILTER, NAMES, Owner
+from ...fetch.own import NAMES
+from ...fetch.owner import FILTER, Owner
 from ...readstream.offsets import Offset
 from ...readstream.shared.claims import ClaimedOffset, length
 from .leases import LeaseState
@@ -146,7 +146,7 @@ class OwnerState:
     standby: bool = False
     """Whether others may wait to take its place."""
     runs: bool | None = None
-    """Whether its driver answers; None where it was not asked."""
+    """Whether its driver holds the consumer, or waits at it; None of one that is shared."""
 
     @property
     def called(self) -> str:
@@ -376,6 +376,7 @@ def consumer_state(
     one = config.get("filter_subject")
     since = str(groups[0].get("pinned_ts") or "")
     client = str(groups[0].get("pinned_client_id") or "")
+    is_pinned = config.get("priority_policy") == "pinned_client"
     return ConsumerState(
         stream=stream,
         name=str(answer.get("name")),
@@ -388,7 +389,13 @@ def consumer_state(
             client=client,
             since=since if client and since != _NEVER else "",
         ),
-        owner=OwnerState(owner.query, owner.name, owner.host, owner.standby)
+        owner=OwnerState(
+            owner.query,
+            owner.name,
+            owner.host,
+            owner.standby,
+            bool(client or answer.get("num_waiting")) if is_pinned else None,
+        )
         if owner
         else OwnerState(),
         progress=ProgressState(
@@ -406,23 +413,6 @@ def consumer_state(
     )
 
 
-def answered(state: ConsumerState, runs: bool, is_stranger: bool) -> ConsumerState:
-    """
-    A consumer with what the driver of its query says.
-
-    Args:
-        is_stranger: whoever is pinned is none of the query's attempts.
-    """
-    problems = state.problems
-    if is_stranger:
-        problems += (
-            f"another client is pinned, with id '{state.pin.client}', and gets the messages",
-        )
-    elif not runs and state.progress.waiting:
-        problems += (f"its query does not answer, and pulls wait ({state.progress.waiting})",)
-    return replace(state, owner=replace(state.owner, runs=runs), problems=problems)
-
-
 def _edited(
     stream: str, answer: Mapping[str, Any], command: Command, retention: str
 ) -> tuple[str, ...]:
@@ -433,16 +423,11 @@ def _edited(
     is_shared = info.config.get("description") != DESCRIPTION  # and made otherwise
     (group, *_) = info.config.get("priority_groups") or ("",)
     made_with = (info.config.get("metadata") or {}).get(FILTER)  # 0.1.0 noted none
-    read = ConsumerRead(
+    made = Durable(
         partition=0,
         stream=stream,
         filter=info.config.get("filter_subject") if made_with is None else made_with or None,
-        start=0,
-        end=0,
-        expected=None,
-        include_headers=False,
-        fail_on_data_loss=True,
-        consumer=info.name,
+        name=info.name,
         group=group,
         retention=retention,
     )
@@ -453,7 +438,7 @@ def _edited(
         f"{change.text} ({resumed_by(command, stream, of_query)})"
         if change.of is Assumption.NOT_PAUSED
         else f"{change.text}; {set_back}"
-        for change in consumer_changes(consumer_config(read), info)
+        for change in consumer_changes(consumer_config(made), info)
         if not is_shared or change.of is Assumption.NOT_PAUSED
     )
 

@@ -16,7 +16,6 @@ or a stream a partition, is taken to read all messages.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -35,20 +34,15 @@ from ...client.info import (
 )
 from ...client.jetstream import JetStream
 from ...client.marks import replaced
-from ...client.patience import Patience
-from ...client.wire import is_inbox
 from ...errors import (
     LedgerError,
-    NotConnectedError,
     OffsetError,
     PermissionsError,
-    RequestTimeoutError,
     StreamNotFoundError,
 )
 from ...fetch.assumptions import stream_changes
 from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
-from ...fetch.owner import ANNOUNCED_WITHIN_S, STRANGER, UNJUDGED, Owner
 from ...fetch.survey import Span, Survey
 from ...readstream.offsets import Offset, begins, is_initial
 from ...readstream.shared.claims import ClaimedOffset
@@ -66,7 +60,6 @@ from .findings import (
     PartitionState,
     ServerState,
     SourceState,
-    answered,
     claim_state,
     consumer_state,
     is_ours,
@@ -81,12 +74,6 @@ from .findings import (
 from .leases import LeaseState, lease_states, recorded, wanted_keys
 
 _TRIES: Final = 3
-_ANSWERS_S: Final = 1.0
-"""A driver that does not answer within this is busy, or must not be asked."""
-
-_JUDGED_WITHIN_S: Final = ANNOUNCED_WITHIN_S + 2.0
-_ASKS_EVERY_S: Final = 0.3
-
 _SILENCE: Final = timedelta(seconds=150)
 """Time after which a sharing query that was not heard does not run; else it is each minute."""
 
@@ -143,8 +130,6 @@ class Inspector:
         """Positions of the queries of a pair, by the prefix of their consumers."""
         self._hidden: tuple[str, ...] = ()
         """Reasons not to look at leases: what is forbidden is not asked again and again."""
-        self._unasked: dict[str, Owner] = {}
-        """Drivers that must not be asked, by their inboxes, likewise."""
 
     def look(self) -> Inspection:
         """
@@ -190,7 +175,6 @@ class Inspector:
         streams = {name: stream_state(info, self._command) for name, info in infos.items()}
         server = ServerState(infos, answered, self._outgrown(sources, infos))
         absent = missing(consumers, leases, self._expected) if self._expected else []
-        shown = {consumer.owner.query for consumer in consumers}
         if not sources:
             leases = tuple(
                 met_by(lease, self._recorded.get(lease.consumer), server) for lease in leases
@@ -217,7 +201,6 @@ class Inspector:
             notes=(
                 *notes,
                 *([] if absent else unread(consumers, leases)),
-                *(_unasked(each) for each in self._unasked.values() if each.query in shown),
             ),  # fmt: skip
             missing=tuple(absent),
         )
@@ -297,10 +280,7 @@ class Inspector:
                 continue
             answered |= {(stream, name): None for name in silent}
             answered |= {(stream, one.name): one for one in map(consumer_info_of, answers)}
-            states = self._whose(
-                answers,
-                [consumer_state(stream, each, self._command, of.retention) for each in answers],
-            )
+            states = [consumer_state(stream, each, self._command, of.retention) for each in answers]
             problem = ("no leader answers",)
             states += [ConsumerState(stream, name, problems=problem) for name in silent]
             named = [state for state in states if is_wanted(state)]
@@ -313,66 +293,6 @@ class Inspector:
             key=lambda each: (each.stream, _natural(each.name)),
         )
         return tuple(ordered), answered
-
-    def _whose(
-        self, answers: Sequence[Mapping[str, Any]], states: Sequence[ConsumerState]
-    ) -> list[ConsumerState]:
-        """
-        Pinned consumers with what the drivers of their queries say: whether they run, and whether
-        another client is pinned. A driver takes a moment for that, and is asked until it knows.
-        """
-        asked: dict[int, Owner] = {}
-        for at, (answer, state) in enumerate(zip(answers, states, strict=True)):
-            owner = Owner.of(answer.get("config") or {})
-            if owner is None or state.own or state.pin.policy != "pinned_client":
-                continue
-            if is_inbox(f"{owner.inbox}.whose", self._client.options.inbox_prefix):
-                asked[at] = owner
-            else:
-                self._unasked[owner.inbox] = owner
-        found = list(states)
-        replies = self._ask_drivers(asked, states)
-        patience = Patience(_JUDGED_WITHIN_S, pause_s=_ASKS_EVERY_S)
-        while UNJUDGED in replies.values() and not patience.over:
-            patience.pause()
-            open_ = {at: asked[at] for at, reply in replies.items() if reply == UNJUDGED}
-            replies |= self._ask_drivers(open_, states)
-        for at, reply in replies.items():
-            is_stranger = bool(states[at].pin.client) and reply == STRANGER
-            found[at] = answered(states[at], reply is not None, is_stranger)
-        return found
-
-    def _ask_drivers(
-        self, asked: Mapping[int, Owner], states: Sequence[ConsumerState]
-    ) -> dict[int, bytes | None]:
-        """
-        Answers by place; None where no driver is there, by the server's word; nothing of whom one
-        may not ask, or who takes too long.
-        """
-        of: dict[str, list[int]] = {}
-        for at, owner in asked.items():
-            of.setdefault(owner.inbox, []).append(at)
-        replies: dict[int, bytes | None] = {}
-        for inbox, places in of.items():
-            if inbox in self._unasked:
-                continue
-            notes = [
-                {"partition": _number(states[at].name), "pin": states[at].pin.client, "verdict": 1}
-                for at in places
-            ]
-            connection, subject = self._client.connection, f"{inbox}.whose"
-            connection.may_ask(subject)
-            try:
-                said = connection.requests(
-                    [(subject, json.dumps(note).encode()) for note in notes], _ANSWERS_S
-                )
-            except (NotConnectedError, RequestTimeoutError):  # a busy driver is not gone
-                if not connection.may_ask(subject):
-                    self._unasked[inbox] = asked[places[0]]
-                continue
-            for at, reply in zip(places, said, strict=True):
-                replies[at] = reply.data if reply.status == 0 else None
-        return replies
 
     def _prefixes(self, sources: Sequence[_Source]) -> list[str]:
         """Prefixes of the consumers' names, as far as known."""
@@ -576,15 +496,6 @@ def _sources(checkpoint: Checkpoint | None) -> list[_Source]:
         except OffsetError as error:
             sources.append(_Source(name, None, None, str(error)))
     return sources
-
-
-def _unasked(owner: Owner) -> str:
-    """The query of which nothing is known but its consumers."""
-    return (
-        f"query {owner.name or owner.query} was not asked whether it runs: that takes the right to"
-        f" publish on {owner.inbox.rpartition('.')[0]}.*.whose, and an inboxPrefix of the query"
-        " that begins with '_INBOX.' or is that of this program"
-    )
 
 
 def _targets(records: Sequence[StoredMessage]) -> set[str]:

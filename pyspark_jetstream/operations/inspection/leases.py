@@ -158,7 +158,7 @@ def _alone(record: LeaseRecord, gone: Sequence[WaitingState]) -> str:
     last = max(others, key=lambda each: each.seen, default=None)
     known = []
     if last is not None:
-        who = Owner(last.query, last.host, last.pid, "", name=last.name)
+        who = Owner(last.query, last.host, last.pid, name=last.name)
         known = [f"{who} waited, the last time at {last.seen[:19]}Z"]
     if last is not None and last.query in record.before:
         known[0] += ". It also read, maybe as another process, before the query that reads now"

@@ -193,12 +193,12 @@ class ClaimDriver(Driver):
                 mark=info.mark,
             )
             is_there = info.created == upto.streams.get(consumer.stream)
-            wanted = -(-(options.min_partitions or 0) * upto.count(name) // total)
+            wanted = -(-(options.cut.min_partitions or 0) * upto.count(name) // total)
             tasks += [
                 # Of a stream that is no more nothing is read (failOnDataLoss=false), and the others
                 # keep their tasks.
                 ReadTask(options.connection, whole.of(part) if is_there else WarmUp())
-                for part in pieces(whole.claims, wanted, options.max_records_per_partition)
+                for part in pieces(whole.claims, wanted, options.cut.max_records_per_partition)
             ]
         return tasks
 

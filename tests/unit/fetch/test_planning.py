@@ -10,14 +10,12 @@ import pytest
 from pyspark_jetstream.fetch.planning import (
     FEW_SUBJECTS,
     NEAR_END,
-    Site,
-    choose_mode,
+    by_consumer,
     filter_on_server,
+    is_dear,
     next_cut,
-    own_is_cheaper,
     share_records,
     split_range,
-    wide_filter,
 )
 
 from ...kits.seeds import fresh
@@ -148,134 +146,31 @@ def test_splits_cover_exactly(seed):
         assert maximum is None or max(high - low for low, high in pieces) <= maximum
 
 
-def chosen(**given) -> str:
-    """The mode of what a driver knows of a partition."""
-    filtered, known = given["filtered"], ("partitions", "behind", "num_subjects")
-    return choose_mode(
-        ways={way for way in ("own", "direct") if given[way]},
-        filtered=filtered,
-        wide=wide_filter(filtered, *(given[name] for name in known)),
-        messages=given["messages"],
-        matching=given["matching"],
-        site=Site(given["clustered"], given["away_s"]),
-        amid=given["amid"],
-    )
-
-
-WIDE = {
-    "filtered": True,
-    "partitions": 4,
-    "behind": 10 * NEAR_END,
-    "num_subjects": 3313,
-    "messages": 1000,
-    "matching": 250,
-    "own": False,
-    "direct": True,
-    "clustered": True,
-    "amid": True,
-    "away_s": 0.0,
-}
-
-
 @pytest.mark.parametrize(
-    ("changes", "mode"),
+    ("messages", "below", "retention", "allow_direct", "by"),
     [
-        ({}, "direct"),
-        ({"filtered": False}, "consumer"),
-        ({"behind": NEAR_END}, "consumer"),
-        ({"num_subjects": 4 * FEW_SUBJECTS}, "consumer"),
-        ({"num_subjects": 0}, "consumer"),
-        ({"matching": 10}, "consumer"),
-        ({"partitions": 64, "matching": 15, "num_subjects": 10**6}, "consumer"),
-        ({"matching": 0}, "consumer"),
-        ({"messages": 0, "matching": 0}, "consumer"),
-        ({"matching": 10**9}, "direct"),
-        ({"direct": False}, "consumer"),
-    ],
-    ids=str,
-)
-def test_modes(changes, mode):
-    """
-    A consumer reads, except deep in a backlog under a wide filter that saves too little.
-    """
-    assert chosen(**(WIDE | changes)) == mode
-
-
-FAR = {"away_s": 0.04, "clustered": False}
-DEEP = WIDE | {"filtered": False, "messages": 10**6, "matching": 10**6, "own": True}
-
-
-@pytest.mark.parametrize(
-    ("changes", "mode"),
-    [
-        ({}, "own"),
-        ({"direct": False}, "own"),
-        ({"own": False}, "consumer"),
-        ({"messages": 20_001, "matching": 20_001}, "own"),
-        ({"messages": 20_000, "matching": 20_000}, "consumer"),
-        ({"messages": 0, "matching": 0}, "consumer"),
-        # The range is long, but what the partition has of it is little.
-        ({"matching": 100}, "consumer"),
-        ({"filtered": True, "num_subjects": 4, "matching": 250_000}, "own"),
-        ({"filtered": True, "num_subjects": 4, "matching": 10_000}, "consumer"),
-        # Under a wide filter each partition reads the whole range, and drops the others' rows.
-        ({"filtered": True, "matching": 250_000}, "own"),
-        ({"filtered": True, "matching": 250_000, "own": False}, "direct"),
-        ({"filtered": True, "messages": 4000, "matching": 1000}, "direct"),
-        ({"filtered": True, "partitions": 64, "matching": 15_000}, "consumer"),
-        # A server that stands alone has nobody else to ask.
-        ({"messages": 1_251, "matching": 1_251, "clustered": False}, "own"),
-        ({"messages": 1_250, "matching": 1_250, "clustered": False}, "consumer"),
-        ({"filtered": True, "messages": 4000, "matching": 1000, "clustered": False}, "own"),
-        ({"filtered": True, "messages": 400, "matching": 100, "clustered": False}, "direct"),
-        # Far away direct get waits for the messages alone, the others for an answer before them.
-        (FAR | {"messages": 46_000, "matching": 46_000}, "own"),
-        (FAR | {"messages": 45_000, "matching": 45_000}, "direct"),
-        (FAR | {"messages": 45_000, "matching": 45_000, "direct": False}, "own"),
-        # Direct get would bring it what belongs to the others.
-        (FAR | {"filtered": True, "messages": 8, "matching": 2, "num_subjects": 4}, "consumer"),
-        # At the end of a backlog what reads without the query's consumer moves it along, and waits.
-        (FAR | {"messages": 101_000, "matching": 101_000, "amid": False}, "consumer"),
-        (FAR | {"messages": 102_000, "matching": 102_000, "amid": False}, "own"),
-        ({"messages": 10, "matching": 10, "away_s": 0.002}, "direct"),
-        ({"messages": 10, "matching": 10, "away_s": 0.002, "amid": False}, "consumer"),
-    ],
-    ids=str,
-)
-def test_consumers_of_the_attempts_own(changes, mode):
-    """
-    Deep in a backlog it is the cheapest; for few messages it is not worth its making. Far away the
-    round trips count that one way waits for and another does not.
-    """
-    assert chosen(**(DEEP | changes)) == mode
-
-
-@pytest.mark.parametrize(
-    ("sequences", "clustered", "away_s", "own"),
-    [
-        (0, True, 0.0, False),
-        (17_000, True, 0.0, False),
-        (18_000, True, 0.0, True),
-        (1_000, False, 0.0, False),
-        (1_200, False, 0.0, True),
-        (45_000, False, 0.04, False),
-        (46_000, False, 0.04, True),
+        (5_000, 5_000, "limits", True, True),
+        (4_999, 5_000, "limits", True, False),
+        (0, 0, "limits", True, True),
+        (1, 5_000, "limits", False, True),
+        (10**9, 0, "interest", True, False),
+        (10**9, 0, "workqueue", True, False),
     ],
 )
-def test_ranges_by_consumers_of_the_attempts_own(sequences, clustered, away_s, own):
+def test_who_reads_by_a_consumer_of_its_own(messages, below, retention, allow_direct, by):
     """
-    A range of a batch read is worth one from a thousand messages on, from some more in a cluster or
-    where its making takes long.
+    From so many messages on, and where nothing else reads, but only where it settles nothing.
     """
-    assert own_is_cheaper(sequences, Site(clustered, away_s)) is own
+    assert by_consumer(messages, below, retention, allow_direct) is by
 
 
-def test_wide_filter():
+def test_a_dear_filter():
     """
     Only a filter on many subjects, far from the end, is dear.
     """
-    assert wide_filter(True, 1, NEAR_END + 1, FEW_SUBJECTS + 1)
-    assert not wide_filter(False, 1, NEAR_END + 1, FEW_SUBJECTS + 1)
+    assert is_dear(1, NEAR_END + 1, FEW_SUBJECTS + 1)
+    assert not is_dear(1, NEAR_END, FEW_SUBJECTS + 1)
+    assert not is_dear(2, NEAR_END + 1, FEW_SUBJECTS + 1)
 
 
 @pytest.mark.parametrize(

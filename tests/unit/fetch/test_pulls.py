@@ -13,10 +13,8 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Reply
-from pyspark_jetstream.errors import ConsumerFencedError, NotConnectedError, ReadError
-from pyspark_jetstream.fetch.consumer import ConsumerRead
+from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.fetch.decoding.rows import StoredBuilder
-from pyspark_jetstream.fetch.durable import consumer_config
 from pyspark_jetstream.fetch.own import Own
 from pyspark_jetstream.fetch.pace import Courtesy
 from pyspark_jetstream.fetch.pulling import pulls
@@ -92,23 +90,19 @@ class Server:
     rng: random.Random
     faults: tuple[str, ...] = ()
     chance: float = 0.02
-    pinned: bool = False
     position: int = 0
     delivered: int = 0
     made: int = 0
     """Consumers, or sessions."""
-    pin: int = 0
     is_behind: bool = False
     """Whether the next delivery says that there is no more, by a replica that lags."""
-    is_taken: bool = False
-    """Whether another attempt has the pin for good."""
     came: list[str] = field(default_factory=list)
     """The faults that came."""
     met: list[int] = field(default_factory=list)
     """The last sequence delivered before each of them."""
     asked: list[dict] = field(default_factory=list)
     pulls: list[Pull] = field(default_factory=list)
-    config: dict = field(default_factory=lambda: consumer_config(reading(1)))
+    config: dict = field(default_factory=dict)
 
     round_trip_s = 0.0
     max_payload = 1 << 12
@@ -147,11 +141,6 @@ class Server:
             self.config = body["config"]
             self.position, self.delivered = self.config["opt_start_seq"] - 1, 0
             self.made += 1
-        elif what == "CONSUMER.UNPIN":
-            self.pin += 1
-            self.made += 1
-        elif what == "CONSUMER.RESET":
-            self.position, self.delivered = body["seq"] - 1, 0
         elif what == "CONSUMER.DELETE":
             return {"success": True}
         return {
@@ -159,9 +148,6 @@ class Server:
             "delivered": {"consumer_seq": self.delivered, "stream_seq": self.position},
             "num_pending": self._left(),
             "config": self.config,
-            "priority_groups": [
-                {"group": "spark", "pinned_client_id": f"pin{self.pin}" * self.is_taken}
-            ],
         }
 
     def _left(self) -> int:
@@ -224,8 +210,6 @@ class Server:
                 elif fault == "over":
                     yield self._word(self.pulls.pop(0), "408 Request Timeout")
                     continue
-                elif fault == "taken":
-                    self.is_taken, self.pin = True, self.pin + 1
                 elif fault == "lag":
                     self.is_behind = True
                 elif fault in (*MOVES, "423 Nats-Wrong-Pin-Id"):
@@ -261,10 +245,9 @@ class Server:
 
     def _delivery(self, pull: Pull, message: Message) -> bytes:
         self.delivered += 1
-        own = [("Nats-Pin-Id", f"pin{self.pin}")] if self.pinned else []
         left, self.is_behind = 0 if self.is_behind else self._left(), False
         reply = f"$JS.ACK.S.c.1.{message.sequence}.{self.delivered}.{message.nanos}.{left}"
-        frame = hmsg(message.subject, reply, sent_on(message.stored, own), message.data)
+        frame = hmsg(message.subject, reply, sent_on(message.stored, []), message.data)
         return frame.replace(b" %d " % SID, b" %d " % pull.sid, 1)
 
     def _word(self, pull: Pull, word: str) -> bytes:
@@ -272,14 +255,6 @@ class Server:
         lines += f"Nats-Pending-Bytes: {pull.room or 0}\r\n\r\n"
         frame = hmsg(pull.inbox, "", lines.encode(), b"")
         return frame.replace(b" %d " % SID, b" %d " % pull.sid, 1)
-
-
-def reading(end: int, retention: str = "limits") -> ConsumerRead:
-    return ConsumerRead(
-        partition=0, stream="S", filter=None, start=0, end=end, expected=None,
-        include_headers=False, fail_on_data_loss=True, consumer="c", group="spark",
-        retention=retention,
-    )  # fmt: skip
 
 
 def stored(rng: random.Random, count: int, largest: int = 20) -> list[Message]:
@@ -429,62 +404,3 @@ def test_what_a_server_refuses_is_left_to_another_way(word):
 
     assert found == between(server.messages, 0, attempt.last)
     assert attempt.rows == len(found)
-
-
-@pytest.mark.parametrize("retention", ["limits", "interest"])
-@pytest.mark.parametrize("fault", ["cut", "ping", "late", "over", "409 Leadership Change", "any"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_pinned_consumers_range_is_exact(seed, fault, retention, monkeypatch):
-    """
-    As of an own consumer; the first pull of each session waits alone until its pin is known. On a
-    stream that keeps messages for the consumer each session begins where the range does.
-    """
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    rng = random.Random(seed)
-    monkeypatch.setattr(pulls, "_PULL_MESSAGES", rng.choice([30, 20_000]))
-    faults = ("cut", "ping", "late", "409 Consumer Deleted") if fault == "any" else (fault,)
-    server = Server(stored(rng, 1_000), rng, faults, 0.01, pinned=True)
-    end = server.messages[-1].sequence
-    server.round_trip_s = rng.choice([0.0, 0.1])  # from far away several pulls wait
-    read = reading(end, retention)
-    server.config = consumer_config(read)
-    found = sequences(read.batches(server))
-    first = [pull for pull in server.asked if "id" not in pull]
-
-    assert found == between(server.messages, 0, end)
-    assert len(first) <= server.made
-    assert {pull["expires"] for pull in first} == {3_000_000_000}
-    assert all(pull["id"].startswith("pin") for pull in server.asked if "id" in pull)
-
-
-@pytest.mark.parametrize("fault", ["taken", "stolen", "423 Nats-Wrong-Pin-Id"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_an_attempt_whose_turn_is_over_has_no_row_of_another(seed, fault, monkeypatch):
-    """
-    Messages under another pin, deliveries that are missing, a pin that is over: the rows before are
-    those of the range, and the attempt ends, or goes on if nobody else is pinned.
-    """
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    rng = random.Random(seed)
-    server = Server(stored(rng, 1_000), rng, (fault,), 0.005, pinned=True)
-    end, found = server.messages[-1].sequence, []
-    whole = between(server.messages, 0, end)
-    try:
-        for batch in reading(end).batches(server):
-            found += sequences([batch])
-    except ConsumerFencedError:
-        assert fault in server.came and not fault.startswith("423")
-        assert found == whole[: len(found)]
-    else:
-        assert found == whole
-        assert fault == "423 Nats-Wrong-Pin-Id" or fault not in server.came
-
-
-def test_a_pinned_consumer_that_refuses_pulls_is_an_error():
-    """
-    It names the way out.
-    """
-    rng = random.Random(1)
-    server = Server(stored(rng, 10), rng, ("409 Exceeded MaxRequestBatch of 1",), 1.0, pinned=True)
-    with pytest.raises(ReadError, match="refuses pulls: 409 Exceeded .*; take its limits off"):
-        sequences(reading(10).batches(server))

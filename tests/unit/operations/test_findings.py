@@ -25,7 +25,6 @@ from pyspark_jetstream.operations.inspection.findings import (
     ServerState,
     SourceState,
     StreamState,
-    answered,
     claim_state,
     consumer_state,
     is_ours,
@@ -292,31 +291,6 @@ def test_what_raises_the_limit_of_a_full_stream(batched: bool, how: str) -> None
     assert problem.endswith(f"its limit is 1,090 messages: make room, or raise it {how}")
 
 
-@pytest.mark.parametrize(
-    ("runs", "is_stranger", "waiting", "problem"),
-    [
-        (True, False, 3, None),
-        (True, True, 0, "another client is pinned, with id 'abc'"),
-        (False, False, 0, None),
-        (False, False, 3, "its query does not answer, and pulls wait (3)"),
-    ],
-)
-def test_what_the_driver_of_a_query_says(
-    runs: bool, is_stranger: bool, waiting: int, problem: str | None
-) -> None:
-    """
-    A pin of nobody's whom the query knows is a problem, and so are pulls that wait where it does
-    not run; that a query is stopped is none.
-    """
-    state = ConsumerState(
-        "S", "q-0", pin=PinState(client="abc"), progress=ProgressState(waiting=waiting)
-    )
-    found = answered(state, runs, is_stranger)
-
-    assert found.owner.runs is runs
-    assert (found.problems == ()) if problem is None else (problem in found.problems[0])
-
-
 def test_a_consumer_of_a_group() -> None:
     """
     The pin and its time are shown while somebody holds it.
@@ -338,17 +312,17 @@ def test_a_consumer_of_a_group() -> None:
     assert consumer_state("S", {"name": "bare"}, PLAIN) == ConsumerState("S", "bare")
 
 
-OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid", "inbox")}
+OWNED = {f"pyspark-jetstream.{key}": "x" for key in ("query", "host", "pid")}
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({}, None),
-        ({"headers_only": True}, "it has headers_only True where it was made with headers_only"),
+        ({"headers_only": False}, "it has headers_only False where it was made with headers_only"),
         ({"priority_policy": "overflow"}, "priority_policy 'overflow' where it was made with"),
         ({"description": "pyspark-jetstream, shared", "headers_only": True}, None),
-        ({"metadata": {}, "headers_only": True}, None),
+        ({"metadata": {}, "headers_only": False}, None),
         ({"metadata": OWNED | {FILTER: "S.x"}}, None),
         ({"metadata": OWNED | {FILTER: "S.y"}}, "'S.x' where it was made with filter_subject 'S.y"),
         ({"metadata": OWNED | {FILTER: ""}}, "'S.x' where it was made with no filter_subject"),
@@ -361,7 +335,8 @@ def test_a_consumer_that_was_edited(changes, problem) -> None:
     """
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "none",
-        "filter_subject": "S.x", "priority_groups": ["g"], "priority_policy": "pinned_client",
+        "filter_subject": "S.x", "headers_only": True, "priority_groups": ["g"],
+        "priority_policy": "pinned_client",
         "metadata": OWNED,
     }  # fmt: skip
     delivered = {"consumer_seq": 1, "stream_seq": 2}
@@ -379,7 +354,7 @@ def test_a_consumer_that_is_paused() -> None:
     config = {
         "durable_name": "q-0", "description": "pyspark-jetstream", "ack_policy": "all",
         "priority_groups": ["g"], "priority_policy": "pinned_client", "metadata": OWNED,
-        "max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9,
+        "headers_only": True, "max_ack_pending": -1, "ack_wait": 365 * 86_400 * 10**9,
         "pause_until": "2026-11-24T08:00:00.25Z",
     }  # fmt: skip
     answer = {"name": "q-0", "delivered": {"consumer_seq": 1, "stream_seq": 2}, "config": config}

@@ -15,8 +15,8 @@ from pyspark_jetstream.readstream.offsets import Offset
 from pyspark_jetstream.readstream.standby import LeaseRecord
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
-A = Owner("a", "h1", 1, "_INBOX.a", True, "flights")
-B = Owner("b", "h2", 2, "_INBOX.b", True)
+A = Owner("a", "h1", 1, True, "flights")
+B = Owner("b", "h2", 2, True)
 PLAIN = "`{}`".format
 
 
@@ -34,7 +34,7 @@ def test_who_reads_and_who_waits():
     Whoever holds the lease has it until it was not renewed for its length; who said within that
     time that it waits is listed, but not the one that holds it by now.
     """
-    old = Owner("old", "h4", 4, "_INBOX.old", True)
+    old = Owner("old", "h4", 4, True)
     of_0_1 = json.dumps({"owner": old.metadata, "lease_s": 30.0, "count": 2}).encode()
     (lease,) = lease_states(
         {
@@ -42,7 +42,7 @@ def test_who_reads_and_who_waits():
             "S.hot.waits.b": waiting(B, 29.0),
             "S.hot.waits.a": waiting(A, 9.0),
             "S.hot.waits.old": stored(of_0_1, 9.0),
-            "S.hot.waits.gone": waiting(Owner("gone", "h", 3, "_INBOX.g"), 31.0),
+            "S.hot.waits.gone": waiting(Owner("gone", "h", 3), 31.0),
         },
         NOW,
         PLAIN,
@@ -80,8 +80,8 @@ def test_which_one_of_a_pair_is_missing():
     read before, each with host, process and the id that its metrics have.
     """
     gone, older = (
-        Owner("c3", "h3", 3, "_INBOX.c", True, "flights"),
-        Owner("d4", "h4", 4, "_INBOX.d"),
+        Owner("c3", "h3", 3, True, "flights"),
+        Owner("d4", "h4", 4),
     )
     record = LeaseRecord(B, 30.0, 1, 0).taken(A, 30.0).renewed()
     record = LeaseRecord.from_bytes(record.to_bytes())

@@ -232,7 +232,7 @@ def test_what_a_take_over_adds():
 
 SEVERAL = Offset(
     (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", frozenset({1, 2}), (5, 0, 8),
-    split=True, layout=Layout.of_streams("BAC"),
+    one_pass=True, layout=Layout.of_streams("BAC"),
     marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
 )  # fmt: skip
 
@@ -264,5 +264,5 @@ def test_partitions_that_come_and_go():
     assert laid.streams == {"C": "t2", "D": "t3", "B": "t1"}
     assert (laid.idle, laid.resumed) == ({0}, (8, 6, 5))
     assert list(laid.marks) == ["B"]
-    assert laid.split
+    assert laid.one_pass
     assert SEVERAL.laid_out(Layout.of_streams("BAC"), {}, {}) == SEVERAL

@@ -21,8 +21,8 @@ from pyspark_jetstream.readstream.standby import (
     next_position,
 )
 
-A = Owner("a", "h1", 1, "_INBOX.a", True)
-B = Owner("b", "h2", 2, "_INBOX.b", True)
+A = Owner("a", "h1", 1, True)
+B = Owner("b", "h2", 2, True)
 STREAMS = {"S": "t0"}
 TWO = Layout.of_numbers(["S"] * 2)
 OWN = Offset((0, 0), (0, 0), STREAMS, "c", query="b", layout=TWO)
@@ -128,7 +128,7 @@ class Contender:
 
     def __init__(self, register: Register, name: str, lease_s: float) -> None:
         self.register = register
-        self.view = LeaseView(Owner(name, "h", 1, f"_INBOX.{name}", True), lease_s)
+        self.view = LeaseView(Owner(name, "h", 1, True), lease_s)
         self.due = 0.0
 
     def turn(self, now: float, lost_answer: bool = False) -> None:

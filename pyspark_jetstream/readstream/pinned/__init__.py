@@ -1,1 +1,0 @@
-"""A query's own durable consumers: made, pinned, and watched for other clients."""
