@@ -136,10 +136,6 @@ class TargetLookup:
         """The stream that takes each subject, or None."""
         return [None] * len(subjects)
 
-    def as_they_are(self, known: list[Target]) -> list[Target | None]:
-        """These streams as they are now; None for one of which nobody can say it."""
-        return [None] * len(known)
-
 
 class _Known:
     """
@@ -207,8 +203,6 @@ class Targets:
 
     def __init__(self, lookup: TargetLookup | None = None) -> None:
         self.lookup = lookup or TargetLookup()
-        self.silent = ""
-        """Name of a stream that did not answer the last `renew_windows`; "" where all did."""
         self.is_blind = lookup is None
         """Whether streams may not be looked up: that none is known says nothing then."""
         self._known = _Known()
@@ -223,21 +217,6 @@ class Targets:
     def streams(self) -> tuple[Target, ...]:
         """The streams by their places."""
         return self._known.streams
-
-    def renew_windows(self) -> dict[int, Target]:
-        """Those that forget message ids sooner than they did, as they are now, by their places."""
-        streams = self.streams  # rows that are made meanwhile may add one
-        renewed = self.lookup.as_they_are(list(streams))
-        silent = [known.name for known, now in zip(streams, renewed, strict=True) if now is None]
-        self.silent = silent[0] if silent else ""
-        shorter = {
-            place: target
-            for place, target in enumerate(renewed)
-            if target is not None and target.duplicate_window_s < streams[place].duplicate_window_s
-        }
-        changed = [shorter.get(place, known) for place, known in enumerate(self.streams)]
-        self._known = _Known(tuple(changed))
-        return shorter
 
     def of(self, subjects: pa.Array, every: bool = False) -> pa.Array:
         """

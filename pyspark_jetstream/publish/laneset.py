@@ -1,21 +1,19 @@
 """
 The lanes of one task: one for rows, and one for dead letters.
 
-Rule 1: no clock, and no I/O but that `check_windows` asks the server through `targets`.
+Rule 1: no I/O and no clock.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import PublishTimeoutError
 from ..outbox.admission import Load
 from ..outbox.limits import GradientLimit
 from ..outbox.messages import Messages
@@ -35,9 +33,6 @@ _FAR_S: Final = 0.01
 _LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
 
-_AGAIN_S: Final = 0.1
-"""Pause before a stream that did not tell its duplicate window is asked again."""
-
 
 @lru_cache(maxsize=64)
 def kept_limit(servers: Hashable, settings: tuple[int, int, int]) -> GradientLimit:
@@ -46,18 +41,6 @@ def kept_limit(servers: Hashable, settings: tuple[int, int, int]) -> GradientLim
     workers run many tasks, one at a time.
     """
     return GradientLimit(*settings)
-
-
-@dataclass(slots=True)
-class _WindowChecks:
-    """The checks of duplicate windows: one precedes each resending of rows that may be stored."""
-
-    is_due: bool = False
-    """Whether rows were offered that may be stored, and no check followed."""
-    next_at: float = -math.inf
-    """Earliest time of the next check."""
-    unanswered_since: float = math.inf
-    """Time of the first check that a stream left unanswered; infinite while all answer."""
 
 
 class LaneSet:
@@ -86,7 +69,6 @@ class LaneSet:
         self._telemetry = telemetry
         self._places: set[int | None] = set()
         """Of the streams that have had rows."""
-        self._checks = _WindowChecks()
         self.rows = self._new(0, self._limit(round_trip_s), options.rows.rejects)
         """The lane of rows."""
         self.letters = self._new(1, GradientLimit(_LETTERS, _LETTERS, _LETTERS))
@@ -96,11 +78,6 @@ class LaneSet:
 
     def __repr__(self) -> str:
         return f"<LaneSet {self.all}>"
-
-    @property
-    def awaits_windows(self) -> bool:
-        """Whether nothing may be sent, as a stream does not tell its duplicate window."""
-        return self._checks.unanswered_since < math.inf
 
     def push_backs(self, now: float) -> list[tuple[int | None, float]]:
         """
@@ -176,8 +153,7 @@ class LaneSet:
 
     def next_deadline(self, now: float) -> float:
         """The time at which a lane has to act though nothing arrives."""
-        deadlines = [lane.next_deadline(now) for lane in self.all]
-        return min([*deadlines, self._checks.next_at] if self.awaits_windows else deadlines)
+        return min(lane.next_deadline(now) for lane in self.all)
 
     def freeze_limits(self, frozen: bool) -> None:
         """Sets whether the lanes' limits may not grow."""
@@ -188,56 +164,11 @@ class LaneSet:
         """Hands rows to their lane."""
         if not len(messages):
             return
-        if messages.unsure is not None:
-            self._checks.is_due |= pc.any(pc.is_finite(messages.unsure)).as_py()
         for place in pc.unique(messages.row_targets).to_pylist():
             self._places.add(place)
             if place is not None:
                 self._apply_window(self._targets[place])
         self.rows.offer(messages)
-
-    def check_windows(self, now: float) -> bool:
-        """
-        Asks the target streams for their duplicate windows before rows that may be stored are sent
-        again: a stream must still know their ids. Where a window became shorter, the lane's time
-        does. A check is made once an `ackTimeout` at most, but every 0.1 s while a stream does not
-        answer (`awaits_windows`).
-
-        Returns:
-            Whether streams were asked, which takes a round trip.
-
-        Raises:
-            PublishTimeoutError: A stream has not answered for `publishTimeout`.
-        """
-        checks, window = self._checks, self._options.window
-        if not self._options.ledger or now < checks.next_at:
-            return False
-        if not checks.is_due and not self.rows.is_frozen:
-            return False
-        shorter = self._targets.renew_windows()
-        checks.is_due = bool(self._targets.silent)
-        if not checks.is_due:
-            checks.next_at, checks.unanswered_since = now + window.ack_timeout_s, math.inf
-        else:
-            checks.next_at = now + _AGAIN_S
-            checks.unanswered_since = min(checks.unanswered_since, now)
-            if now - checks.unanswered_since >= window.publish_timeout_s:
-                stream, waited_s = self._targets.silent, window.publish_timeout_s
-                raise PublishTimeoutError(
-                    stream,
-                    f"rows that may be stored wait since {waited_s:g}s until stream '{stream}' says"
-                    " how long it knows their ids, and it does not answer; look whether it has a"
-                    " leader",
-                )
-        for target in shorter.values():
-            logger.warning(
-                "stream=%s: its duplicate_window is %gs now. A row that may be stored and has no"
-                " PubAck is sent again for at most this time, then the write fails. A longer window"
-                " (`nats stream edit %s --dupe-window`) gives rows more time",
-                target.name, target.duplicate_window_s, target.name,
-            )  # fmt: skip
-            self._apply_window(target)
-        return True
 
     def _apply_window(self, target: Target) -> None:
         """Lowers the lane's times to what the stream's duplicate window allows."""

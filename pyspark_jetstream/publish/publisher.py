@@ -192,7 +192,7 @@ class Publisher:
     @property
     def _has_rows(self) -> bool:
         lanes = self.lanes.all
-        busy = (lane.busy or lane.tally.rejected or lane.tally.repeated for lane in lanes)
+        busy = (lane.busy or lane.tally.rejected for lane in lanes)
         return self.admission.waiting > 0 or any(busy)
 
     def _why_not(self) -> str:
@@ -327,22 +327,16 @@ class Publisher:
 
     # ── a turn ───────────────────────────────────────────────────────────────────────────────
 
-    def turn(self) -> Messages | None:
-        """
-        Sends once, or waits once; hands every reply that has arrived to its lane.
-
-        Returns:
-            Rows whose id a stream knew, though they were sent once; None if there are none.
-        """
+    def turn(self) -> None:
+        """Sends once, or waits once; hands every reply that has arrived to its lane."""
         try:
             acked = self.lanes.acked
             self._send_or_wait()
             while self.sender.connection.poll():
                 self._read()
-            return self._apply_answers(self.lanes.acked > acked)
+            self._apply_answers(self.lanes.acked > acked)
         except NotConnectedError as error:
             self._reconnect(error)
-            return None
         except (PublishTimeoutError, ProducerThrottledError) as error:
             now = self._now()
             explained = self.pauses.explained(error, now - self.lanes.publish_timeout_s, now)
@@ -354,13 +348,12 @@ class Publisher:
         connection, pauses = self.sender.connection, self.pauses
         pauses.tell(connection)
         # Replies that came meanwhile are read first.
-        checked = self.lanes.check_windows(self._now())
         held = pauses.awaits_operators(connection, self._now())
-        if not (held or checked or self.lanes.awaits_windows) and self.sender.send():
+        if not held and self.sender.send():
             return
         if connection.poll():
             self._read()
-        elif not (self._goes_on or checked) and (self._has_rows or self._supply.asked):
+        elif not self._goes_on and (self._has_rows or self._supply.asked):
             supply = self._supply
             connection.wait(self._deadline(held), supply.fileno() if supply.asked else -1)
 
@@ -374,9 +367,9 @@ class Publisher:
         deadlines += [self.admission.next_deadline(now, may_go), self._reporter.due]
         return min(*deadlines, now + _LONGEST_WAIT_S)
 
-    def _apply_answers(self, is_news: bool) -> Messages | None:
+    def _apply_answers(self, is_news: bool) -> None:
         """
-        Acts on what has arrived: on late, refused and repeated rows, and on what is to be told.
+        Acts on what has arrived: on late, refused rows, and on what is to be told.
 
         Args:
             is_news: whether PubAcks have come in this turn.
@@ -392,14 +385,12 @@ class Publisher:
             lane.expire(now)
         self._unreleased += self.admission.expire(now, lanes.load())
         self._take_rejected()
-        repeated = lanes.take("repeated")
         self._apply_refusals(now)
         still_s = self._watchdog.look(now, lanes.acked, self.shedding.dropped, self._has_rows)
         if still_s:
             logger.warning("nothing stored for %.0fs: %s", still_s, self._why_not())
         if now >= self._reporter.due:
             self._report()
-        return Messages.joined(repeated) if repeated else None
 
     def _apply_refusals(self, now: float) -> None:
         """Pauses the subjects of the server's refusals."""

@@ -304,9 +304,6 @@ class Lane:
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:
         """The PubAcks of these ordinals came; one that was acked before counts once."""
         flight, fresh = self._flight, len(ordinals)
-        if duplicates:
-            once = sorted(filter(self.was_sent_once, set(ordinals)))
-            self.tally.repeated += flight.messages(once)
         if not len(self._again) and flight.follows(ordinals):
             self._sample(flight.low, flight.low + fresh, now)
             flight.advance(fresh)

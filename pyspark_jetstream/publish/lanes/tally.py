@@ -44,11 +44,6 @@ class Tally:
     """
     rejected: list[tuple[Messages, Outcome]] = field(default_factory=list)
     """Messages that left the lane because the server will never store them, with its answers."""
-    repeated: list[Messages] = field(default_factory=list)
-    """
-    Messages sent for the first time whose ids their stream already had, as far as the server
-    reports duplicates.
-    """
 
 
 class LaneTerms(NamedTuple):

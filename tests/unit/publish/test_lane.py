@@ -270,26 +270,6 @@ def test_rows_whose_connection_broke_say_why():
         lane.expire(200.0)
 
 
-def test_a_duplicate_of_what_was_sent_once_is_told():
-    """
-    Of what was lost and sent again it is not: the first sending may have stored it. Nor of what
-    was settled before.
-    """
-    one = new_lane()
-    one.offer(messages(["a"] * 4))
-    sent(one)
-    one.on_pubacks([1, 2], 0.1, duplicates=True)
-    one.on_pubacks([1], 0.2, duplicates=True)
-    told = [row for part in one.tally.repeated for row in part.rows.to_pylist()]
-    one.on_disconnect()
-    sent(one, 0.3)
-    one.on_pubacks([0, 3], 0.4, duplicates=True)
-
-    assert told == [1, 2]
-    assert sum(len(part) for part in one.tally.repeated) == 2
-    assert (one.tally.acked, one.tally.duplicates) == (4, 4)
-
-
 def test_a_late_puback_ends_the_pause_of_a_refusal():
     """
     A publish is sent again after `ackTimeout`, that sending is refused (10158: the first is being

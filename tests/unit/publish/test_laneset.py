@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox.targets import Target, Targets
+from pyspark_jetstream.outbox.targets import Targets
 from pyspark_jetstream.publish.laneset import LaneSet
 from pyspark_jetstream.publish.telemetry import Telemetry
 
@@ -126,52 +124,3 @@ def test_round_trips_and_push_backs_are_counted_once():
         counts.append((sum(found[:-1]), [totals["drops"] for _, totals in lanes.totals()]))
 
     assert counts == [(64, [1, 0])] * 2
-
-
-def test_what_may_be_stored_waits_until_its_stream_is_seen():
-    """
-    Nobody can say whether a stream still knows its ids: nothing goes out until somebody does, and
-    then a window that was cut meanwhile holds.
-    """
-    answers: list[dict[str, float] | None] = [None, None, {"duplicate_window_s": 9.0}]
-    asked = []
-
-    def again(known: list[Target]) -> list[Target | None]:
-        asked.append([target.name for target in known])
-        answer = answers.pop(0)
-        return [replace(known[0], **answer) if answer is not None else None, *known[1:]]
-
-    targets = targets_of(STREAMS.get, again)
-    targets.of(pa.array([*STREAMS]))
-    options = sink_of(connection_of("nats://model"), ledger=True)
-    lanes = LaneSet(options, targets, INBOX, 0.0, Telemetry())
-    rows = replace(block("acbd", 0), unsure=pa.array([1.0] * 4))
-    lanes.offer(rows)
-    looks = [
-        (lanes.check_windows(now), lanes.awaits_windows)
-        for now in (100.0, 100.05, 100.2, 100.4, 100.5)
-    ]
-
-    assert looks == [(True, True), (False, True), (True, True), (True, False), (False, False)]
-    assert lanes.publish_timeout_s == 9.0 - options.window.ack_timeout_s
-    assert asked == [["ab", "cd"]] * 3
-
-
-def test_what_waits_for_a_stream_that_is_never_seen_ends():
-    """
-    Nobody ever says whether a stream still knows its ids: after `publishTimeout` that is an error,
-    and not before; rows that cannot be stored do not wait for it.
-    """
-    targets = targets_of(STREAMS.get)
-    targets.of(pa.array([*STREAMS]))
-    options = sink_of(connection_of("nats://model"), ledger=True, publish_timeout_s=60.0)
-    lanes = LaneSet(options, targets, INBOX, 0.0, Telemetry())
-    lanes.offer(replace(block("acbd", 0), unsure=pa.array([math.inf] * 4)))
-    assert not lanes.check_windows(100.0)
-    lanes.offer(replace(block("acbd", 0), unsure=pa.array([math.inf, 1.0] * 2)))
-    looks = [lanes.check_windows(now) for now in (100.0, 130.0, 159.8)]
-    with pytest.raises(PublishTimeoutError, match="until stream 'ab' says how long"):
-        lanes.check_windows(160.0)
-
-    assert looks == [True] * 3
-    assert lanes.awaits_windows
