@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 
@@ -10,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.wire import header_block
-from pyspark_jetstream.errors import NotConnectedError, PublishTimeoutError
+from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
 from pyspark_jetstream.write.exactlyonce.records import TaskName
@@ -92,70 +90,6 @@ def test_a_peer_that_is_there_is_not_left(proxy):
     client.close()
 
     assert answer == b"PONG\r\n"
-
-
-@pytest.mark.parametrize("slow", [1, 3])
-def test_a_window_that_was_cut_doubles_no_row(js, new_stream, nats_server, slow):
-    """
-    PubAcks are lost, and before the rows go out again somebody has cut the stream's
-    `duplicate_window`: it knows their ids no more. The task looks at the window again, until it is
-    told of it (where more than one connection is slow, not at once), and fails; the attempt that
-    follows finds the rows in the stream.
-    """
-    name = new_stream(allow_batched=True, allow_atomic=True)
-    Ledger(js).ensure()
-    config = js.stream_info(name).config
-    stored_at_cut = threading.Event()
-    waited: list[bytes] = []
-
-    def forgotten(line: bytes) -> bytes:
-        """New connections have to wait until the ids are forgotten, the first ones."""
-        if stored_at_cut.is_set() and len(waited) < slow:
-            waited.append(line)
-            client = Client(connection_of(nats_server.url))
-            cut, widths = time.monotonic(), itertools.cycle([9 * 10**8, 10**9])
-            while b'"duplicate"' in client.request(f"{name}.probe", b"-1", PROBE).data:
-                if time.monotonic() > cut + 3:  # it looked while the old window held
-                    change = config | {"duplicate_window": next(widths)}
-                    JetStream(client).call(f"STREAM.UPDATE.{name}", change)
-                    cut = time.monotonic()
-            client.close()
-        return line
-
-    with Proxy(nats_server.port) as proxy:
-        opts = sink_of(
-            options(proxy.url, connect_timeout_s=60.0, request_timeout_s=60.0),
-            ledger=True, ack_timeout_s=0.4, publish_timeout_s=20.0,
-        )  # fmt: skip
-        proxy.change = forgotten
-
-        def rows(cut: bool = True):
-            for block in range(4):
-                first = block * 50
-                if block == 2 and cut:
-                    while js.stream_info(name).messages < 100:
-                        pass
-                    proxy.hush(both=False)
-                    js.call(f"STREAM.UPDATE.{name}", config | {"duplicate_window": 10**9})
-                    js.client.request(f"{name}.probe", b"-1", PROBE)
-                    stored_at_cut.set()
-                yield pa.record_batch({
-                    "subject": pa.array([f"{name}.{i % 3}" for i in range(first, first + 50)]),
-                    "data": pa.array([str(i) for i in range(first, first + 50)]),
-                })  # fmt: skip
-
-        client = Client(opts.connection)
-        task = TaskName(f"cut-{name}", 0, 0)
-        with pytest.raises((PublishTimeoutError, NotConnectedError)):
-            write_task(client, opts, rows(), task, Ids(name))
-        client.close()
-        client = Client(opts.connection)
-        written = write_task(client, opts, rows(cut=False), task, Ids(name))
-        client.close()
-    found = sorted(int(data) for _, data in stored(js, name) if data != b"-1")
-
-    assert written.rows == 200
-    assert found == list(range(200))
 
 
 def test_how_far_the_server_is_does_not_depend_on_who_makes_the_rows(nats_server, new_stream):
