@@ -129,6 +129,8 @@ class JetStreamError(Exception):
     """
 
     retryable = False
+    form: ClassVar[str] = ""
+    """The line, with the names of fields in braces; "": the arguments themselves."""
     _names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -146,7 +148,9 @@ class JetStreamError(Exception):
         return sanitized(self._line())
 
     def _line(self) -> str:
-        return super().__str__()
+        if not self.form:
+            return super().__str__()
+        return self.form.format(**{name: getattr(self, name) for name in self._names})
 
 
 class OptionError(JetStreamError, ValueError):
@@ -171,8 +175,7 @@ class ColumnError(JetStreamError, ValueError):
     column: str
     reason: str
 
-    def _line(self) -> str:
-        return f"column '{self.column}': {self.reason}"
+    form = "column '{column}': {reason}"
 
 
 class UnsupportedServerError(JetStreamError):
@@ -182,11 +185,9 @@ class UnsupportedServerError(JetStreamError):
     needs: str
     found: str
 
-    def _line(self) -> str:
-        return (
-            f"{self.capability} needs nats-server {self.needs} or newer,"
-            f" this one is {self.found}; upgrade the server"
-        )
+    form = (
+        "{capability} needs nats-server {needs} or newer, this one is {found}; upgrade the server"
+    )
 
 
 class NotConnectedError(JetStreamError):
@@ -197,8 +198,7 @@ class NotConnectedError(JetStreamError):
     servers: str
     reason: str
 
-    def _line(self) -> str:
-        return f"no connection to {self.servers}: {self.reason}"
+    form = "no connection to {servers}: {reason}"
 
 
 class AuthenticationError(NotConnectedError):
@@ -224,8 +224,7 @@ class TlsError(NotConnectedError):
 
     retryable = False
 
-    def _line(self) -> str:
-        return f"no TLS with {self.servers}, and nothing was sent there in clear: {self.reason}"
+    form = "no TLS with {servers}, and nothing was sent there in clear: {reason}"
 
 
 class PermissionsError(JetStreamError):
@@ -323,12 +322,11 @@ class RecordError(JetStreamError):
     key: str
     detail: str
 
-    def _line(self) -> str:
-        return (
-            f"bucket {self.bucket}, key '{self.key}': {self.detail}; it is not believed. Find out"
-            f" who may publish on $KV.{self.bucket}.>, and delete it (nats kv del {self.bucket}"
-            f" '{self.key}'): what it said is then forgotten"
-        )
+    form = (
+        "bucket {bucket}, key '{key}': {detail}; it is not believed. Find out who may publish"
+        " on $KV.{bucket}.>, and delete it (nats kv del {bucket} '{key}'): what it said is then"
+        " forgotten"
+    )
 
 
 class QueryFencedError(JetStreamError):
@@ -337,11 +335,10 @@ class QueryFencedError(JetStreamError):
     consumer: str
     detail: str
 
-    def _line(self) -> str:
-        return (
-            f"standby of consumer '{self.consumer}': {self.detail}; start this query again, and it"
-            " waits for that one"
-        )
+    form = (
+        "standby of consumer '{consumer}': {detail}; start this query again, and it waits for"
+        " that one"
+    )
 
 
 class OffsetError(JetStreamError, ValueError):
@@ -356,8 +353,7 @@ class CheckpointError(JetStreamError):
     location: str
     detail: str
 
-    def _line(self) -> str:
-        return f"checkpoint {self.location}: {self.detail}"
+    form = "checkpoint {location}: {detail}"
 
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
@@ -372,8 +368,7 @@ class PartitioningError(JetStreamError):
     stream: str
     detail: str
 
-    def _line(self) -> str:
-        return f"stream '{self.stream}': {self.detail}"
+    form = "stream '{stream}': {detail}"
 
 
 class StreamDiffersError(PartitioningError):
@@ -405,8 +400,7 @@ class ReadError(JetStreamError):
     partition: int
     detail: str
 
-    def _line(self) -> str:
-        return f"stream '{self.stream}', partition {self.partition}: {self.detail}"
+    form = "stream '{stream}', partition {partition}: {detail}"
 
 
 class ConsumerEditedError(ReadError):

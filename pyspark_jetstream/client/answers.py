@@ -18,13 +18,11 @@ _OBJECTS: Final = """
     subject_transform
 """.split()
 
-_LISTS: Final = """
-    backoff consumers deleted filter_subjects missing priority_groups replicas sources streams
-    subject_transforms
-""".split()
+_LISTS: Final = "consumers priority_groups replicas sources streams subject_transforms".split()
+"""Of objects."""
 
-_NAMES: Final = {"filter_subjects", "missing"}
-"""Lists of names alone."""
+_NEEDED: Final = {"mirror": "name", "sources": "name", "subject_transforms": "src"}
+"""What such an object cannot be without; other members are asked for by whoever reads them."""
 
 _SEQUENCES: Final = "consumer_seq first_seq last_seq seq stream_seq".split()
 
@@ -66,6 +64,8 @@ _SCALARS: Final[dict[str, Reader]] = {
     **dict.fromkeys(_TIMES, time),
     "data": base64_bytes,
     "hdrs": base64_bytes,
+    **dict.fromkeys(("filter_subjects", "missing"), each(text)),
+    **dict.fromkeys(("backoff", "deleted"), each(_sequence)),
     "metadata": each(text, dict),
 }
 
@@ -86,28 +86,36 @@ def checked(answer: Any) -> dict[str, Any]:
             del found[name]
         for name, value in found.items():
             try:
-                inner = list(_inner(name, value))
+                inner = list(_inner(place, name, value))
                 if name in _SCALARS:
                     found[name] = _SCALARS[name](value)
             except ValueError as error:
                 raise ValueError(f"{place}.{name}{error}") from None
-            todo += [(f"{place}.{name}{at}", each) for at, each in inner]
+            for at, one in inner:
+                if name in _NEEDED and one.get(_NEEDED[name]) is None:
+                    raise ValueError(f"{place}.{name}{at}.{_NEEDED[name]} is missing")
+                todo.append((f"{place}.{name}{at}", one))
     return answer
 
 
-def _inner(name: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _inner(place: str, name: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects in a member, each with its place in it."""
     if name == "subjects":  # of a configuration their names, of a state their counts
         each(_count, dict)(value) if isinstance(value, dict) else each(text)(value)
     elif name in _OBJECTS:
-        each(lambda member: member, dict)(value)
+        _object(value)
         yield "", value
     elif name in _LISTS:
-        each(text if name in _NAMES else lambda member: member)(value)
-        for at, member in enumerate(value):
-            if isinstance(member, dict):
-                yield f"[{at}]", member
-            elif name in ("backoff", "deleted"):
-                _sequence(member)
-            else:
-                text(member)
+        # Likewise those of the answer of NAMES, and of a consumer's configuration.
+        may_be_names = name == "streams" or name == "priority_groups" and place.endswith("config")
+        are_names = may_be_names and not _has_objects(value)
+        each(text if are_names else _object)(value)
+        yield from () if are_names else ((f"[{at}]", one) for at, one in enumerate(value))
+
+
+def _object(value: Any) -> Any:
+    return each(lambda member: member, dict)(value)
+
+
+def _has_objects(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(one, dict) for one in value)

@@ -559,6 +559,10 @@ class Client:
                 raise
 
 
+_KEPT: Final = 4
+"""Connections of a thread that wait for a task with their options: those that were used last."""
+
+
 class _Idle(threading.local):
     """Connections of finished tasks, kept for the next task of this worker process and thread."""
 
@@ -595,3 +599,5 @@ def borrow(options: ConnectionOptions, at_start: bool = False) -> Iterator[Clien
     if other is not None:  # two were out at one time; one is enough to keep
         other.close()
     _idle.clients[options] = client
+    while len(_idle.clients) > _KEPT:
+        _idle.clients.pop(next(iter(_idle.clients))).close()

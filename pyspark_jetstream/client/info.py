@@ -274,7 +274,7 @@ def message_of(answer: dict[str, Any]) -> StoredMessage:
 def consumer_name_of(answer: dict[str, Any]) -> str:
     """The name in an entry of CONSUMER.LIST, which may have it in its configuration only."""
     config = answer.get("config") or {}
-    return str(answer.get("name") or config.get("name") or config.get("durable_name"))
+    return str(answer["name"] or config.get("name") or config.get("durable_name"))
 
 
 def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:

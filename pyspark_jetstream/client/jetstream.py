@@ -26,7 +26,7 @@ from ..errors import (
     ProtocolError,
     StreamNotFoundError,
 )
-from ..foreign import read_json
+from ..foreign import each, read_json, text
 from ..sanitize import get_logger
 from . import wire
 from .answers import checked
@@ -123,6 +123,23 @@ def _whole(answer: Any) -> Any:
     return answer
 
 
+def _names(answer: dict[str, Any]) -> tuple[list[str], int]:
+    """A page of names of streams, and how many there are."""
+    return each(text)(answer.get("streams") or []), answer.get("total", 0)
+
+
+def _page(answer: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str], int]:
+    """
+    A page of consumers by name, the names of those without a leader, and how many there are. One
+    of the latter may be among the former, too, with its configuration and an empty name.
+    """
+    page = {consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []}
+    for consumer in page.values():
+        if "delivered" in consumer:
+            consumer_info_of(consumer)  # whoever gets the page can read it so
+    return page, answer.get("missing") or [], answer.get("total", 0)
+
+
 class JetStream:
     """Requests under one API prefix."""
 
@@ -159,11 +176,6 @@ class JetStream:
         """`stream_infos` with None for those that there are not."""
         return self._there(self._about(streams), self._timed, _is_gone)
 
-    def stream_infos_now(self, streams: list[str]) -> list[StreamInfo | None]:
-        """`stream_infos` as they are: None of one that is gone, or whose leader is elected."""
-        requests = self._about(streams)
-        return self._there(requests, self._timed, lambda _: True, self.client.requests(requests))
-
     def _about(self, streams: Sequence[str]) -> list[Request]:
         return [(f"{self.prefix}.STREAM.INFO.{stream}", b"") for stream in streams]
 
@@ -183,8 +195,7 @@ class JetStream:
         # Not STREAM.LIST: a cluster waits 4 s for the leader of every stream before it answers.
         api = f"{self.prefix}.STREAM.NAMES"
         calls = [(api, json.dumps({"subject": subject}).encode()) for subject in subjects]
-        found = [answer.get("streams") for answer in self._answers(calls, _whole)]
-        return [str(names[0]) if names else None for names in found]
+        return [names[0] if names else None for names, _ in self._answers(calls, _names)]
 
     def deleted(self, stream: str) -> list[int]:
         """The sequences missing between the stream's first and last."""
@@ -267,11 +278,10 @@ class JetStream:
             body: dict[str, Any] = {"offset": len(names)}
             if filter is not None:
                 body["subject"] = filter
-            answer: dict[str, Any] = self.call("STREAM.NAMES", body)
-            page = answer.get("streams") or []
+            page, total = self.call("STREAM.NAMES", body, _names)
             is_new = not set(page) <= set(names)
             names.extend(page)
-            if not is_new or len(names) >= answer.get("total", 0):
+            if not is_new or len(names) >= total:
                 return names
 
     def streams_listed(self, takes: Callable[[str], bool]) -> dict[str, StreamInfo | None]:
@@ -286,12 +296,12 @@ class JetStream:
             streams = answer.get("streams") or []
             missing = answer.get("missing") or []
             there: dict[str, StreamInfo | None] = dict.fromkeys(filter(takes, missing))
-            for each in streams:
-                name = each["config"]["name"]
+            for one in streams:
+                name = one["config"]["name"]
                 if takes(name) and name not in missing:
-                    there[name] = self._timed(each)
+                    there[name] = self._timed(one)
             # One whose leader does not answer is in `missing`, or in both.
-            names = {*missing, *(each["config"]["name"] for each in streams)}
+            names = {*missing, *(one["config"]["name"] for one in streams)}
             return answer["total"], len(names), there
 
         total, length, found = self.call("STREAM.LIST", {"offset": 0}, page)
@@ -462,15 +472,11 @@ class JetStream:
         missing: list[str] = []
         while True:
             offset = len(consumers.keys() | set(missing))
-            answer: dict[str, Any] = self.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
-            # One without a leader may be among them, too, with its configuration and no name.
-            page = {
-                consumer_name_of(consumer): consumer for consumer in answer.get("consumers") or []
-            }
+            page, silent, total = self.call(f"CONSUMER.LIST.{stream}", {"offset": offset}, _page)
             consumers |= page
-            missing += answer.get("missing") or []
+            missing += silent
             listed = len(consumers.keys() | set(missing))
-            if listed == offset or listed >= answer.get("total", 0):
+            if listed == offset or listed >= total:
                 return [consumers[name] for name in consumers if name not in missing], missing
 
     def create_consumer(

@@ -42,7 +42,6 @@ CALLS: Final[dict[str, Callable[[JetStream], Any]]] = {
     "stream_info": lambda js: js.stream_info("S"),
     "stream_infos": lambda js: js.stream_infos(["S", "COPY"]),
     "stream_infos_there": lambda js: js.stream_infos_there(["S", "NONE"]),
-    "stream_infos_now": lambda js: js.stream_infos_now(["S", "NONE", "MIRROR"]),
     "look": lambda js: js.look(["S", "MIRROR"], [("S", "pinned"), ("S", "none")]),
     "stream_of": lambda js: js.stream_of("s.1"),
     "streams_of": lambda js: js.streams_of(["s.1", "none.1"]),

@@ -159,3 +159,18 @@ def test_an_error_of_a_broken_connection_has_one_traceback(dialled, monkeypatch)
         connection.ping(1.0)
 
     assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
+
+
+def test_few_connections_wait_for_a_next_task(monkeypatch):
+    """
+    Logins that are changed again and again do not heap up connections: those used last are kept.
+    """
+    closed = []
+    monkeypatch.setattr(module, "_idle", module._Idle())
+    monkeypatch.setattr(Client, "close", lambda client: closed.append(client.options.user))
+    for number in range(10):
+        with module.borrow(connection_of("nats://h", user=f"u{number}")):
+            pass
+
+    assert closed == [f"u{number}" for number in range(6)]
+    assert [each.user for each in module._idle.clients] == ["u6", "u7", "u8", "u9"]
