@@ -1,102 +1,92 @@
-"""The command `pyspark-jetstream`."""
+"""The command `pyspark-jetstream`: list, help, mistakes, and where its login comes from."""
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
 import re
 import subprocess
 import sys
-import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import SimpleNamespace
 
+import click
 import pytest
 
 import pyspark_jetstream
-from pyspark_jetstream.operations.console import commands
+from pyspark_jetstream.client.options import CONNECTION_OPTIONS
+from pyspark_jetstream.errors import JetStreamError
+from pyspark_jetstream.operations import commands
+from pyspark_jetstream.operations.connecting import FLAGS, connects
+from tests.kits.programs import main
 
 ROOT = Path(__file__).parents[1]
+NAMES = commands.programs.list_commands(click.Context(commands.programs))
+MADE = [name for name in NAMES if commands._PROGRAMS[name]]
 
 
-def python(*arguments, cwd="/", **env):
-    """A Python of its own that has the package."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, cwd=cwd, env={"PYTHONPATH": str(ROOT)} | env,
-    )  # fmt: skip
+@pytest.fixture(autouse=True)
+def no_login(monkeypatch, tmp_path):
+    """Nothing of this machine says where servers are."""
+    for name in [name for name in os.environ if name.startswith(("NATS_", "JETSTREAM_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 def said(capsys, *words):
     """Status, output and errors of the command."""
-    try:
-        status = commands.main(words)
-    except SystemExit as end:
-        status = end.code
-    return status, *capsys.readouterr()
+    return main(words), *capsys.readouterr()
 
 
-@pytest.fixture
-def program(monkeypatch):
-    """Lets `explain-mapping` do something else."""
-
-    def does(work):
-        module = f"{commands.__package__}.{commands.COMMANDS['explain-mapping'].module}"
-        made = SimpleNamespace(__doc__="", arguments=lambda parser: None, run=work)
-        monkeypatch.setitem(sys.modules, module, made)
-
-    return does
+def python(*arguments, **env):
+    """A Python of its own that has the package."""
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]} | env,
+    )  # fmt: skip
 
 
-# ── the list ─────────────────────────────────────────────────────────────────────────────────
+# ── list, help, mistakes ─────────────────────────────────────────────────────────────────────
 
 
 def test_the_list(capsys):
     """
-    `--help` has each command with the first sentence of its help.
+    Help names each command with a sentence, also without a command and by `python -m`.
     """
-    status, out, err = said(capsys, "--help")
-    text = " ".join(out.split())
+    status, out, _ = said(capsys, "--help")
+    module = python("-m", "pyspark_jetstream", "--help", COLUMNS="80")
 
-    assert (status, err) == (0, "")
-    for name, (module, words) in commands.COMMANDS.items():
-        doc = importlib.import_module(f"{commands.__package__}.{module}").__doc__
-        does = commands.does(name)
-        first = f"`{name}`: {does}" if words else does
-        assert len(does) > 40
-        assert first in " ".join(doc.split())[: None if words else len(does)]
-        assert f"{name} {does}" in text
+    assert (status, module.returncode, module.stdout) == (0, 0, out)
+    assert [line.split()[0] for line in out.splitlines() if line[:3].strip() and line[:2] == "  "
+            and line.split()[0] in NAMES] == NAMES  # fmt: skip
+    assert "..." not in out.partition("Commands:")[2]
 
 
-def test_the_list_into_a_pipe_that_ends():
+@pytest.mark.parametrize("name", MADE)
+def test_the_help_of_a_command(capsys, name):
     """
-    `--help | head -1` ends without a word about the pipe.
+    It fits 80 columns, has an example and the exit statuses, and names flags, not options of Spark.
     """
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "pyspark_jetstream", "--help"],
-        stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, cwd=ROOT,
-    )  # fmt: skip
-    os.close(write)
+    status, out, _ = said(capsys, name, "--help")
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"  pyspark-jetstream {name} " in out
+    assert "Exit status 0: done; 1: failed" in " ".join(out.split())
+    for option in CONNECTION_OPTIONS:
+        assert option.name == option.name.lower() or option.name not in out
+        assert not option.secret or FLAGS[option.name] + " " not in out
 
 
-def test_the_list_needs_nothing():
+def test_the_page_has_every_program():
     """
-    The list, versions and mistakes come without Spark, without nats-py and without extras.
+    The table of docs/reference/commands.md has each command.
     """
-    missing = ("pyspark", "nats", "pyarrow", "xxhash", "rich", "prometheus_client")
-    script = (
-        f"import sys; sys.modules.update(dict.fromkeys({missing}))\n"
-        "from pyspark_jetstream.operations.console.commands import main\n"
-        "sys.exit([main([word]) for word in ('--help', '--version', 'nothing')] != [0, 0, 2])"
-    )
-    done = python("-c", script)
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| \[", text, re.MULTILINE)
 
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+    assert sorted(name.strip(" `") for row in rows for name in row.split(",")) == sorted(NAMES)
 
 
 def test_the_version(capsys):
@@ -111,255 +101,252 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("", "expected a command."),
-        ("thottle pause --subject a", "unknown command 'thottle': did you mean 'throttle'?"),
-        ("explain_mapping m.conf a", "'explain_mapping': did you mean 'explain-mapping'?"),
-        ("xyz", "unknown command 'xyz'. See"),
-        ("--password=pw1 --token pw2", "unknown command '--password'. See"),
+        ("pasue", "No such command 'pasue'. Did you mean 'pause'?"),
+        ("explain_mapping m.conf a", "Did you mean 'explain-mapping'?"),
+        ("pause --strem S", "No such option '--strem'. (Did you mean one of: '--stream'"),
+        (
+            "pause --stream S --consumer q --for 1x",
+            "Invalid value for '--for': expected a duration",
+        ),
+        ("resume --stream S --consumer q --connect-timeout 5", "--connect-timeout: "),
+        ("resume --stream S --consumer q --user u", "$JETSTREAM_PASSWORD"),
+        ("resume --stream S --consumer q --password pw", "everybody on the machine can read"),
+        ("resume --stream S --consumer q --context no", "context 'no': "),
+        ("explain-mapping {", "Missing argument 'SUBJECT...'"),
     ],
 )
-def test_an_unknown_command(capsys, words, says):
+def test_a_mistake(capsys, words, says):
     """
-    What is no command ends with status 2 and one line that names the nearest, and no secret.
+    It is one line behind the usage, with the nearest name, in the words of the command line; the
+    status is 2. No value that may be a secret is in it.
     """
     status, out, err = said(capsys, *words.split())
 
     assert (status, out) == (2, "")
-    assert err.startswith("pyspark-jetstream: ")
-    assert says in err
-    assert err.count("\n") == 1
-    assert "pw" not in err
+    assert says in err.splitlines()[-1]
+    assert " pw" not in err
 
 
-# ── commands and jobs ────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("name", commands.COMMANDS)
-def test_the_help_of_a_command(capsys, name):
+def test_an_error_is_one_line(capsys, monkeypatch):
     """
-    The help shows the command as it was called, in its usage and in its examples, and options by
-    their flags. It opens with the sentence that the list has.
+    An error of ours, whatever names a stranger has put into it, is one line, and status 1; Ctrl-C
+    is 130.
     """
-    status, out, err = said(capsys, *name.split(), "--help")
+    error: BaseException = JetStreamError("stream '\x1b[2Jx' not found\nError: forged")
 
-    assert (status, err) == (0, "")
-    assert out.split("\n\n")[1].split()[:4] == commands.does(name).split()[:4]
-    assert out.startswith(f"usage: pyspark-jetstream {name} ")
-    assert out.count(f"    pyspark-jetstream {name} ") >= 1
-    assert "python jobs/" not in out
-    assert "credentialsFile" not in out
+    @click.command()
+    def program():
+        raise error
+
+    monkeypatch.setattr(commands.Programs, "get_command", lambda *_: program)
+    status, _, err = said(capsys, "pause")
+    error = KeyboardInterrupt()
+
+    assert (status, err.count("\n"), "\x1b" in err) == (1, 1, False)
+    assert said(capsys, "pause")[0] == 130
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*commands.COMMANDS, "throttle pause", "throttle quota"} - {"explain-mapping"})
-)
-def test_the_help_of_the_user_says_where_the_password_comes_from(capsys, name):
+def test_a_list_that_nobody_reads_to_its_end():
     """
-    A password is no flag, so the help of `--user` names its variable. Those of a program that has
-    commands are the commands' flags.
+    `| head` has seen enough: no trace.
     """
-    _, out, _ = said(capsys, *name.split(), "--help")
+    words = f"{sys.executable} -m pyspark_jetstream explain-mapping '{{}}' {'a ' * 900}| head -1"
+    done = subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+    )
 
-    if name == "throttle":
-        assert "--user" not in out
-        assert "$JETSTREAM_PASSWORD" in out
-    else:
-        user = out.partition("\n  --user ")[2].partition("\n  --")[0]
-        assert user.split()[1:] == [
-            "User", "name.", "Its", "password", "comes", "from", "$JETSTREAM_PASSWORD.",
-        ]  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["", *commands.COMMANDS, "throttle pause", "throttle quota"])
-def test_help_fits_a_terminal(capsys, monkeypatch, name):
+# ── what it needs ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_the_extra(missing):
     """
-    At 80 columns no terminal breaks a line of help, but a usage, or a value that is longer itself.
+    One line says what to install; the package itself is imported all the same.
     """
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = said(capsys, *name.split(), "--help")
+    script = (
+        "import importlib.util, sys; found = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == sys.argv[1] else found(name)\n"
+        "import pyspark_jetstream; from pyspark_jetstream.operations.main import main; main([])"
+    )
+    done = python("-c", script, missing)
 
-    long = [line for line in out.splitlines() if len(line) > 80]
-    assert [
-        line
-        for line in long
-        if "usage:" not in line and "    pyspark-jetstream explain" not in line
-    ] == []
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1, "", f"pyspark-jetstream needs {missing}: pip install 'pyspark-jetstream[cli]'\n"
+    )  # fmt: skip
+
+
+def test_pip_makes_the_command():
+    """
+    The entry point of pyproject.toml is there.
+    """
+    entry = EntryPoint(
+        "pyspark-jetstream", "pyspark_jetstream.operations.main:main", "console_scripts"
+    )
+
+    assert callable(entry.load())
+    assert f'{entry.name} = "{entry.value}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_no_program_has_the_name_of_a_module_of_pythons():
     """
-    Python looks into the directory of the program first: a namesake there would be imported.
+    Python looks into the directory of a script first: a namesake there would be imported.
     """
     assert not {path.stem for path in (ROOT / "jobs").glob("*.py")} & sys.stdlib_module_names
 
 
-def test_a_command_needs_no_extra_to_say_how_it_is_called():
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(capsys, shell):
     """
-    Extras are imported when they are used.
+    Each shell has a script, and by it asks for commands and flags.
     """
-    script = (
-        "import sys; sys.modules.update(dict.fromkeys(('rich', 'prometheus_client')))\n"
-        "from importlib import import_module\n"
-        "from pyspark_jetstream.operations.console import commands\n"
-        "for each in commands.COMMANDS.values():\n"
-        "    import_module(f'{commands.__package__}.{each.module}')"
+    status, script, _ = said(capsys, "--completion", shell)
+    variable = "_PYSPARK_JETSTREAM_COMPLETE"
+
+    def offered(line):
+        words = line.split(" ")
+        env = {variable: f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        if shell == "fish":
+            env["COMP_CWORD"] = words[-1]
+        done = python("-c", "import pyspark_jetstream.operations.main as it; it.main()", **env)
+        return done.stdout
+
+    assert status == 0 and f"{variable}={shell}_complete" in script
+    assert "unpin" in offered("pyspark-jetstream un")
+    assert "--stream" in offered("pyspark-jetstream pause --st")
+
+
+# ── where the connection comes from ──────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def options(capsys, monkeypatch):
+    """The options of the connection by these words, or the mistake in them."""
+
+    @click.command()
+    @connects
+    def program(connection):
+        found.append(connection)
+
+    found = []
+    monkeypatch.setattr(commands.Programs, "get_command", lambda *_: program)
+
+    def of(*words):
+        found.clear()
+        status, _, err = said(capsys, "pause", *words)
+        return found[0] if status == 0 else err.splitlines()[-1]
+
+    return of
+
+
+def context(home, name, selected=False, **members):
+    """A context of the `nats` command."""
+    (home / "nats" / "context").mkdir(parents=True, exist_ok=True)
+    (home / "nats" / "context" / f"{name}.json").write_text(json.dumps(members))
+    if selected:
+        (home / "nats" / "context.txt").write_text(name)
+
+
+def test_a_flag_counts_before_the_environment_before_a_file(options, monkeypatch, tmp_path):
+    """
+    Of a value that several say, the nearest counts.
+    """
+    file = tmp_path / "c.toml"
+    file.write_text(
+        'servers = "nats://file:1"\nuser = "u"\npassword = "pw"\nconnect-timeout = "9s"'
     )
-    done = python("-c", script)
+    words = "--config", str(file)
 
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("module", "package"), [("rich.table", "rich"), ("prometheus_client", "prometheus-client")]
-)
-def test_a_missing_package(capsys, program, module, package):
-    """
-    Where an optional package is missing, one line says what to type, for this Python, however this
-    package itself was installed.
-    """
-
-    def work(given):
-        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
-
-    program(work)
-
-    assert said(capsys, "explain-mapping") == (
-        1, "",
-        f"pyspark-jetstream explain-mapping: needs {package}:"
-        f" {sys.executable} -m pip install {package}\n",
-    )  # fmt: skip
-
-
-def test_another_missing_module_is_no_mistake_of_the_users(program):
-    """
-    What every installation has is not explained away.
-    """
-
-    def work(given):
-        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-
-    program(work)
-
-    with pytest.raises(ModuleNotFoundError):
-        commands.main(["explain-mapping"])
-
-
-def test_ctrl_c(capsys, program):
-    """
-    Ctrl-C is status 130, without a word.
-    """
-
-    def work(given):
-        raise KeyboardInterrupt
-
-    program(work)
-
-    assert said(capsys, "explain-mapping") == (130, "", "")
-
-
-def test_the_status_passes_through(program):
-    """
-    A program knows how it was called; its status is the command's.
-    """
-    got = []
-    program(lambda given: got.append(given.parser.prog) or 3)
-
-    assert commands.main(["explain-mapping"], "python -m pyspark_jetstream") == 3
-    assert got == ["python -m pyspark_jetstream explain-mapping"]
-
-
-# ── ways to call it ──────────────────────────────────────────────────────────────────────────
+    assert options().servers == ("nats://127.0.0.1:4222",)
+    assert options(*words).servers == ("nats://file:1",)
+    assert options(*words).password.reveal() == "pw"
+    assert options(*words).connect_timeout_s == 9.0
+    monkeypatch.setenv("NATS_URL", "nats://env:1")
+    assert options(*words).servers == ("nats://env:1",)
+    assert options(*words, "--servers", "nats://flag:1").servers == ("nats://flag:1",)
 
 
 @pytest.mark.parametrize(
-    ("words", "program"),
+    ("content", "says"),
     [
-        (("-m", "pyspark_jetstream", "inspect"), "python -m pyspark_jetstream inspect"),
+        ('server = "x"', "unknown setting 'server': did you mean servers?"),
+        ("servers = [", "Invalid value"),
+        ('requestTimeout = "1s"', "unknown setting 'requestTimeout'"),
     ],
 )
-def test_ways_to_call_it(words, program):
+def test_a_mistake_in_the_file(options, tmp_path, content, says):
     """
-    The package runs as a program.
+    It is named with the file.
     """
-    done = python(*words, "--help")
+    file = tmp_path / "c.toml"
+    file.write_text(content)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {program} [OPTION ...]\n")
-
-
-def test_pip_installs_the_command(tmp_path):
-    """
-    The wheel has the command, and all that it runs.
-    """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    place = project["scripts"]["pyspark-jetstream"]
-    assert EntryPoint("pyspark-jetstream", place, "console_scripts").load() is commands.main
-    pytest.importorskip("hatchling", reason="extra test brings it")
-
-    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path, ROOT)
-    built = python(*pip, *build)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    put = python(*pip, "install", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel)
-    assert put.returncode == 0, put.stderr
-    command = tmp_path / "site" / "bin" / "pyspark-jetstream"
-
-    done = python(command, "inspect", "--help", PYTHONPATH=str(tmp_path / "site"))
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: pyspark-jetstream inspect [OPTION ...]\n")
-
-
-# ── completion ───────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def script():
-    """The script for bash."""
-    done = python("-m", "pyspark_jetstream", "completion", "bash")
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    assert says in options("--config", str(file)) and str(file) in options("--config", str(file))
 
 
 @pytest.mark.parametrize(
-    ("line", "offered"),
+    ("url", "servers", "user", "password", "token"),
     [
-        ("", {"inspect", "unpin", "throttle", "completion", "--help"}),
-        ("ins", {"inspect"}),
-        ("throttle p", {"producers", "pause"}),
-        ("throttle pause --su", {"--subject"}),
-        ("inspect --checkpoint-", {"--checkpoint-timeout"}),
-        ("completion ", {"bash", "zsh"}),
+        ("nats://u:p%40w@a:1", ("nats://a:1",), "u", "p@w", None),
+        ("tls://t0ken@a:1,tls://b:2", ("tls://a:1", "tls://b:2"), None, None, "t0ken"),
+        ("a:1", ("nats://a:1",), None, None, None),
     ],
 )
-def test_completion_in_bash(script, line, offered):
+def test_the_url_of_the_nats_command(options, monkeypatch, url, servers, user, password, token):
     """
-    A shell that sources the script completes commands, their commands, and their flags.
+    $NATS_URL may have a login, as operators have it.
     """
-    *before, last = ["pyspark-jetstream", *line.split(" ")]
-    words = " ".join(f"'{word}'" for word in [*before, last])
-    asks = f"COMP_WORDS=({words}); COMP_CWORD={len(before)}; _pyspark_jetstream"
-    asks += '; echo "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["bash", "-c", f"{script}\n{asks}"], capture_output=True, text=True, timeout=60, check=True
-    )
+    monkeypatch.setenv("NATS_URL", url)
+    found = options()
 
-    assert done.stderr == ""
-    assert set(done.stdout.split()) >= offered
-    assert all(word.startswith(last) for word in done.stdout.split())
+    assert (found.servers, found.user) == (servers, user)
+    assert (found.password and found.password.reveal()) == password
+    assert (found.token and found.token.reveal()) == token
 
 
-def test_completion_has_every_flag(script):
+def test_the_login_of_the_nats_command(options, monkeypatch, tmp_path):
     """
-    What a command takes is offered, and zsh takes the same script.
+    Its variables are taken, ours before them.
     """
-    zsh = python("-m", "pyspark_jetstream", "completion", "zsh").stdout
+    monkeypatch.setenv("NATS_USER", "theirs")
+    monkeypatch.setenv("NATS_PASSWORD", "pw")
+    assert options().user == "theirs"
+    monkeypatch.setenv("JETSTREAM_USER", "ours")
+    assert (options().user, options().password.reveal()) == ("ours", "pw")
 
-    assert zsh == f"autoload -U +X bashcompinit && bashcompinit\n{script}"
-    for name in commands.COMMANDS:
-        words = " ".join(name.split())
-        known = re.search(rf"'{words} '\*\) words='([^']*)'", script)[1].split()
-        assert "--help" in known and ("--servers" in known) is (
-            name not in ("throttle", "explain-mapping")
-        )
+
+def test_a_context_of_the_nats_command(options, monkeypatch, tmp_path):
+    """
+    A context that is named counts, and what is given goes over it; the selected one counts only
+    where nothing else names servers, so its login goes to its own servers alone.
+    """
+    ca = tmp_path / "ca.pem"
+    ca.write_text("x")
+    context(tmp_path, "prod", url="tls://u:pw@prod:1", ca=str(ca), jetstream_domain="hub")
+    context(tmp_path, "dev", selected=True, url="nats://dev:1", token="t0ken")
+
+    prod = options("--context", "prod")
+    assert (prod.servers, prod.user, prod.password.reveal()) == (("tls://prod:1",), "u", "pw")
+    assert (prod.tls.ca_file, prod.api_prefix) == (str(ca), "$JS.hub.API")
+    assert options("--context", "prod", "--js-domain", "other").api_prefix == "$JS.other.API"
+    assert (options().servers, options().token.reveal()) == (("nats://dev:1",), "t0ken")
+    assert options("--servers", "nats://else:1").token is None
+    monkeypatch.setenv("NATS_URL", "nats://env:1")
+    assert options().token is None
+    monkeypatch.setenv("NATS_CONTEXT", "dev")
+    assert options().servers == ("nats://env:1",)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [({"nsc": "nsc://a"}, "'nsc' is not supported"), ({"user_jwt": "x"}, "'user_jwt' is not")],
+)
+def test_a_context_that_we_cannot_use(options, tmp_path, members, says):
+    """
+    A login that we do not have is named.
+    """
+    context(tmp_path, "odd", url="nats://a:1", **members)
+
+    assert says in options("--context", "odd")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, product
@@ -364,7 +364,7 @@ class MetricsSnapshot:
             {k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"}
         )
 
-    def bounded(self, **bounds: Bounded) -> MetricsSnapshot:
+    def bounded(self, **bounds: Callable[[str], str]) -> MetricsSnapshot:
         """
         With no more values of these labels than their bounds let pass, and of the others those that
         there are.

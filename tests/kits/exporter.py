@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from .metrics import QUERY
+from .proxy import Proxy
 from .servers import DevServer
 
 JOB = ["pyspark_jetstream", "metrics"]
@@ -109,7 +110,7 @@ def exporter(tmp_path: Path) -> Iterator[Callable[..., Scrapes]]:
     """Starts exporters; they end with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(server: DevServer, *arguments: str) -> Scrapes:
+    def start(server: DevServer | Proxy, *arguments: str) -> Scrapes:
         log = tmp_path / f"{len(started)}.log"
         words = ["-m", *JOB, "--servers", server.url, "--listen", "127.0.0.1:0", *arguments]
         with log.open("wb") as err:

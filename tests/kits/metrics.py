@@ -14,7 +14,7 @@ from .options import connection_of
 QUERY = "a6a91a5e-51a8-4d4c-8a57-6a8a3a1b2c3d"
 
 _COUNTED = {
-    "publish_rejected_total": ("publish", "orders.>", "MaxConcurrentRequests", "noncritical", "S"),
+    "publish_rejected_total": ("orders.>", "MaxConcurrentRequests", "noncritical", "S"),
     "publish_dead_letter_total": ("MaxConcurrentRequests", "noncritical", "S"),
     "publish_dropped_total": ("QueueTimeout", "noncritical", "S"),
     "publish_rate_limit_count": ("operator", "TopicProduceQuotaExceeded", "orders.*", ""),
@@ -44,15 +44,15 @@ def reports(producer: int, count: int = 3, final: bool = True) -> list[Report]:
     state = [
         series("publish_concurrency_limit_total", (), 64),
         series("publish_queue_limit_total", (), 10_000),
-        series("publish_queue_total", ("publish", "orders.>", "critical", "S"), producer),
-        series("publish_queue_total", ("publish", "orders.>", "noncritical", "S"), 2),
-        series("publish_concurrency_items_total", ("fast_publish", "normal", "S"), 4),
+        series("publish_queue_total", ("orders.>", "critical", "S"), producer),
+        series("publish_queue_total", ("orders.>", "noncritical", "S"), 2),
+        series("publish_concurrency_items_total", ("normal", "S"), 4),
     ]
     once = [series(name, labels, 1) for name, labels in _COUNTED.items()]
     waits, trips = (0.0007, 0.0007, 0.3), [0.0015] * 10
     once += [
-        series("publish_queue_time_seconds", ("publish", "orders.>", "critical", "S"), *waits),
-        series("publish_processing_time_seconds", ("fast_publish", "normal", "S"), *trips),
+        series("publish_queue_time_seconds", ("orders.>", "critical", "S"), *waits),
+        series("publish_processing_time_seconds", ("normal", "S"), *trips),
         series("producer_throttled_times", ("TopicProduceQuotaExceeded", "orders.*", ""), 640),
         series("publish_outcomes_total", ("success", "S"), 100),
         series("publish_outcomes_total", ("pushed_back", "S"), 1),

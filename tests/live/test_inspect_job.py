@@ -37,8 +37,9 @@ NewStream = Callable[..., str]
 Publish = Callable[[list[tuple[Any, ...]]], None]
 
 WITHOUT_RICH = (
-    "import runpy, sys; sys.modules['rich'] = None;"
-    " sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
+    "import sys; sys.modules['rich'] = None;"
+    " from pyspark_jetstream.operations.console.commands import main;"
+    " sys.exit(main(sys.argv[2:]))"
 )
 
 

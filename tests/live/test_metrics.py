@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.fetch.owner import Owner
+from pyspark_jetstream.operations.metrics.readers import READERS
 from pyspark_jetstream.publish.metrics import EXPORTED, METRICS
 
 from ..conftest import connection_to
@@ -21,6 +25,7 @@ from ..kits import metrics
 from ..kits.exporter import JOB, Scrapes, exporter
 from ..kits.metrics import QUERY, publish, reports
 from ..kits.places import ROOT
+from ..kits.proxy import Proxy
 from ..kits.servers import DevServer
 
 __all__ = ["exporter"]
@@ -100,6 +105,7 @@ def test_scrape(nats_server: DevServer, exporter: Callable[..., Scrapes]) -> Non
         (name, labels): value
         for (name, labels), value in scrapes.samples().items()
         if not name.startswith("jetstream_read_")  # nobody reads
+        and not name.endswith("_created")
     }
 
     names = {name for each, metric in FAMILIES for name in suffixed(each, metric.kind)}
@@ -138,7 +144,7 @@ def test_everything_begins_at_zero(
     samples = scrapes.samples()
 
     assert {name for name, _ in samples} == {
-        name for each, metric in ALL if metric.kind != "histogram"
+        name for each, metric in ALL if metric.kind != "histogram" and each not in READERS
         for name in suffixed(each, metric.kind)
     }  # fmt: skip
     assert set(samples.values()) == {0.0}
@@ -160,8 +166,8 @@ def test_open_metrics(nats_server: DevServer, exporter: Callable[..., Scrapes]) 
 
     assert text.endswith("# EOF\n")
     assert {(each.name, each.type) for each in open_metrics(text)} == {
-        (name, metric.kind) for name, metric in ALL
-    }
+        *((name, metric.kind) for name, metric in ALL), *((name, "gauge") for name in READERS)
+    }  # fmt: skip
 
 
 def test_late_double_and_strange_reports(
@@ -237,12 +243,17 @@ def test_the_server_and_the_exporter_start_again(exporter: Callable[..., Scrapes
     [
         (("--servers", "nats://127.0.0.1:1", "--request-timeout", "1s"), "", 1, "no connection to"),
         (("--metrics-subject", "a..b"), "", 2, "invalid subject filter 'a..b'"),
-        (("--connect-timeout", "soon"), "", 2, "metrics: --connect-timeout: expected"),
-        (("--listen", "here"), "", 2, "--listen: expected HOST:PORT"),
-        (("--listen", "9464"), "", 2, "--listen: expected HOST:PORT"),
-        (("--listen", "127.0.0.1:99999"), "", 2, "--listen: Port out of range"),
+        (("--connect-timeout", "soon"), "", 2, "Error: --connect-timeout: expected"),
+        (("--listen", "here"), "", 2, "'--listen': expected HOST:PORT"),
+        (("--listen", "9464"), "", 2, "'--listen': expected HOST:PORT"),
+        (("--listen", "127.0.0.1:99999"), "", 2, "'--listen': Port out of range"),
         (("--listen", "203.0.113.1:0"), "", 1, "annot assign requested address"),
-        (("--listen", "127.0.0.1:0"), "prometheus_client", 1, "-m pip install prometheus-client"),
+        (
+            ("--listen", "127.0.0.1:0"),
+            "prometheus_client",
+            1,
+            "pip install 'pyspark-jetstream[metrics]'",
+        ),
     ],
 )
 def test_what_cannot_start(
@@ -282,3 +293,71 @@ def test_secrets_come_from_the_environment(exporter: Callable[..., Scrapes], mon
         timeout=60,
         check=True,
     ).stdout.replace("JETSTREAM_TOKEN", "")
+
+
+def test_what_the_server_knows_of_readers(
+    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str],
+    exporter: Callable[..., Scrapes],
+) -> None:  # fmt: skip
+    """
+    Lag, pins, pauses and redeliveries of a query's consumers come from the server, by query, stream
+    and consumer; consumers of others are left out. Reports say nothing of them.
+    """
+    stream = new_stream()
+    owner = Owner("0123456789", "host", 1, "_INBOX.x", name="orders").metadata
+    pinned = {
+        "ack_policy": "none", "metadata": owner, "priority_groups": ["spark"],
+        "priority_policy": "pinned_client",
+    }  # fmt: skip
+    js.create_consumer(stream, {"durable_name": "orders-0"} | pinned)
+    shared = {"durable_name": "orders-1", "ack_policy": "explicit", "metadata": owner}
+    js.create_consumer(stream, shared)
+    js.create_consumer(stream, {"durable_name": "other", "ack_policy": "explicit"})
+    for _ in range(3):
+        js.publish(f"{stream}.x", b"", [])
+    js.pause(stream, "orders-1", datetime.now(UTC) + timedelta(hours=1))
+    subject = f"{SUBJECT}.readers"
+    scrapes = exporter(
+        nats_server, "--metrics-subject", subject, "--stream", stream, "--every", "100ms"
+    )
+
+    def found() -> dict[tuple[str, str], float]:
+        return {
+            (name.removeprefix("jetstream_read_"), dict(labels)["consumer"]): value
+            for (name, labels), value in scrapes.samples().items()
+            if name in READERS and dict(labels)["query"] == "orders"
+        }
+
+    scrapes.wait(lambda: bool(found()))
+    with client_of(nats_server) as client:
+        publish(client, subject, [reports(1)[0].encode()])
+    assert found() == {
+        ("lag_messages", "orders-0"): 3, ("pinned", "orders-0"): 0, ("paused", "orders-0"): 0,
+        ("lag_messages", "orders-1"): 3, ("paused", "orders-1"): 1,
+        ("ack_pending_messages", "orders-1"): 0, ("redelivered_messages", "orders-1"): 0,
+    }  # fmt: skip
+    js.client.request(f"{js.prefix}.CONSUMER.DELETE.{stream}.orders-0", b"")
+    scrapes.wait(lambda: ("pinned", "orders-0") not in found())
+
+
+def test_a_half_open_connection_is_left(
+    nats_server: DevServer, exporter: Callable[..., Scrapes]
+) -> None:
+    """
+    A link that takes everything and answers nothing, as behind a firewall that has forgotten it:
+    the exporter asks, waits for the answer, and connects anew.
+    """
+    subject = f"{SUBJECT}.half"
+    with Proxy(nats_server.port) as proxy:
+        scrapes = exporter(
+            proxy, "--metrics-subject", subject, "--request-timeout", "500ms", "--no-readers"
+        )
+        with client_of(nats_server) as client:
+            publish(client, subject, [reports(1, 1)[0].encode()])
+            scrapes.wait_for(100)
+            proxy.hush()
+            scrapes.wait(lambda: scrapes.log.count("following ") == 2)
+            publish(client, subject, [reports(2, 1)[0].encode()])
+            scrapes.wait_for(200)
+        scrapes.process.terminate()
+        scrapes.process.wait(60)

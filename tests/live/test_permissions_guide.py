@@ -13,12 +13,12 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import JetStreamError, PermissionsError
 from pyspark_jetstream.operations.console import throttle
-from pyspark_jetstream.operations.console.commands import main
 from pyspark_jetstream.operations.inspection import inspector
 from pyspark_jetstream.write.exactlyonce.ledger import STREAM, Ledger
 
 from ..kits.options import connection_of, sink_of
 from ..kits.pins import Puller, Query
+from ..kits.programs import main
 from .test_inboxes import guarded, login
 from .test_throttle import Task
 from .test_throttle_job import PATIENT, start
@@ -113,7 +113,7 @@ def test_ops_takes_a_pin_away(guarded, admin, ops):
     holder.close()
 
     assert (status, err) == (0, "")
-    assert f"unpinned {holder.pin}" in out
+    assert holder.pin in out
 
 
 def test_ops_throttles(guarded, admin, ops, monkeypatch):

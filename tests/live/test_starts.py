@@ -10,10 +10,10 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.datasource import JetStreamDataSource
 from pyspark_jetstream.errors import ApiError, JetStreamError, NotConnectedError
-from pyspark_jetstream.operations.console import commands
 
 from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.options import connection_of
+from ..kits.programs import main
 from ..kits.servers import DevServer
 from .test_client import free_port
 
@@ -82,7 +82,7 @@ def test_a_wrong_port_of_a_command(command, tmp_path, monkeypatch, capsys):
     wrong = [f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"]
     reach = ["--servers", ",".join(wrong), "--connect-timeout", "200ms", "--request-timeout", "1d"]
 
-    assert commands.main([*COMMANDS[command], *reach]) == 1
+    assert main([*COMMANDS[command], *reach]) == 1
     said = capsys.readouterr().err
     for address in wrong:
         assert f"{address}: [Errno 111] Connection refused" in said

@@ -44,10 +44,11 @@ PATIENT = ("--receipt-wait", "20s")
 def start(server: DevServer, *arguments: str, without: str = "rich", **env: str):
     """The job in a Python of its own, in which a package cannot be imported."""
     script = (
-        "import runpy, sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
+        "import sys; sys.modules.update(dict.fromkeys(sys.argv[1].split()));"
         " from pyspark_jetstream.operations.console import throttle;"
         " throttle.receipt_wait = throttle.duration;"  # at most 400ms otherwise
-        " sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__')"
+        " from pyspark_jetstream.operations.console.commands import main;"
+        " sys.exit(main(sys.argv[3:]))"
     )
     command = [sys.executable, "-c", script, without, *JOB, *arguments]
     return subprocess.Popen(

@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.operations.metrics import Reports
+from pyspark_jetstream.operations.metrics.reports import Reports
 from pyspark_jetstream.publish.metrics import MetricsSnapshot, Report
 
 from ..kits.options import connection_of

@@ -20,8 +20,8 @@ import pytest
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from pyspark_jetstream.operations.console.exporter import families
-from pyspark_jetstream.operations.metrics import Reports
+from pyspark_jetstream.operations.metrics.exporter import families
+from pyspark_jetstream.operations.metrics.reports import Reports
 from pyspark_jetstream.publish.metrics import Report
 
 from ..kits.logins import drawn, keys, operator_mode
@@ -261,7 +261,7 @@ def test_no_secret_shows_anywhere(scene: Scene, tmp_path: Path, few: bool) -> No
         for _, headers, data in stored(options, "METRICS"):
             seen.look("reports", name, headers + data)
             reports.take(Report.decode(data), 0.0)
-    seen.look("metrics", "", repr(list(families(reports.totals(0.0)))).encode())
+    seen.look("metrics", "", repr(list(families(reports.totals(0.0), {}))).encode())
 
     assert seen.leaks == []
     expected = {

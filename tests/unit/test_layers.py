@@ -69,7 +69,7 @@ PURE = {
     "fetch.planning", "fetch.decoding.cuts", "fetch.decoding.deliveries",
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases",
-    "operations.metrics",
+    "operations.metrics.reports",
     "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
@@ -100,10 +100,14 @@ NATS = {"client.handshake"}
 """What imports nats-py."""
 
 EXTRAS = {
-    "prometheus_client": {"operations.console.exporter"},
+    "prometheus_client": {"operations.metrics.exporter"},
+    "click": {
+        "operations.commands", "operations.connecting", "operations.explain_mapping.command",
+        "operations.metrics.command", "operations.pause.command", "operations.screen",
+    },
     "rich": {
         "operations.console.progress",
-        "operations.console.tables", "operations.terminal",
+        "operations.console.tables", "operations.screen", "operations.terminal",
     },
 }  # fmt: skip
 """Packages of extras, and who may import them."""

@@ -41,13 +41,8 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "inspect": Command("overview"),
-    "unpin": Command("unpinning"),
-    "pause": Command("pausing"),
-    "resume": Command("pausing", ("--resume",)),
     "partition": Command("partitions"),
     "throttle": Command("throttle"),
-    "metrics": Command("exporter"),
-    "explain-mapping": Command("explanation"),
 }
 
 _OPTIONAL: Final = {"rich": "rich", "prometheus_client": "prometheus-client"}

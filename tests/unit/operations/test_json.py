@@ -20,27 +20,18 @@ from pyspark_jetstream.operations.inspection.findings import Inspection
 
 from ...kits.schemas import FOLDER, mistakes, schema
 
-WITHOUT = {"metrics"}
-"""Commands that show nothing."""
-
-SAME = {"resume"}
-"""Commands that show what another one does."""
-
 
 def test_every_program_that_shows_something_has_a_schema():
     """
     The folder has a schema for each command, or group of commands, and nothing else; each of these
     takes `--json`.
     """
-    names = {name.partition(" ")[0] for name in commands.COMMANDS} - WITHOUT - SAME
-
-    assert {path.stem for path in Path(FOLDER).glob("*")} == names
+    assert {path.stem for path in Path(FOLDER).glob("*")} == set(commands.COMMANDS)
     for name, (module, *_) in commands.COMMANDS.items():
         parser = program.Parser(prog=name)
         import_module(f"{commands.__package__}.{module}").arguments(parser)
         for one in [*parser.commands().values()] or [parser]:
-            takes = "--json" in dict(one.flags())
-            assert takes is (name not in WITHOUT), name
+            assert "--json" in dict(one.flags()), name
 
 
 @pytest.mark.parametrize("kind", [findings, leases])
@@ -84,17 +75,3 @@ def test_what_inspect_shows():
     assert mistakes(document, "inspect") == []
     assert mistakes(document | {"more": 1}, "inspect") == [".more is unknown"]
     assert mistakes(asdict(inspection) | {"streams": "S"}, "inspect")
-
-
-def test_what_explain_mapping_shows(capsys):
-    """
-    A subject that is mapped, one that no rule matches, and one that becomes no subject.
-    """
-    words = ['{"a.*": "{{left(1,1)}}"}', "a.b", "c", "a.é", "--json"]
-    status = commands.main(["explain-mapping", *words])
-    found = json.loads(capsys.readouterr().out)
-
-    assert status == 0
-    assert mistakes(found, "explain-mapping") == []
-    assert [each["rule"] for each in found] == ["a.*", None, "a.*"]
-    assert [each["becomes"][0]["subject"] for each in found] == ["b", "c", None]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.operations import metrics as module
-from pyspark_jetstream.operations.console import exporter
-from pyspark_jetstream.operations.metrics import Beginnings, Reports
-from pyspark_jetstream.publish.metrics import EXPORTED, UNKNOWN, ZEROS, MetricsSnapshot, Report
+from pyspark_jetstream.operations.metrics import exporter
+from pyspark_jetstream.operations.metrics import reports as module
+from pyspark_jetstream.operations.metrics.reports import Reports
+from pyspark_jetstream.publish.metrics import (
+    EXPORTED,
+    READ_METRICS,
+    UNKNOWN,
+    ZEROS,
+    MetricsSnapshot,
+    Report,
+)
 
 from ...kits.metrics import QUERY
 from ...kits.metrics import reports as reports_of_task
@@ -41,6 +49,10 @@ def report(
         ("jetstream_publish_queue_limit_total", (), (100,)),
     ]
     return Report(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
+
+
+ASKED = {name for name, each in READ_METRICS.items() if each.kind == "gauge"}
+"""What of reads is asked of the server."""
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
@@ -195,96 +207,70 @@ def query(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012}"
 
 
-def test_queries_are_told_apart(monkeypatch):
+def test_queries_are_told_apart():
     """
     Each has its sums, also of producers that have ended; all batch writes, whose ids are none of a
-    query, are one, and so are queries beyond the bound.
+    query, are one.
     """
-    monkeypatch.setattr(module, "_MAX_QUERIES", 2)
     reports = Reports()
     for producer, name in enumerate([query(1), "5f0c", query(2), query(1), "77aa", query(3)]):
         final = producer % 2 == 1
         reports.take(report(producer, 1, 10**producer, final, query=name), 0)
     found = {name: total.total(ACKED)[0] for name, total in reports.totals(0).items()}
 
-    assert found == {query(1): 1001, "": 10010, query(2): 100, UNKNOWN: 100_000}
+    assert found == {query(1): 1001, "": 10010, query(2): 100, query(3): 100_000}
     assert figures(reports, 0) == (111_111, 30)
-
-
-def test_there_is_a_bound_to_producers(monkeypatch):
-    """
-    Of too many producers that never end, the one silent for longest is taken for ended.
-    """
-    monkeypatch.setattr(module, "_MAX_PRODUCERS", 2)
-    reports = Reports()
-    for producer in (1, 2):
-        reports.take(report(producer, 1, 5), 0)
-    reports.take(report(1, 2, 6), 1)
-    reports.take(report(3, 1, 5), 2)
-
-    assert figures(reports, 2) == (16, 20)
-    assert not reports.take(report(2, 2, 9), 3)
-    assert reports.take(report(1, 3, 7), 3)
-
-
-def test_there_is_a_bound_to_subjects(monkeypatch):
-    """
-    Subjects beyond the bound of all producers are UNKNOWN, whoever has them.
-    """
-    monkeypatch.setattr(module, "_MAX_SUBJECTS", 2)
-    reports = Reports()
-    name = "jetstream_producer_throttled_times"
-    for producer in range(3):
-        subject = f"s.{producer}"
-        snapshot = MetricsSnapshot.of([(name, ("TopicProduceQuotaExceeded", subject, ""), (5,))])
-        reports.take(replace(report(producer, 1, 1), snapshot=snapshot), 0)
-
-    assert {subject for _, subject, _ in total_of(reports).values[name]} == {"s.0", "s.1", UNKNOWN}
-
-
-def test_what_is_shown_begins_at_zero():
-    """
-    A count that is there all at once is shown as 0 first, and as it is from then on; so is the same
-    of another query. States are as they are.
-    """
-    reports, shown = Reports(), Beginnings()
-
-    def seen(name):
-        totals = shown.of(reports.totals(0))
-        return {query: each.total(name)[0] for query, each in totals.items()}
-
-    reports.take(report(1, 1, 5, query=query(1)), 0)
-    assert (seen(LIMIT), seen(ACKED)) == ({query(1): 10}, {query(1): 5})
-    reports.take(report(2, 1, 7, query=query(2)), 0)
-    reports.take(report(1, 2, 6, query=query(1)), 0)
-    assert seen(ACKED) == {query(1): 6, query(2): 0}
-    assert seen(ACKED) == {query(1): 6, query(2): 7}
-    assert repr(shown) == "<Beginnings of 6 series>"
 
 
 def test_there_is_a_bound_to_queries(monkeypatch):
     """
-    So are queries that read; their counts go on in it.
+    Where there are as many series as are told apart, new queries are one; the others go on.
     """
-    monkeypatch.setattr(module, "_MAX_QUERIES", 2)
+    monkeypatch.setattr(module, "_MAX_SERIES", 5)
     reports = Reports()
-    name = "jetstream_read_rows_total"
-    for query in range(4):
-        snapshot = MetricsSnapshot.of([(name, (f"q{query}", "S", "0"), (5,))])
-        reports.take(replace(report(query, 1, 1), snapshot=snapshot), 0)
+    for producer in range(6):
+        reports.take(report(producer, 1, 5, query=query(producer)), 0)
+    reports.take(report(0, 2, 6), 0)
 
-    found = total_of(reports).values[name]
-    assert {query: count for (query, _, _), (count,) in found.items()} == {
-        "q0": 5, "q1": 5, UNKNOWN: 10,
+    totals = reports.totals(0)
+    assert {name: total.total(ACKED)[0] for name, total in totals.items()} == {
+        query(0): 6, query(1): 5, UNKNOWN: 20,
     }  # fmt: skip
+
+
+def test_a_counter_says_since_when_it_counts():
+    """
+    Each scraper that reads OpenMetrics sees of a count when it was 0: just before it was first
+    heard of, and that time stays.
+    """
+    now = [1000.0]
+    one = exporter.Exporter(30.0, clock=lambda: now[0])
+
+    def created():
+        families = {each.name: each for each in one.collect()}
+        samples = families["jetstream_publish_outcomes"].samples
+        return [
+            sample.value for sample in samples
+            if sample.name.endswith("_created") and sample.labels["query"] == QUERY
+        ]  # fmt: skip
+
+    began = time.time()
+    one.take(report(1, 1, 900, query=QUERY).encode())
+    first, again = created(), created()
+    now[0] += 60
+    one.take(report(1, 2, 901, query=QUERY).encode())
+
+    assert len(first) == 1
+    assert began - 1 <= first[0] <= time.time() + 1
+    assert again == created() == first
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "shown"),
     [
         (ACKED, ("hacked", "S"), (UNKNOWN, "S")),
-        ("jetstream_publish_queue_total", ("x", "r", "y", "S"), (UNKNOWN, "r", UNKNOWN, "S")),
-        ("jetstream_publish_processing_time_seconds", ("x", "", "S"), (UNKNOWN, "", "S")),
+        ("jetstream_publish_queue_total", ("r", "y", "S"), ("r", UNKNOWN, "S")),
+        ("jetstream_publish_processing_time_seconds", ("x", "S"), (UNKNOWN, "S")),
         ("jetstream_publish_rate_limit_count", ("me", "why", "s", ""), (UNKNOWN, UNKNOWN, "s", "")),
         (
             "jetstream_publish_rate_limit_count",
@@ -317,7 +303,8 @@ def test_every_label_that_producers_have_is_known():
     for snapshot in (ZEROS, *(each.snapshot for each in reports_of_task(1))):
         reports = Reports()
         reports.take(replace(report(1, 1, 1), snapshot=snapshot), 0)
-        assert total_of(reports) == snapshot
+        kept = {name: series for name, series in snapshot.values.items() if name not in ASKED}
+        assert total_of(reports).values == kept
 
 
 def test_there_is_a_bound_to_series(monkeypatch):
@@ -352,8 +339,8 @@ def test_there_is_a_bound_to_what_producers_hold(monkeypatch):
     for producer in range(6):
         reports.take(report(producer, 1, 5), producer)
 
-    assert figures(reports, 5.0) == (30, 30)
-    assert repr(reports) == "<Reports 3 producers, 3 ended>"
+    assert figures(reports, 5.0) == (30, 20)
+    assert repr(reports) == "<Reports 2 producers, 4 ended>"
 
 
 @pytest.mark.parametrize(
@@ -374,7 +361,7 @@ def test_the_exporter_warns_once_a_second(caplog):
     However many messages are no reports, the log says so once a second, and how many they were.
     """
     now = [100.0]
-    one = exporter.Exporter(Reports(), clock=lambda: now[0])
+    one = exporter.Exporter(30.0, clock=lambda: now[0])
     for _ in range(500):
         one.take(b"?")
     now[0] += 1.0

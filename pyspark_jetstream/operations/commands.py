@@ -1,0 +1,106 @@
+"""The programs by their names; the module of one is imported when somebody asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from click.shell_completion import get_completion_class
+
+from .. import __version__
+from ..errors import JetStreamError, OptionError
+from .connecting import spelled
+from .screen import plain
+
+INTERRUPTED: Final = 130
+
+_PROGRAMS: Final = {
+    "inspect": "",
+    "pause": "pause.command:pause",
+    "resume": "pause.command:resume",
+    "unpin": "pause.command:unpin",
+    "partition": "",
+    "throttle": "",
+    "metrics": "metrics.command:metrics",
+    "explain-mapping": "explain_mapping.command:explain_mapping",
+}
+"""Module and name of each command; "" for those that are not yet made with click."""
+
+
+_STATUS: Final = (
+    "Exit status 0: done; 1: failed, one line says why; 2: wrong arguments; 130: interrupted."
+)
+
+
+class Programs(click.Group):
+    """Imports a program when it is called, and says of an error of ours what is wrong."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_PROGRAMS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _PROGRAMS:
+            return None
+        if not _PROGRAMS[name]:
+            return _older(name)
+        module, _, attribute = _PROGRAMS[name].partition(":")
+        found: click.Command = getattr(import_module(f".{module}", __package__), attribute)
+        found.epilog = _STATUS
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        self.commands = dict.fromkeys(_PROGRAMS)  # type: ignore[assignment]  # the nearest is named
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            ctx.exit(super().invoke(ctx) or 0)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except OptionError as error:
+            raise click.UsageError(plain(spelled(str(error)))) from None
+        except ModuleNotFoundError as error:
+            if error.name != "prometheus_client":
+                raise
+            raise click.ClickException("pip install 'pyspark-jetstream[metrics]'") from None
+        except BrokenPipeError:  # `| head` has seen enough; the interpreter would write once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (JetStreamError, OSError) as error:
+            raise click.ClickException(plain(error)) from None
+
+
+def _completion(ctx: click.Context, param: click.Parameter, shell: str | None) -> None:
+    if shell and (found := get_completion_class(shell)):
+        name = "pyspark-jetstream"
+        click.echo(found(ctx.command, {}, name, "_PYSPARK_JETSTREAM_COMPLETE").source())
+        ctx.exit()
+
+
+@click.group(
+    cls=Programs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="pyspark-jetstream", message="%(prog)s %(version)s")
+@click.option(
+    "--completion", type=click.Choice(["bash", "zsh", "fish"]), is_eager=True, expose_value=False,
+    callback=_completion, help="Print what completes commands and flags in this shell.",
+)  # fmt: skip
+def programs() -> None:
+    """Programs for operators of Spark's queries on NATS JetStream."""
+
+
+def _older(name: str) -> click.Command:
+    """A program that reads its command line itself."""
+    from .console import commands
+
+    @click.command(
+        name, add_help_option=False, short_help=commands.does(name),
+        context_settings={"ignore_unknown_options": True},
+    )  # fmt: skip
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def run(words: tuple[str, ...]) -> int:
+        return commands.main([name, *words])
+
+    return run

@@ -1,0 +1,66 @@
+"""Where a mapping sends subjects: by which rule, on which subject, with which share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...mapping.subjectmapping import Explanation, SubjectMapping
+from ...values import inline_or_file
+from ..screen import plain, show, show_json, table
+
+
+@click.command("explain-mapping")
+@click.argument("mapping")
+@click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def explain_mapping(mapping: str, subjects: tuple[str, ...], as_json: bool) -> None:
+    """
+    Shows where a mapping sends subjects.
+
+    MAPPING is JSON or a block `mappings { … }`, or a file with one of these.
+
+    \b
+    pyspark-jetstream explain-mapping '{"a.*": "b.{{partition(8,1)}}.$1"}' a.42
+    """
+    try:
+        rules = SubjectMapping.parse(inline_or_file(mapping))
+        explained = [rules.explain(subject) for subject in subjects]
+    except ValueError as error:
+        raise click.UsageError(plain(error)) from None
+    found: list[dict[str, Any]] = [
+        {"subject": each.subject, "rule": each.source, "also_match": list(each.competitors),
+         "becomes": _ways(each)}
+        for each in explained
+    ]  # fmt: skip
+    if as_json:
+        show_json(found)
+        return
+    show(table([
+        {
+            "subject": "" if place else each["subject"],
+            "rule": "" if place else each["rule"] or "none matches",
+            "also match, in order": "" if place else ", ".join(each["also_match"]),
+            "destination": way["destination"],
+            "share": f"{way['percent']} %",
+            "is published on": f"error: {way['error']}" if way["error"] else way["subject"],
+        }
+        for each in found
+        for place, way in enumerate(each["becomes"])
+    ]))  # fmt: skip
+
+
+def _ways(explained: Explanation) -> list[dict[str, Any]]:
+    """What may happen to a message on this subject."""
+    shares = explained.shares
+    ways: list[tuple[str, int, str | None, str | None]] = [
+        (each.destination, each.percent, each.subject, each.fault) for each in shares.destinations
+    ]
+    if shares.kept:
+        ways.append(("stays", shares.kept, explained.subject, None))
+    if shares.lost:
+        ways.append(("lost", shares.lost, None, None))
+    return [
+        dict(zip(("destination", "percent", "subject", "error"), way, strict=True)) for way in ways
+    ]

@@ -1,0 +1,1 @@
+"""The exporter for Prometheus."""

@@ -1,0 +1,180 @@
+"""Serves to Prometheus what producers report, beside what the server says of readers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from threading import Lock, Thread
+from typing import Final, NoReturn
+
+from prometheus_client import CollectorRegistry, core, start_http_server
+from prometheus_client.registry import Collector
+
+from ...client.connection import Client
+from ...client.jetstream import JetStream
+from ...client.options import ConnectionOptions
+from ...errors import JetStreamError, NotConnectedError
+from ...publish.metrics import EXPORTED, ZEROS, MetricsSnapshot, Report
+from ...sanitize import get_logger
+from .readers import READERS, Reader, readers
+from .reports import Reports, Series
+
+logger = get_logger(__name__)
+
+_WARN_S: Final = 1.0
+"""Shortest time between two log lines about messages that are no reports."""
+
+_IDLE_S: Final = 10.0
+"""A connection that is silent for so long is checked by a PING; its PONG has as long to come."""
+
+
+class Exporter(Collector):
+    """All that is known; threads that listen and ask write it, scrapes read it."""
+
+    def __init__(self, silent_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reports = Reports(silent_s)
+        self._clock = clock
+        self._epoch = time.time() - clock()
+        self._lock = Lock()
+        self._readers: list[Reader] = []
+        self._left_out = 0
+        self._warn_at = -math.inf
+
+    def serve(self, host: str, port: int) -> None:
+        """Answers scrapes from now on, in threads of their own."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        server, _ = start_http_server(port, host, registry)
+        shown = f"[{host}]" if ":" in host else host
+        logger.info("serving http://%s:%d/metrics", shown, server.server_port)
+
+    def collect(self) -> Iterator[core.Metric]:
+        """What Prometheus gets."""
+        with self._lock:
+            now = self._clock()
+            totals, asked = self._reports.totals(now), self._readers
+            since = self._reports.since.items()
+            created = {series: self._epoch + at for series, at in since}
+        yield from families(totals, created)
+        yield from of_readers(asked)
+
+    def follow(self, client: Client, subject: str) -> NoReturn:
+        """
+        Takes reports, over as many connections as it needs.
+
+        Raises:
+            JetStreamError: The server does not let this user in, or subscribe.
+        """
+        idle_s = min(_IDLE_S, client.options.request_timeout_s)
+        while True:
+            try:
+                connection = client.connection
+                sid = connection.subscribe(subject)
+                connection.ping(client.options.request_timeout_s)  # the server has it
+                logger.info("following %s on %s", subject, client.options.where)
+                while True:
+                    frame = connection.next_frame(time.monotonic() + idle_s)
+                    if frame is None:
+                        connection.check(time.monotonic(), idle_s)
+                    elif frame.sid == sid:
+                        self.take(frame.data)
+            except NotConnectedError as error:
+                client.drop()
+                if not error.retryable:
+                    raise
+                logger.warning("no reports come until the server answers again: %s", error)
+                time.sleep(1)
+
+    def ask(self, options: ConnectionOptions, streams: tuple[str, ...], every_s: float) -> None:
+        """Asks the server for readers, again and again, in a thread of its own."""
+
+        def look() -> NoReturn:
+            client, said = Client(options), ""
+            while True:
+                found, why = [], ""
+                try:
+                    found = list(readers(JetStream(client), streams))
+                except JetStreamError as error:
+                    why = str(error)
+                if why and why != said:
+                    logger.warning("the server does not say who reads: %s", why)
+                said, self._readers = why, found
+                time.sleep(every_s)
+
+        Thread(target=look, name="readers", daemon=True).start()
+
+    def take(self, data: bytes) -> None:
+        """A message on the subject; what is no report is counted, and logged at times."""
+        try:
+            report = Report.decode(data)
+            with self._lock:
+                self._reports.take(report, self._clock())
+        except ValueError as error:
+            self._left_out += 1
+            if self._clock() >= self._warn_at:
+                logger.warning(
+                    "left out %d reports so far, which count for nothing: %s", self._left_out, error
+                )
+                self._warn_at = self._clock() + _WARN_S
+
+
+def families(
+    totals: Mapping[str, MetricsSnapshot], created: Mapping[Series, float]
+) -> Iterator[core.Metric]:
+    """
+    Reports in Prometheus's words; counters end with `_total` there, whatever their name.
+
+    What has not happened yet is 0, so that who asks for it finds it. Since when a counter counts is
+    said beside it, so that each scraper sees its first increase.
+
+    Args:
+        totals: by query, "" for none.
+        created: by series, the time (UNIX) before which it was 0.
+    """
+    totals = {**totals, "": MetricsSnapshot.merged([ZEROS, totals.get("", MetricsSnapshot({}))])}
+    for metric in EXPORTED.values():
+        if metric.name in READERS:
+            continue
+        is_told = "query" in metric.labels  # reads say themselves of which query they are
+        labels = metric.labels if is_told else (*metric.labels, "query")
+        rows = [
+            (
+                values if is_told else (*values, query),
+                series,
+                created.get((query, metric.name, values)),
+            )
+            for query, snapshot in totals.items()
+            for values, series in snapshot.values.get(metric.name, {}).items()
+        ]
+        if metric.kind == "gauge":
+            gauge = core.GaugeMetricFamily(metric.name, metric.doc, labels=labels)
+            for values, (value,), _ in rows:
+                gauge.add_metric(values, value / metric.per_unit)
+            yield gauge
+        elif metric.kind == "counter":
+            counter = core.CounterMetricFamily(metric.name, metric.doc, labels=labels)
+            for values, (value,), since in rows:
+                counter.add_metric(values, value / metric.per_unit, created=since)
+            yield counter
+        else:
+            bounds = [*map(str, metric.buckets), "+Inf"]
+            histogram = core.HistogramMetricFamily(metric.name, metric.doc, labels=labels)
+            for values, (*counts, sum_), since in rows:
+                buckets = list(zip(bounds, accumulate(counts), strict=True))
+                histogram.add_metric(values, buckets, sum_ / metric.per_unit)
+                if since is not None:
+                    named = dict(zip(labels, values, strict=True))
+                    histogram.add_sample(f"{metric.name}_created", named, since)
+            yield histogram
+
+
+def of_readers(found: Iterable[Reader]) -> Iterator[core.Metric]:
+    """Readers in Prometheus's words."""
+    for name, doc in READERS.items():
+        gauge = core.GaugeMetricFamily(name, doc, labels=("query", "stream", "consumer"))
+        for each in found:
+            if name in each.values:
+                gauge.add_metric((each.query, each.stream, each.consumer), each.values[name])
+        yield gauge

@@ -1,0 +1,61 @@
+"""What the server knows of the queries that read: lag, pins, pauses and redeliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...client.jetstream import JetStream
+from ...fetch.owner import Owner
+
+READERS: Final = {
+    "jetstream_read_lag_messages": "Messages that no batch has yet.",
+    "jetstream_read_pinned": "1 while a client is pinned: a query plans and settles by it.",
+    "jetstream_read_paused": "1 while the consumer is paused.",
+    "jetstream_read_ack_pending_messages": "Claims that are not acknowledged.",
+    "jetstream_read_redelivered_messages": "Those of them that were delivered more than once.",
+}
+"""Gauges of a query's consumers, each with what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One consumer of a query."""
+
+    query: str
+    stream: str
+    consumer: str
+    values: dict[str, float]
+    """By gauge."""
+
+
+def readers(js: JetStream, streams: tuple[str, ...]) -> Iterator[Reader]:
+    """
+    The consumers of queries, by their metadata.
+
+    Args:
+        streams: those to look at; none: all of them.
+    """
+    for stream in streams or js.stream_names():
+        consumers, _ = js.consumer_list(stream)
+        for each in consumers:
+            owner = Owner.of(each.get("config") or {})
+            if owner is not None:
+                name = str(each["name"])
+                yield Reader(owner.name or owner.query or name, stream, name, _values(each))
+
+
+def _values(facts: dict[str, Any]) -> dict[str, float]:
+    config, groups = facts["config"], facts.get("priority_groups") or []
+    values = {
+        "jetstream_read_lag_messages": facts.get("num_pending", 0),
+        "jetstream_read_paused": int(bool(facts.get("paused"))),
+    }
+    if config.get("priority_policy") == "pinned_client":
+        pinned = any(group.get("pinned_client_id") for group in groups)
+        values["jetstream_read_pinned"] = int(pinned)
+    if config.get("ack_policy", "none") != "none":
+        values["jetstream_read_ack_pending_messages"] = facts.get("num_ack_pending", 0)
+        values["jetstream_read_redelivered_messages"] = facts.get("num_redelivered", 0)
+    return values

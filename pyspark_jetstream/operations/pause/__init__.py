@@ -1,0 +1,1 @@
+"""Pauses, pins: the consumers of a query."""
