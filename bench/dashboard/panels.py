@@ -19,14 +19,8 @@ MOVED: Final = frozenset(
         "jetstream_publish_blocked_seconds_total",
         "jetstream_producer_throttled_times_total",
         "jetstream_publish_rate_limit_count_total",
-        "jetstream_read_rows_total",
-        "jetstream_read_bytes_total",
-        "jetstream_read_active",
         "jetstream_read_lag_messages",
-        "jetstream_read_batch_messages",
-        "jetstream_read_claims_total",
         "jetstream_read_ack_pending_messages",
-        "jetstream_read_pins_total",
     }
 )
 """Metrics that a run with a pause and shedding moves: their queries show more than nothing."""

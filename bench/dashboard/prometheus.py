@@ -75,6 +75,7 @@ def running(
             [
                 binary, f"--config.file={file}", f"--storage.tsdb.path={home / 'data'}",
                 f"--web.listen-address=127.0.0.1:{port}",
+                "--enable-feature=created-timestamp-zero-ingestion",
             ],
             stdin=subprocess.DEVNULL, stdout=said, stderr=said,
         )  # fmt: skip

@@ -1,5 +1,5 @@
 """
-Metrics of writers and readers: their names, and their sums.
+Metrics of writers: their names, and their sums.
 
 Rule 1: no I/O and no clock.
 Rule 2: every value is a whole number (seconds are kept in microseconds), so that adding snapshots
@@ -8,8 +8,6 @@ in any order gives the same.
 `METRICS` is the table of names and labels (overload.md §8). `subject` is the *route*: the pattern
 that a destination subject matched, never the subject; `UNKNOWN` if it matched none. `stream` is
 that of the rows. A label that a writer cannot tell is empty, which to Prometheus is no label.
-
-`READ_METRICS` are those of streaming reads, which tell queries, streams and partitions.
 """
 
 from __future__ import annotations
@@ -60,8 +58,6 @@ class Metric(NamedTuple):
     """Divisor from the stored unit to the displayed one."""
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, in seconds."""
-    alone: bool = False
-    """Gauge of a single producer at a time: if several live, the last report counts."""
 
     @property
     def width(self) -> int:
@@ -70,16 +66,12 @@ class Metric(NamedTuple):
 
 
 METRICS: Final[dict[str, Metric]] = {}
-"""The metrics of writers, by name."""
-
-READ_METRICS: Final[dict[str, Metric]] = {}
-"""The metrics of streaming reads, by name."""
+"""Every metric of writes, by name."""
 
 
 def _row(metric: Metric) -> Metric:
     """Puts a metric into its table."""
-    table = READ_METRICS if metric.name.startswith("jetstream_read_") else METRICS
-    table[metric.name] = metric
+    METRICS[metric.name] = metric
     return metric
 
 
@@ -87,12 +79,8 @@ def _counter(name: str, labels: str, doc: str, per_unit: int = 1) -> Metric:
     return _row(Metric(name, "counter", tuple(labels.split()), doc, per_unit))
 
 
-def _gauge(name: str, labels: str, doc: str, alone: bool = False) -> Metric:
-    return _row(Metric(name, "gauge", tuple(labels.split()), doc, alone=alone))
-
-
-def _standing(name: str, labels: str, doc: str) -> Metric:
-    return _gauge(name, labels, doc, alone=True)
+def _gauge(name: str, labels: str, doc: str) -> Metric:
+    return _row(Metric(name, "gauge", tuple(labels.split()), doc))
 
 
 def _histogram(name: str, labels: str, first_s: float, doc: str) -> Metric:
@@ -194,114 +182,6 @@ INVALID_COMMANDS = _counter(
     "Messages on the throttle's control subject that said nothing defined.",
 )
 
-_PARTITION: Final = "query stream partition"
-
-READ_ROWS = _counter(
-    "jetstream_read_rows_total",
-    _PARTITION,
-    "Rows that tasks handed to Spark.",
-)
-READ_BYTES = _counter(
-    "jetstream_read_bytes_total",
-    _PARTITION,
-    "Bytes of their payloads.",
-)
-READ_LEFT_OUT = _counter(
-    "jetstream_read_left_out_total",
-    _PARTITION,
-    "Messages that are left out, as their subjects are no UTF-8 (onInvalidSubject=drop).",
-)
-READ_LAG = _standing(
-    "jetstream_read_lag_messages",
-    _PARTITION,
-    "Messages after the last batch that was planned: what no batch has yet.",
-)
-READ_BATCH = _standing(
-    "jetstream_read_batch_messages",
-    _PARTITION,
-    "Messages of the batch that is under way.",
-)
-READ_BATCH_TIME = _histogram(
-    "jetstream_read_batch_seconds",
-    "query",
-    0.01,
-    "From the tasks of a batch being planned to Spark asking for the next batch.",
-)
-READ_TASK_TIME = _histogram(
-    "jetstream_read_task_seconds",
-    "query",
-    0.001,
-    "From the start of a task to its last row, what Spark keeps it waiting included.",
-)
-READ_ACTIVE = _standing(
-    "jetstream_read_active",
-    "query",
-    "1 for a query that reads, 0 for one that waits (standby).",
-)
-READ_PINNED = _standing(
-    "jetstream_read_pinned",
-    _PARTITION,
-    "1 while a client is pinned at the partition's consumer.",
-)
-READ_PAUSED = _standing(
-    "jetstream_read_paused",
-    _PARTITION,
-    "1 while the partition's consumer is paused.",
-)
-READ_PINS = _counter(
-    "jetstream_read_pins_total",
-    _PARTITION,
-    "Times that a client became pinned.",
-)
-READ_UNPINS = _counter(
-    "jetstream_read_unpins_total",
-    f"{_PARTITION} reason",
-    "Pins that ended.",
-)
-READ_STRANGERS = _counter(
-    "jetstream_read_strangers_total",
-    _PARTITION,
-    "Pins of clients that are none of the query's attempts.",
-)
-READ_CLAIMS = _counter(
-    "jetstream_read_claims_total",
-    _PARTITION,
-    "Messages of a shared consumer that the query has claimed.",
-)
-READ_REDELIVERED = _counter(
-    "jetstream_read_redelivered_total",
-    _PARTITION,
-    "Those among them that somebody had claimed before.",
-)
-READ_CLAIMS_LEFT = _counter(
-    "jetstream_read_claims_left_total",
-    f"{_PARTITION} reason",
-    "Claims that were left to others: messages of their open batches, or of committed ones.",
-)
-READ_CLAIMS_LOST = _counter(
-    "jetstream_read_claims_lost_total",
-    _PARTITION,
-    "Messages of batches that the query lost to others while it was away (abandonAfter).",
-)
-READ_DEAD_LETTERS = _counter(
-    "jetstream_read_dead_letters_total",
-    _PARTITION,
-    "Messages claimed too often (maxDeliver) that are stored as dead letters.",
-)
-READ_ACK_PENDING = _standing(
-    "jetstream_read_ack_pending_messages",
-    _PARTITION,
-    "Claims of all who share the consumer that are not acknowledged.",
-)
-READ_AWAITING = _standing(
-    "jetstream_read_awaiting_redelivery_messages",
-    _PARTITION,
-    "Those of them that nobody holds: they wait for redelivery.",
-)
-
-EXPORTED: Final = METRICS | READ_METRICS
-"""Every metric of writes and reads, by its name."""
-
 
 class Bounded:
     """Lets so many labels pass; those that come later are `UNKNOWN`."""
@@ -360,9 +240,7 @@ class MetricsSnapshot:
 
     def ended(self) -> MetricsSnapshot:
         """The snapshot without gauges, for a producer that has ended."""
-        return MetricsSnapshot(
-            {k: v for k, v in self.values.items() if EXPORTED[k].kind != "gauge"}
-        )
+        return MetricsSnapshot({k: v for k, v in self.values.items() if METRICS[k].kind != "gauge"})
 
     def bounded(self, **bounds: Callable[[str], str]) -> MetricsSnapshot:
         """
@@ -371,7 +249,7 @@ class MetricsSnapshot:
         """
 
         def kept(name: str, labels: Labels) -> Iterator[str]:
-            for key, label in zip(EXPORTED[name].labels, labels, strict=True):
+            for key, label in zip(METRICS[name].labels, labels, strict=True):
                 if key in bounds:
                     yield bounds[key](label)
                 else:
@@ -390,7 +268,7 @@ class MetricsSnapshot:
 
     def total(self, name: str, **labels: str) -> tuple[int, ...]:
         """A metric's series of these labels, summed."""
-        metric = EXPORTED[name]
+        metric = METRICS[name]
         sums = [0] * metric.width
         for key, series in self.values.get(name, {}).items():
             named = dict(zip(metric.labels, key, strict=True))
@@ -440,11 +318,11 @@ class MetricsSnapshot:
         Raises:
             ValueError: It is something else.
         """
-        known = {name: pairs for name, pairs in record({})(said).items() if name in EXPORTED}
+        known = {name: pairs for name, pairs in record({})(said).items() if name in METRICS}
         return MetricsSnapshot.of(
             (name, tuple(labels), values)
             for name, pairs in known.items()
-            for labels, values in each(partial(_series_of, EXPORTED[name]))(pairs)
+            for labels, values in each(partial(_series_of, METRICS[name]))(pairs)
         )
 
 
@@ -452,7 +330,7 @@ class Counting:
     """Series of one producer, as they grow."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in EXPORTED}
+        self._values: dict[str, dict[Labels, list[int]]] = {name: {} for name in METRICS}
 
     def snapshot(self) -> MetricsSnapshot:
         """All of it, as of now."""
@@ -489,7 +367,6 @@ _SHED: Final = (
 _REASONS: Final = {
     **dict.fromkeys((REJECTED.name, DEAD_LETTER.name, DROPPED.name), _SHED),
     **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
-    READ_UNPINS.name: ("attempt", "admin", "timeout", "leader"),
 }
 _LOCAL: Final = ("MaxCpuUsage",)
 """Reasons of `RATE_LIMIT` beside the throttle's."""
@@ -505,13 +382,13 @@ _CLOSED: Final = {
         ))
         for label in metric.labels
     }
-    for metric in EXPORTED.values()
+    for metric in METRICS.values()
 }  # fmt: skip
 """By metric and label, the values that there are of those that are not open."""
 
 
 def _zeros() -> Iterator[tuple[str, Labels, tuple[int, ...]]]:
-    for metric in EXPORTED.values():
+    for metric in METRICS.values():
         if metric.kind == "histogram":
             continue
         known = _VALUES | {"reason": _REASONS.get(metric.name, ("",))}

@@ -15,6 +15,8 @@ import pytest
 
 from bench.dashboard.prometheus import Prometheus, running
 from pyspark_jetstream.client.connection import Client
+from pyspark_jetstream.client.jetstream import JetStream
+from pyspark_jetstream.fetch.owner import Owner
 
 from ..conftest import connection_to
 from ..kits.exporter import Scrapes, exporter
@@ -39,7 +41,7 @@ needs_prometheus = pytest.mark.skipif(
 )
 
 
-ABOUT = ("instance", "name", "partition", "query", "reason", "stream", "subject")
+ABOUT = ("consumer", "instance", "query", "reason", "stream", "subject")
 """Labels that tell whom an alert is about."""
 
 
@@ -47,12 +49,10 @@ def labelled(labels: dict[str, str]) -> str:
     return "{" + ", ".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
 
 
-def active(*queries: str) -> list[str]:
-    return [f'jetstream_read_active{{query="{query}"}}' for query in queries]
-
-
-def of_partition(name: str, query: str, **labels: str) -> str:
-    return name + labelled({"query": query, "stream": "S", "partition": "0"} | labels)
+def reader(name: str, query: str, number: str = "0") -> str:
+    """A series of a query's consumer."""
+    labels = {"query": query, "stream": "S", "consumer": f"c-{number}"}
+    return f"jetstream_read_{name}{labelled(labels)}"
 
 
 def outcomes(query: str, status: str) -> str:
@@ -61,8 +61,6 @@ def outcomes(query: str, status: str) -> str:
     )
 
 
-LAG, BATCH = "jetstream_read_lag_messages", "jetstream_read_batch_messages"
-BATCHES = "jetstream_read_batch_seconds_count"
 THROTTLED = "jetstream_producer_throttled_times_total"
 LABELS = f'query="{WRITES}", reason="R", stream="S"'
 NO_STREAM = LABELS.replace('"S"', '""')
@@ -75,41 +73,19 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          'up{job="pyspark-jetstream", instance="b"}': "1x25"},
         {(7, "ExporterDown"): [], (20, "ExporterDown"): [{"instance": "a"}]},
     ),
-    "a query ends, another one goes on": (
-        dict(zip(active("gone", "stays"), ["1x10 stale", "1x60"], strict=True)),
-        {(12, "NoQueryReads"): [], (20, "NoQueryReads"): [{"name": "gone"}]},
-    ),
-    "a standby takes over": (
-        dict(zip(active(*PAIR), ["1x10 stale", "0x10 1x50"], strict=True)),
-        {(40, "NoQueryReads"): [], (15, "StandbyMissing"): [],
-         (30, "StandbyMissing"): [{"name": "pair"}], (30, "TwoQueriesRead"): []},
-    ),
-    "a standby that does not take over": (
-        dict(zip(active(*PAIR), ["1x10 stale", "0x60"], strict=True)),
-        {(30, "NoQueryReads"): [{"name": "pair"}]},
-    ),
-    "two that read where one should, beside two queries of other names": (
-        dict(zip(active(*PAIR, "one", "two"), ["1x60", "0x10 1x50", "1x60", "1x60"], strict=True)),
-        {(12, "TwoQueriesRead"): [], (20, "TwoQueriesRead"): [{"name": "pair"}]},
+    "nobody reads one stream; others are read, idle, or shared": (
+        {reader("pinned", "gone", "0"): "1x10 0x50", reader("lag_messages", "gone", "0"): "0+5x60",
+         reader("pinned", "half", "0"): "0x60", reader("pinned", "half", "1"): "1x60",
+         reader("lag_messages", "half", "0"): "7x60",
+         reader("pinned", "idle", "0"): "0x60", reader("lag_messages", "idle", "0"): "0x60",
+         reader("lag_messages", "shared", "0"): "7x60"},
+        {(12, "NobodyReads"): [], (30, "NobodyReads"): [{"query": "gone", "stream": "S"}]},
     ),
     "one lag grows, one is high and falls, one is small": (
-        {of_partition(LAG, "grows"): "0+500x60", of_partition(LAG, "falls"): "90000-500x60",
-         of_partition(LAG, "small"): "0+10x60"},
+        {reader("lag_messages", "grows"): "0+500x60",
+         reader("lag_messages", "falls"): "90000-500x60",
+         reader("lag_messages", "small"): "0+10x60"},
         {(5, "LagGrows"): [], (40, "LagGrows"): [{"query": "grows"}]},
-    ),
-    "one batch hangs, one query is idle, one works": (
-        {of_partition(BATCH, "hangs"): "100x60", of_partition(BATCH, "idle"): "0x60",
-         of_partition(BATCH, "works"): "100x60",
-         f'{BATCHES}{{query="hangs"}}': "7x60", f'{BATCHES}{{query="idle"}}': "7x60",
-         f'{BATCHES}{{query="works"}}': "7+1x60"},
-        {(14, "BatchHangs"): [], (45, "BatchHangs"): [{"query": "hangs"}]},
-    ),
-    "a stranger pulls": (
-        {of_partition("jetstream_read_strangers_total", "q"): "0x10 1x30",
-         of_partition("jetstream_read_strangers_total", "other"): "5x40"},
-        {(9, "ForeignClient"): [],
-         (12, "ForeignClient"): [{"query": "q", "stream": "S", "partition": "0"}],
-         (39, "ForeignClient"): []},
     ),
     "one subject is paused for long, one for a moment": (
         {f'{THROTTLED}{{{NO_STREAM}, subject="long.>"}}': "0+60000x60",
@@ -125,17 +101,14 @@ CASES: dict[str, tuple[dict[str, str], dict[tuple[int, str], list[dict[str, str]
          (8, "StreamRefuses"): [{"query": WRITES, "reason": "R", "stream": "S"}]},
     ),
     "a consumer is paused, another one for a moment": (
-        {of_partition("jetstream_read_paused", "long"): "0x5 1x35",
-         of_partition("jetstream_read_paused", "short"): "0x5 1x4 0x31"},
+        {reader("paused", "long"): "0x5 1x35",
+         reader("paused", "short"): "0x5 1x4 0x31"},
         {(9, "ConsumerPaused"): [],
-         (15, "ConsumerPaused"): [{"query": "long", "stream": "S", "partition": "0"}]},
+         (15, "ConsumerPaused"): [{"query": "long", "stream": "S", "consumer": "c-0"}]},
     ),
-    "dead letters of a write and of a read": (
-        {f'jetstream_publish_dead_letter_total{{{LABELS}, priority="normal"}}': "0x10 3x30",
-         of_partition("jetstream_read_dead_letters_total", "q"): "0x10 1x30",
-         of_partition("jetstream_read_dead_letters_total", "other"): "4x40"},
-        {(9, "DeadLetters"): [],
-         (12, "DeadLetters"): [{"query": WRITES, "stream": "S"}, {"query": "q", "stream": "S"}]},
+    "dead letters of a write": (
+        {f'jetstream_publish_dead_letter_total{{{LABELS}, priority="normal"}}': "0x10 3x30"},
+        {(9, "DeadLetters"): [], (12, "DeadLetters"): [{"query": WRITES, "stream": "S"}]},
     ),
     "rows are dropped": (
         {f'jetstream_publish_dropped_total{{{LABELS}, priority="normal"}}': "0x10 3x30"},
@@ -221,55 +194,6 @@ def test_alerts_fire_when_they_should(case: str, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
-@needs_prometheus
-def test_the_alert_names_the_standby_that_is_missing(tmp_path: Path) -> None:
-    """
-    The description has the label of the query that is gone, and of no other.
-    """
-    there = dict(zip(active(*PAIR, "b.c/0123456789"), ["1x60", "0x20 stale", "1x60"], strict=True))
-    (text,) = re.findall(r"alone: (.+)\n", TEXT)
-    found = run_rules(
-        tmp_path,
-        there,
-        alert_rule_test=[
-            {
-                "eval_time": "40m",
-                "alertname": "JetStreamStandbyMissing",
-                "exp_alerts": [
-                    {
-                        "exp_labels": {"severity": "warning", "name": name},
-                        "exp_annotations": {
-                            "summary": f"{name} has no standby.",
-                            "description": f"The query that reads is alone: {text} {missing}",
-                            "runbook": "docs/runbook.md#no-query-reads-or-a-standby-is-missing",
-                        },
-                    }
-                    for name, missing in (("pair", f" Missing: {PAIR[1]}."), ("b.c", ""))
-                ],
-            }
-        ],
-    )
-
-    assert found.returncode == 0, f"{found.stdout}{found.stderr}"
-
-
-class Reading:
-    """Drivers of queries that say whether they read, each second or so."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._said = 0
-
-    def say(self, counts: dict[str, list[list[Any]]], *, producer: int) -> None:
-        """One report, by the form that docs/runbook.md's exporter takes."""
-        self._said += 1
-        report = {
-            "type": "metrics", "producer_id": producer, "run": f"r{producer}", "query_id": "",
-            "batch_id": 0, "sequence": self._said, "final": False, "metrics": counts,
-        }  # fmt: skip
-        publish(self._client, SUBJECT, [json.dumps(report).encode()])
-
-
 SUBJECT = "spark.jetstream.metrics.alerts"
 
 
@@ -278,7 +202,7 @@ def prometheus(
     nats_server: DevServer, exporter: Callable[..., Scrapes], tmp_path: Path
 ) -> Iterator[Prometheus]:
     """One that scrapes each second, by the rules of conf/ with seconds instead of minutes."""
-    scrapes = exporter(nats_server, "--metrics-subject", SUBJECT)
+    scrapes = exporter(nats_server, "--metrics-subject", SUBJECT, "--every", "500ms")
     quick = re.sub(r"\b(\d+)m\b(?!.*summary)", r"\1s", TEXT)
     rules = tmp_path / "rules.yml"
     rules.write_text(quick)
@@ -288,35 +212,34 @@ def prometheus(
 
 
 @needs_prometheus
-def test_a_real_prometheus_fires_them(prometheus: Prometheus, nats_server: DevServer) -> None:
+def test_a_real_prometheus_fires_them(
+    prometheus: Prometheus, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
+) -> None:
     """
-    Two queries say that they read where one should, and one of them makes dead letters: both
-    alerts fire. One of the two goes on as a standby: that alert ends.
+    A query's consumer with messages and nobody pinned, and a count of dead letters that begins at
+    three: both alerts fire. The first increase of a counter is seen.
     """
+    stream = new_stream()
+    js.create_consumer(stream, {
+        "durable_name": "q-0", "ack_policy": "none", "priority_groups": ["spark"],
+        "priority_policy": "pinned_client", "metadata": Owner("q", "h", 1, "_INBOX.q").metadata,
+    })  # fmt: skip
+    js.publish(f"{stream}.x", b"", [])
+    report = {
+        "type": "metrics", "producer_id": 1, "run": "r", "query_id": WRITES, "batch_id": 0,
+        "sequence": 1, "final": False,
+        "metrics": {"jetstream_publish_dead_letter_total": [[["Rejected", "normal", "S"], [3]]]},
+    }  # fmt: skip
     client = Client(connection_to(nats_server))
-    reading = Reading(client)
-    letters = 0
-
-    def go_on(actives: tuple[int, int], until: Callable[[set[str]], bool]) -> set[str]:
-        nonlocal letters
-        deadline = time.monotonic() + 120
-        while not until(firing := prometheus.firing()):
-            assert time.monotonic() < deadline, firing
-            letters += 1
-            for number, (query, is_active) in enumerate(zip(PAIR, actives, strict=True)):
-                counts: dict[str, list[list[Any]]] = {
-                    "jetstream_read_active": [[[query], [is_active]]]
-                }
-                if number == 0:
-                    counts["jetstream_read_dead_letters_total"] = [[[query, "S", "0"], [letters]]]
-                reading.say(counts, producer=number)
-            time.sleep(0.5)
-        return firing
-
+    deadline = time.monotonic() + 120
     try:
-        both = {"JetStreamTwoQueriesRead", "JetStreamDeadLetters"}
-        assert "JetStreamExporterDown" not in go_on((1, 1), lambda firing: firing >= both)
-        later = go_on((1, 0), lambda firing: "JetStreamTwoQueriesRead" not in firing)
-        assert not later & {"JetStreamNoQueryReads", "JetStreamStandbyMissing"}
+        time.sleep(3.0)  # it has been scraped before anything happens
+        publish(client, SUBJECT, [json.dumps(report).encode()])
+        seen: set[str] = set()
+        while not seen >= {"JetStreamNobodyReads", "JetStreamDeadLetters"}:
+            assert time.monotonic() < deadline, seen
+            seen |= prometheus.firing()
+            time.sleep(0.2)
+        assert "JetStreamExporterDown" not in seen
     finally:
         client.close()

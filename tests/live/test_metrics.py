@@ -18,7 +18,7 @@ from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.metrics.readers import READERS
-from pyspark_jetstream.publish.metrics import EXPORTED, METRICS
+from pyspark_jetstream.publish.metrics import METRICS
 
 from ..conftest import connection_to
 from ..kits import metrics
@@ -43,7 +43,7 @@ def suffixed(family_name: str, kind: str) -> list[str]:
 
 
 QUOTA = "TopicProduceQuotaExceeded"
-ALL = [(family(name, metric.kind), metric) for name, metric in EXPORTED.items()]
+ALL = [(family(name, metric.kind), metric) for name, metric in METRICS.items()]
 FAMILIES = [each for each in ALL if each[1].name in METRICS]
 BOUNDS = [str(0.0005 * 2**n) for n in range(20)]
 VALUES = {

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 import pytest
 
-
 from ..kits.layouts import Place
 from ..kits.natscommand import nats, needs_nats
 from ..kits.options import BELOW
@@ -81,8 +80,6 @@ def test_all_consumers_of_a_query(js, place, query, command, mode):
     assert [paused[0], again[0], inspected[0], resumed[0], twice[0]] == [0, 0, 3, 0, 3]
     assert sorted(reader.data) == sorted(b"m%d" % i for i in range(3_020))
     assert "pausedUntil" not in reader.reader.reportLatestOffset()["0"]
-
-
 
 
 @needs_nats

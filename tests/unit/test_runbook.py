@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from pyspark_jetstream.publish.metrics import EXPORTED, Metric
+from pyspark_jetstream.operations.metrics.readers import READERS
+from pyspark_jetstream.publish.metrics import METRICS as OF_WRITES
+from pyspark_jetstream.publish.metrics import Metric
 
 from ..kits.places import ROOT
 
@@ -15,13 +17,20 @@ ALERTS = (ROOT / "conf" / "prometheus_alerts.yml").read_text()
 SUFFIXES = {"gauge": [""], "counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
 
 
+METRICS = OF_WRITES | {
+    name: Metric(name, "gauge", ("query", "stream", "consumer"), doc)
+    for name, doc in READERS.items()
+}
+"""All that the exporter shows, by name."""
+
+
 def scraped(metric: Metric) -> list[str]:
     """The names that Prometheus knows it by."""
     name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
     return [name + suffix for suffix in SUFFIXES[metric.kind]]
 
 
-BY_NAME = {name: metric for metric in EXPORTED.values() for name in scraped(metric)}
+BY_NAME = {name: metric for metric in METRICS.values() for name in scraped(metric)}
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 VARIABLES = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
@@ -62,7 +71,7 @@ def test_the_dashboard_shows_everything():
     Every metric has its place on the dashboard; legends show labels of their expression, panels
     do not overlap and say what they mean.
     """
-    assert {BY_NAME[name].name for each in EXPRESSIONS for name in named(each)} == set(EXPORTED)
+    assert {BY_NAME[name].name for each in EXPRESSIONS for name in named(each)} == set(METRICS)
     for panel in PANELS:
         assert panel["description"]
         for target in panel["targets"]:
@@ -119,7 +128,7 @@ def test_the_links_of_the_dashboard():
     linked = [link["url"] for panel in PANELS for link in panel.get("links", ())]
 
     assert [link["url"] for link in DASHBOARD["links"]] == ["${runbook}"]
-    assert len(linked) > 20
+    assert len(linked) == len(PANELS) <= 15
     for url in linked:
         assert url.startswith("${runbook}#")
         assert url.partition("#")[2] in ANCHORS, url
@@ -133,12 +142,12 @@ def test_the_runbook_has_a_row_for_each():
     rows = re.findall(r"^\| `(jetstream_\w+)` \| (\w+) \|([^|]*)\|", RUNBOOK, re.MULTILINE)
     expected = {
         (m.name if m.kind == "histogram" else scraped(m)[0], m.kind, ", ".join(m.labels))
-        for m in EXPORTED.values()
+        for m in METRICS.values()
     }
 
     assert {(name, kind, labels.strip()) for name, kind, labels in rows} == expected
-    assert len(rows) == len(EXPORTED)
-    assert named(RUNBOOK) <= set(BY_NAME) | set(EXPORTED)
+    assert len(rows) == len(METRICS)
+    assert named(RUNBOOK) <= set(BY_NAME) | set(METRICS)
 
 
 def test_the_runbook_leads_from_each_alert_to_its_section():
@@ -153,6 +162,6 @@ def test_the_runbook_leads_from_each_alert_to_its_section():
     ]
     rows = re.findall(r"^\| `(JetStream\w+)` \| (\w+) \| .+\]\(#(\S+)\) \|$", RUNBOOK, re.MULTILINE)
 
-    assert len(blocks) > 10
+    assert len(blocks) >= 10
     assert [(name, [severity], [section]) for name, severity, section in rows] == expected
     assert {section for _, _, section in rows} <= ANCHORS

@@ -52,8 +52,8 @@ def metrics(
     """
     Serves metrics of reads and writes to Prometheus.
 
-    Writers and readers report on a subject (option metricsSubject); one exporter sums them up. Lag,
-    pins and pauses of readers come from the server. Counters say since when they count: let
+    Writers report on a subject (option metricsSubject); one exporter sums them up. Lag, pins and
+    pauses of readers come from the server. Counters say since when they count: let
     Prometheus run with --enable-feature=created-timestamp-zero-ingestion, and it sees the first
     increase of each, as does a second Prometheus.
 

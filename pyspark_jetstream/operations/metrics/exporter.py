@@ -16,7 +16,7 @@ from ...client.connection import Client
 from ...client.jetstream import JetStream
 from ...client.options import ConnectionOptions
 from ...errors import JetStreamError, NotConnectedError
-from ...publish.metrics import EXPORTED, ZEROS, MetricsSnapshot, Report
+from ...publish.metrics import METRICS, ZEROS, MetricsSnapshot, Report
 from ...sanitize import get_logger
 from .readers import READERS, Reader, readers
 from .reports import Reports, Series
@@ -134,14 +134,11 @@ def families(
         created: by series, the time (UNIX) before which it was 0.
     """
     totals = {**totals, "": MetricsSnapshot.merged([ZEROS, totals.get("", MetricsSnapshot({}))])}
-    for metric in EXPORTED.values():
-        if metric.name in READERS:
-            continue
-        is_told = "query" in metric.labels  # reads say themselves of which query they are
-        labels = metric.labels if is_told else (*metric.labels, "query")
+    for metric in METRICS.values():
+        labels = (*metric.labels, "query")
         rows = [
             (
-                values if is_told else (*values, query),
+                (*values, query),
                 series,
                 created.get((query, metric.name, values)),
             )

@@ -1,12 +1,12 @@
 """
-Metrics that writers and readers publish on `metricsSubject`, and their sum.
+Metrics that writers publish on `metricsSubject`, and their sum.
 
 Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: no count is taken twice, and none is ever taken back.
 
-A *producer* is one attempt of a task, or the driver of a streaming read. Each of its reports has
-all it has counted so far, so a lost one is made up for by the next, and only the one with the
-highest `sequence` counts; the `final` one is the last. `run` is drawn anew for every attempt.
+A *producer* is one attempt of a task. Each of its reports has all it has counted so far, so a lost
+one is made up for by the next, and only the one with the highest `sequence` counts; the `final` one
+is the last. `run` is drawn anew for every attempt.
 
 - Producers are summed by **query**: its name, else its id if that is one of Spark's, a UUID. Ids of
   batch writes come only once, so all of them that have no name are one, "".
@@ -14,8 +14,6 @@ highest `sequence` counts; the `final` one is the last. `run` is drawn anew for 
   time** (`silent_s`) keeps its counts, and its gauges come back if it does.
 - **Who may publish there can forge reports**, but not make the sum grow without end: of more series
   than are told apart the labels are `UNKNOWN`, and the query, where it is a new one.
-- What the server itself knows of a read, the exporter asks of the server (`readers`): gauges that
-  readers report do not count.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from ...publish.metrics import (
-    EXPORTED,
-    READ_METRICS,
+    METRICS,
     UNKNOWN,
     Labels,
     MetricsSnapshot,
@@ -47,7 +44,6 @@ _MAX_LABEL: Final = 4096
 """Characters; the longest are filters of subjects."""
 
 _QUERY: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_ASKED: Final = frozenset(name for name, each in READ_METRICS.items() if each.kind == "gauge")
 
 Key = tuple[int, str]
 Series = tuple[str, str, Labels]
@@ -137,7 +133,7 @@ class Reports:
         return MetricsSnapshot.of(
             (name, kept(name, labels), values)
             for name, labels, values in snapshot.bounded(**open_)
-            if name in EXPORTED and name not in _ASKED
+            if name in METRICS
         )
 
     def _end(self, key: Key) -> None:

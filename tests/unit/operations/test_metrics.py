@@ -13,8 +13,7 @@ from pyspark_jetstream.operations.metrics import exporter
 from pyspark_jetstream.operations.metrics import reports as module
 from pyspark_jetstream.operations.metrics.reports import Reports
 from pyspark_jetstream.publish.metrics import (
-    EXPORTED,
-    READ_METRICS,
+    METRICS,
     UNKNOWN,
     ZEROS,
     MetricsSnapshot,
@@ -49,10 +48,6 @@ def report(
         ("jetstream_publish_queue_limit_total", (), (100,)),
     ]
     return Report(producer, run, query, 3, sequence, final, MetricsSnapshot.of(counts))
-
-
-ASKED = {name for name, each in READ_METRICS.items() if each.kind == "gauge"}
-"""What of reads is asked of the server."""
 
 
 def figures(reports: Reports, now: float) -> tuple[int, int]:
@@ -280,7 +275,6 @@ def test_a_counter_says_since_when_it_counts():
         ("jetstream_publish_dropped_total", ("QueueTimeout", "critical", "S" * 5000),
          ("QueueTimeout", "critical", UNKNOWN)),
         ("jetstream_publish_retries_total", ("MaxCpuUsage", "normal", ""), (UNKNOWN, "normal", "")),
-        ("jetstream_read_unpins_total", ("q", "S", "0", "me"), ("q", "S", "0", UNKNOWN)),
         ("jetstream_publish_blocked_seconds_total", ("me",), (UNKNOWN,)),
     ],
 )  # fmt: skip
@@ -290,7 +284,7 @@ def test_labels_that_no_producer_has_are_unknown(name, labels, shown):
     longer than a subject.
     """
     reports = Reports()
-    values = [1] * EXPORTED[name].width
+    values = [1] * METRICS[name].width
     reports.take(replace(report(1, 1, 1), snapshot=MetricsSnapshot.of([(name, labels, values)])), 0)
 
     assert list(total_of(reports).values[name]) == [shown]
@@ -303,8 +297,7 @@ def test_every_label_that_producers_have_is_known():
     for snapshot in (ZEROS, *(each.snapshot for each in reports_of_task(1))):
         reports = Reports()
         reports.take(replace(report(1, 1, 1), snapshot=snapshot), 0)
-        kept = {name: series for name, series in snapshot.values.items() if name not in ASKED}
-        assert total_of(reports).values == kept
+        assert total_of(reports) == snapshot
 
 
 def test_there_is_a_bound_to_series(monkeypatch):

@@ -15,7 +15,6 @@ import pytest
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
 from pyspark_jetstream.publish.metrics import (
-    EXPORTED,
     METRICS,
     UNKNOWN,
     ZEROS,
@@ -175,7 +174,7 @@ def test_everything_begins_at_zero():
     labels = {(name, *labels) for name, labels, _ in ZEROS}
 
     assert {name for name, *_ in labels} == {
-        name for name, metric in EXPORTED.items() if metric.kind != "histogram"
+        name for name, metric in METRICS.items() if metric.kind != "histogram"
     }
     assert {values for *_, values in ZEROS} == {(0,)}
     for status in ("success", "pushed_back", "ignored", "rejected", "bypassed"):
