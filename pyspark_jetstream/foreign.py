@@ -14,14 +14,11 @@ from __future__ import annotations
 import base64
 import json
 import reprlib
-import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 Reader: TypeAlias = Callable[[Any], Any]
-
-_MAX_UNPACKED: Final = 16 << 20
 
 
 def read_json(
@@ -40,23 +37,6 @@ def read_json(
         return json.loads(text, object_pairs_hook=object_pairs_hook)
     except RecursionError:
         raise ValueError("nested too deep") from None
-
-
-def unpacked(data: bytes) -> bytes:
-    """
-    Bytes that zlib compressed, of at most 16 MiB, unpacked.
-
-    Raises:
-        ValueError: It is more, or other than that.
-    """
-    decompressor = zlib.decompressobj()
-    try:
-        content = decompressor.decompress(data, _MAX_UNPACKED)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    if not decompressor.eof or decompressor.unused_data:
-        raise ValueError("more than what was compressed")
-    return content
 
 
 def text(value: Any) -> str:

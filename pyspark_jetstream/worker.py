@@ -35,14 +35,6 @@ def query_name() -> str:
     return (description or "").rpartition("\nid = ")[0][:MAX_NAME]
 
 
-def is_another_attempt() -> bool:
-    """Whether the task that runs here had an attempt before, or has one elsewhere."""
-    from pyspark import TaskContext  # as above
-
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
-
-
 @cache
 def spare_collections() -> None:
     """

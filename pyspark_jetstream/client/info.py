@@ -184,8 +184,6 @@ class ConsumerInfo:
     """Creation time of the consumer, in the server's text."""
     now: datetime | None = None
     """The server's clock, when it said so."""
-    led_s: float | None = None
-    """Seconds that it has had its leader, by that clock; None without replicas."""
     pause_s: float = 0.0
     """Seconds that it is still paused (`nats consumer pause`); 0 where it is not."""
     ack_floor: int = 0
@@ -282,7 +280,6 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
     delivered = answer["delivered"]
     groups = answer.get("priority_groups") or [{}]
     now = parse_time(answer["ts"]) if answer.get("ts") else None
-    since = (answer.get("cluster") or {}).get("leader_since")
     return ConsumerInfo(
         name=answer["name"],
         consumer_seq=delivered["consumer_seq"],
@@ -295,7 +292,6 @@ def consumer_info_of(answer: dict[str, Any]) -> ConsumerInfo:
         pinned_ts=groups[0].get("pinned_ts") or "",
         created=answer.get("created") or "",
         now=now,
-        led_s=(now - parse_time(since)).total_seconds() if now and since else None,
         pause_s=answer.get("pause_remaining", 0) / 1e9 if answer.get("paused") else 0.0,
         ack_floor=(answer.get("ack_floor") or {}).get("stream_seq", 0),
     )

@@ -49,11 +49,6 @@ _LEAST_S: Final = 0.001
 _DENSE: Final = 1.02
 """Sequences a message up to which a request stands for as many sequences as messages."""
 
-_SELDOM_TRIP_S: Final = 0.02
-"""A longer round trip makes the intervals of look-ups longer, in proportion."""
-
-_SELDOM_MOST: Final = 2.0
-
 _KNOWN: Final = 1_000
 """Kinds of requests, streams and servers of which each is remembered."""
 
@@ -137,11 +132,6 @@ def pulls_ahead(round_trip_s: float, each_bytes: int) -> int:
     if round_trip_s < FAR_S:
         return 0
     return max(0, min(math.ceil(round_trip_s / _PULL_S), MOST_BYTES // each_bytes - 2))
-
-
-def seldom_s(often_s: float, round_trip_s: float) -> float:
-    """The interval of look-ups that batches wait for: `often_s`, and longer far away."""
-    return often_s * max(1.0, min(round_trip_s / _SELDOM_TRIP_S, _SELDOM_MOST))
 
 
 @lru_cache(maxsize=_KNOWN)

@@ -212,11 +212,9 @@ def pack(plan: pa.Table, named: bool = True) -> bytes:
 
 
 def unpack(packed: bytes) -> pa.Table:
-    """The table that `pack` packed, also one that an earlier version kept for a backfill."""
+    """The table that `pack` packed."""
     with pa.ipc.open_stream(zlib.decompress(packed)) as reader:
         plan = reader.read_all().combine_chunks()
-    if plan.schema == PLANNED:
-        return plan
     return pa.table([plan["subject"], pc.cumulative_sum(plan["step"])], schema=PLANNED)
 
 

@@ -10,7 +10,6 @@ from pyspark_jetstream.fetch.pace import (
     Pace,
     pull_bytes,
     pulls_ahead,
-    seldom_s,
 )
 
 EACH = 3 << 20
@@ -77,13 +76,6 @@ def test_what_pulls_may_have_on_its_way_is_bounded(round_trip_s):
     """Those that wait, the one that is answered and the one before it."""
     each = pull_bytes(round_trip_s)
     assert (2 + pulls_ahead(round_trip_s, each)) * each <= MOST_BYTES
-
-
-@pytest.mark.parametrize(
-    ("round_trip_s", "apart_s"), [(0.0, 0.5), (0.02, 0.5), (0.03, 0.75), (0.04, 1.0), (3.0, 1.0)]
-)
-def test_far_away_what_batches_wait_for_is_asked_less_often(round_trip_s, apart_s):
-    assert seldom_s(0.5, round_trip_s) == apart_s
 
 
 def fed(appetite: Appetite) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pyarrow as pa
 import pytest
 
@@ -121,19 +119,6 @@ def test_a_packed_plan_is_small_and_the_same():
     assert unpacked["sequence"].equals(piece["sequence"])
     assert unpacked["subject"].null_count == piece.num_rows
     assert len(packed) < piece.num_rows / 10
-
-
-def test_a_plan_that_an_earlier_version_kept():
-    """
-    A backfill that was planned by it goes on: its pieces have the sequences themselves.
-    """
-    whole = plan(range(5, 500, 3))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, whole.schema) as writer:
-        writer.write_table(whole)
-    packed = zlib.compress(sink.getvalue().to_pybytes(), 1)
-
-    assert snapshotplan.unpack(packed).equals(whole)
 
 
 def test_later_subjects():
