@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.table import Table
 
-from pyspark_jetstream.outbox.limits import GradientLimit
+from pyspark_jetstream.outbox.window import Window
 from tests.kits.servers import DevServer
 
 from ..others.delay import far
@@ -28,14 +28,12 @@ from ..writer import SUBJECTS, empty, rows, sink, write
 from .scripted import Script, run
 
 _ADAPTIVE: Final = "adaptive"
-_FIXED: Final = (16, 64, 256, 1024, 4096)
+_FIXED: Final = (16, 64, 256, 1024, 4096, 8192)
 _WINDOW: Final = sink("nats://127.0.0.1:4222").window
 
-_LIMITS: Final[dict[str, Callable[[], GradientLimit]]] = {
-    _ADAPTIVE: lambda: GradientLimit(
-        _WINDOW.min_in_flight, _WINDOW.initial_in_flight, _WINDOW.max_in_flight
-    ),
-    **{str(maximum): partial(GradientLimit, maximum, maximum, maximum) for maximum in _FIXED},
+_LIMITS: Final[dict[str, Callable[[], Window]]] = {
+    _ADAPTIVE: partial(Window, _WINDOW.max_in_flight),
+    **{str(maximum): partial(Window, maximum, maximum) for maximum in _FIXED},
 }
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     _ADAPTIVE: {},

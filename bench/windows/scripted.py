@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_jetstream.options import parse_sink
-from pyspark_jetstream.outbox.limits import GradientLimit, Kind
+from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Outcome
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import Lane
@@ -94,7 +95,7 @@ class Server:
 class Writer:
     """A task that has always more rows."""
 
-    def __init__(self, limit: GradientLimit) -> None:
+    def __init__(self, limit: Window) -> None:
         self.window = Lane(
             "_INBOX.0",
             LaneTerms(
@@ -131,9 +132,7 @@ class Writer:
         self.track.append((now, window.limit))
 
 
-def run(
-    script: Script, *limits: GradientLimit, until: float, tick_s: float = 0.002
-) -> list[Writer]:
+def run(script: Script, *limits: Window, until: float, tick_s: float = 0.002) -> list[Writer]:
     """Publishes for so many seconds, one writer a limit."""
     server, writers = Server(script, tick_s), [Writer(limit) for limit in limits]
     for tick in range(round(until / tick_s)):

@@ -63,8 +63,8 @@ from .rowqueue import Block, RowQueue
 from .throttling.keptrate import KeptRate
 from .throttling.throttle import PausedBy, Throttle
 
-AUTO_ROWS: Final = 10_000
-"""`queueSize=auto`: one Arrow batch of Spark's."""
+QUEUE_ROWS: Final = 10_000
+"""Default of `queueSize`: one Arrow batch of Spark's."""
 
 _MIN_ROWS: Final = 20
 """The smallest queue (overload.md A11), as in Farfetch's LoadShedding library."""
@@ -94,7 +94,7 @@ class Leaving(NamedTuple):
     rows: Messages
     reason: str | None = None
     """
-    Reason for shedding them: `MaxConcurrentRequests`, `MaxMemoryUsage`, `MaxCpuUsage`, or one of
+    Reason for shedding them: `MaxConcurrentRequests`, `MaxMemoryUsage`, or one of
     the timeouts; None where they are to be sent.
     """
 
@@ -103,8 +103,8 @@ class Leaving(NamedTuple):
 class Rules:
     """Sizes and deadlines of a write's queue."""
 
-    queue_size: int | str
-    """Rows that wait: a number, `auto`, or `sqrt` of the size of the window."""
+    queue_size: int
+    """Rows that wait."""
     queue_bytes: int
     held_bytes: int
     """Upper bound of the bytes of rows whose subjects are paused."""
@@ -130,13 +130,9 @@ class Rules:
         return not self.throttle_max_wait_s
 
 
-def queue_rows(queue_size: int | str, limit: int) -> int:
+def queue_rows(queue_size: int) -> int:
     """Upper bound of the rows in the queue, 20 at least (A11)."""
-    if queue_size == "auto":
-        return AUTO_ROWS
-    if queue_size == "sqrt":
-        return max(_MIN_ROWS, math.ceil(math.sqrt(limit)))
-    return max(_MIN_ROWS, int(queue_size))
+    return max(_MIN_ROWS, queue_size)
 
 
 class Admission:
@@ -212,7 +208,7 @@ class Admission:
         if not self._is_full(load):
             return True
         # What would come could take the place of less urgent rows, or make room itself.
-        rows = queue_rows(self._rules.queue_size, load.limit)
+        rows = queue_rows(self._rules.queue_size)
         over = len(self._queue) > rows or self._queue.nbytes > self._rules.queue_bytes
         return bool(self._rules.sheddable) and not over and self._is_overloaded(now, load)
 
@@ -333,7 +329,7 @@ class Admission:
     # ── overload ─────────────────────────────────────────────────────────────────────────────
 
     def _is_full(self, load: Load) -> bool:
-        full = len(self._queue) >= queue_rows(self._rules.queue_size, load.limit)
+        full = len(self._queue) >= queue_rows(self._rules.queue_size)
         return full or self._queue.nbytes >= self._rules.queue_bytes
 
     def _is_overloaded(self, now: float, load: Load) -> bool:
@@ -343,14 +339,14 @@ class Admission:
 
     def _make_room(self, now: float, load: Load) -> list[Leaving]:
         """Sheds what is above the capacity, as far as it may be shed (A13, A14)."""
-        over_rows = len(self._queue) - queue_rows(self._rules.queue_size, load.limit)
+        over_rows = len(self._queue) - queue_rows(self._rules.queue_size)
         over = over_rows, self._queue.nbytes - self._rules.queue_bytes
         if max(over) <= 0 or not len(self._queue):
             return []
         block = self._queue.merged()
         messages = self._shed(self.overload.to_go(block.messages, block.sizes, over, now))
-        by_reason = self.overload.by_reason(messages, over_rows > 0, now)
-        return [Leaving(part, reason) for part, reason in by_reason]
+        reason = "MaxConcurrentRequests" if over_rows > 0 else "MaxMemoryUsage"
+        return [Leaving(messages, reason)] if len(messages) else []
 
     def _shed(self, mask: pa.Array) -> Messages:
         """The rows of the merged block whose mask is true leave, in the order of the rows."""

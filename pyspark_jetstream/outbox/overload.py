@@ -5,14 +5,13 @@ Rule 1: no I/O and no clock; callers pass `now` (seconds, monotonic).
 Rule 2: it takes the server's push-back, for the stream of a row, to shed that row (A12). That a
 subject is paused, or is at its own limit, is none: it says nothing of the rows of others, and its
 own rows have a buffer of their own. What else counts is said of the whole writer: that it exceeds a
-limit of its connection, by an operator's word (B6), and that it uses more CPU than it may (A26).
+limit of its connection, by an operator's word (B6).
 
 A stream is known by its place in `Targets`; those that are not known are one stream here, None.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import pyarrow as pa
@@ -43,7 +42,6 @@ class Overload:
         self._window_s = window_s
         self._throttle = throttle
         self._streams: dict[int | None, float] = {}
-        self._busy_at = -math.inf
 
     def __repr__(self) -> str:
         return f"<Overload push-back of {len(self._streams)} streams>"
@@ -57,14 +55,10 @@ class Overload:
         """
         self._streams[place] = max(at, self._streams.get(place, at))
 
-    def note_busy(self, now: float) -> None:
-        """Notes that the writer uses more CPU than it may (A26)."""
-        self._busy_at = now
-
     def is_felt(self, now: float) -> bool:
         """Whether anything pushes back, whatever rows that is about."""
         lately = bool(self._streams) and self._is_late(max(self._streams.values()), now)
-        return lately or self._throttle.informed or self._is_late(self._busy_at, now)
+        return lately or self._throttle.informed
 
     def may_go(self, messages: Messages) -> pa.Array:
         """BOOL: which are of a priority that may be shed, and cannot be stored."""
@@ -93,9 +87,7 @@ class Overload:
         Args:
             over: how many rows and bytes there are too many.
         """
-        may = self.may_go(messages)
-        if not self._is_late(self._busy_at, now):
-            may = pc.and_(may, self._pressed(messages, now))
+        may = pc.and_(self.may_go(messages), self._pressed(messages, now))
         # The least urgent first, of those the newest.
         here = places(len(messages))
         keys = pc.add(pc.shift_left(messages.urgency.cast(pa.int64()), PLACE_BITS), here)
@@ -106,23 +98,6 @@ class Overload:
         if over_bytes > 0:
             count = max(count, 1 + (pc.sum(pc.less(freed, over_bytes)).as_py() or 0))
         return pc.is_in(here, order.slice(0, count))
-
-    def by_reason(
-        self, messages: Messages, is_rows: bool, now: float
-    ) -> list[tuple[Messages, str]]:
-        """
-        These rows, which make room, and why (A26).
-
-        Args:
-            is_rows: whether there are too many rows, and not only bytes.
-        """
-        pressed = self._pressed(messages, now)
-        reason = "MaxConcurrentRequests" if is_rows else "MaxMemoryUsage"
-        parts = [
-            (messages.where(pressed), reason),
-            (messages.where(pc.invert(pressed)), "MaxCpuUsage"),
-        ]
-        return [part for part in parts if len(part[0])]
 
     def _pressed(self, messages: Messages, now: float) -> pa.Array:
         """BOOL: which are of a stream that pushes back."""

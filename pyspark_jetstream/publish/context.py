@@ -9,19 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ..client.patience import Clock
 from ..outbox.targets import Targets
 from .options import SinkOptions
 from .telemetry import Origin, Telemetry
-
-
-class WriterClock(Clock, Protocol):
-    """The parts of the module `time` that a publisher uses."""
-
-    def process_time(self) -> float:
-        """Seconds of CPU that this process has used."""
 
 
 @dataclass(slots=True)
@@ -53,4 +45,4 @@ class WriteContext:
     signals: RowSignals = field(default_factory=RowSignals)
     is_checked: bool = False
     """Whether rows are looked up before they are sent: then few leave the queue at one time."""
-    clock: WriterClock = time
+    clock: Clock = time

@@ -7,17 +7,15 @@ Rule 1: no I/O and no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..outbox.admission import Load
-from ..outbox.limits import GradientLimit
 from ..outbox.messages import Messages
 from ..outbox.targets import Target, Targets
+from ..outbox.window import Window
 from ..sanitize import get_logger
 from .lanes.lane import Lane
 from .lanes.retries import Deadlines
@@ -27,20 +25,8 @@ from .telemetry import Telemetry
 
 logger = get_logger(__name__)
 
-_FAR_S: Final = 0.01
-"""A round trip from which on more may be on its way (`max_in_flight_far`)."""
-
 _LETTERS: Final = 64
 """Dead letters without a PubAck at one time (overload.md A22)."""
-
-
-@lru_cache(maxsize=64)
-def kept_limit(servers: Hashable, settings: tuple[int, int, int]) -> GradientLimit:
-    """
-    Limit of a server in this worker process: how much it could take when last written to. Spark's
-    workers run many tasks, one at a time.
-    """
-    return GradientLimit(*settings)
 
 
 class LaneSet:
@@ -49,7 +35,6 @@ class LaneSet:
 
     Args:
         inbox: replies to the n-th lane come on `<inbox>.<n>.>`.
-        round_trip_s: between a PING and its PONG of the server, 0 where it is not known.
         telemetry: counts their round trips.
     """
 
@@ -58,7 +43,6 @@ class LaneSet:
         options: SinkOptions,
         targets: Targets,
         inbox: str,
-        round_trip_s: float,
         telemetry: Telemetry,
     ) -> None:
         self.publish_timeout_s = options.window.publish_timeout_s
@@ -69,9 +53,12 @@ class LaneSet:
         self._telemetry = telemetry
         self._places: set[int | None] = set()
         """Of the streams that have had rows."""
-        self.rows = self._new(0, self._limit(round_trip_s), options.rows.rejects)
+        window = options.window
+        self.rows = self._new(
+            0, Window(window.max_in_flight, window.min_in_flight), options.rows.rejects
+        )
         """The lane of rows."""
-        self.letters = self._new(1, GradientLimit(_LETTERS, _LETTERS, _LETTERS))
+        self.letters = self._new(1, Window(_LETTERS, _LETTERS))
         """The lane of dead letters."""
         self.all = self.rows, self.letters
         """In the order of their numbers."""
@@ -120,7 +107,7 @@ class LaneSet:
     def count_trips(self) -> None:
         """Counts the round trips of the PubAcks since the last call."""
         for lane, stream in zip(self.all, self._streams(), strict=True):
-            trips = lane.terms.limit.trips
+            trips = lane.tally.trips
             for rtt_s, count in trips:
                 self._telemetry.processed(rtt_s, count, stream)
             trips.clear()
@@ -135,7 +122,7 @@ class LaneSet:
                 "duplicates": tally.duplicates,
                 "retries": tally.retries,
                 "late_retries": tally.late_retries,
-                "drops": lane.terms.limit.drops if lane is self.rows else 0,
+                "drops": tally.pushed_back if lane is self.rows else 0,
                 "ignored": tally.ignored,
             }
             found.append((stream, totals))
@@ -154,11 +141,6 @@ class LaneSet:
     def next_deadline(self, now: float) -> float:
         """The time at which a lane has to act though nothing arrives."""
         return min(lane.next_deadline(now) for lane in self.all)
-
-    def freeze_limits(self, frozen: bool) -> None:
-        """Sets whether the lanes' limits may not grow."""
-        for lane in self.all:
-            lane.terms.limit.held = frozen
 
     def offer(self, messages: Messages) -> None:
         """Hands rows to their lane."""
@@ -179,16 +161,8 @@ class LaneSet:
         self.rows.lower_times(target.duplicate_window_s, max_s)
         self.publish_timeout_s = min(self.publish_timeout_s, max_s)
 
-    def _new(self, number: int, limit: GradientLimit, rejects: bool = False) -> Lane:
+    def _new(self, number: int, size: Window, rejects: bool = False) -> Lane:
         window = self._options.window
         deadlines = Deadlines(window.ack_timeout_s, window.publish_timeout_s)
-        own = limit, window.max_in_flight_bytes, deadlines
+        own = size, window.max_in_flight_bytes, deadlines
         return Lane(f"{self._inbox}.{number}", LaneTerms(*own, window.strict_order, rejects))
-
-    def _limit(self, round_trip_s: float) -> GradientLimit:
-        window = self._options.window
-        maximum = window.max_in_flight_far if round_trip_s >= _FAR_S else window.max_in_flight
-        settings = window.min_in_flight, window.initial_in_flight, maximum
-        limit = kept_limit(self._options.connection.servers, settings)
-        limit.reset_counts()
-        return limit

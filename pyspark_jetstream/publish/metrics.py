@@ -357,10 +357,10 @@ _VALUES: Final = {
     "status": ("success", "pushed_back", "ignored", "rejected", "bypassed"),
     "cause": ("queue", "throttle", "frozen"),
     "priority": tuple(priority.label for priority in Priority),
-    "limiter": (*(source.value for source in PausedBy), "local"),
+    "limiter": tuple(source.value for source in PausedBy),
 }
 _SHED: Final = (
-    "MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "PublishTimeout",
+    "MaxConcurrentRequests", "MaxMemoryUsage", "QueueTimeout", "PublishTimeout",
     "ThrottleTimeout",
     "Rejected",
 )  # fmt: skip
@@ -368,15 +368,11 @@ _REASONS: Final = {
     **dict.fromkeys((REJECTED.name, DEAD_LETTER.name, DROPPED.name), _SHED),
     **dict.fromkeys((THROTTLED.name, RATE_LIMIT.name), tuple(Reason.__members__)),
 }
-_LOCAL: Final = ("MaxCpuUsage",)
-"""Reasons of `RATE_LIMIT` beside the throttle's."""
-
 _CLOSED: Final = {
     metric.name: {
         label: frozenset((
             *_VALUES.get(label, ()),
             *(_REASONS.get(metric.name, ()) if label == "reason" else ()),
-            *(_LOCAL if label == "reason" and metric is RATE_LIMIT else ()),
             "",
             UNKNOWN,
         ))

@@ -21,7 +21,6 @@ from ..errors import OptionError
 from ..foreign import read_json
 from ..option import Option, Values, exclusive, parsed, table
 from ..outbox.admission import Rules
-from ..outbox.limits import INITIAL, MINIMUM
 from ..outbox.priority import Priorities
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
 from .pressure import PRESSURE_OPTIONS, under_pressure
@@ -91,10 +90,9 @@ _OWN: Final = table(
         " account."),
     Option("createStream", "", value_of.boolean, "false",
         "Create the target stream if it is missing. A stream that is there is never changed."),
-    Option("maxInFlight", "max_in_flight", value_of.positive, "4096",
-        "Largest size of a task's window: the publishes that have no PubAck yet. The writer itself"
-        " may choose a smaller window. If a round trip takes 10 ms or more, the default is twice"
-        " as large."),
+    Option("maxInFlight", "max_in_flight", value_of.positive, "8192",
+        "Largest size of a task's window: the publishes that have no PubAck yet. While the server"
+        " pushes back the window is smaller."),
     Option("bufferMemory", "", value_of.size, "128MiB",
         "Largest size of all rows that a task holds. A quarter is on the wire, a quarter is in the"
         " queue, and half is for rows of paused subjects."),
@@ -153,14 +151,8 @@ class WindowOptions:
 
     min_in_flight: int
     """The window never becomes smaller than this, nor than `max_in_flight`."""
-    initial_in_flight: int
-    """In the first task of a worker process, but not above `max_in_flight`."""
     max_in_flight: int
-    max_in_flight_far: int
-    """The same where the server is far away."""
     max_in_flight_bytes: int
-    max_cpu_percent: float | None
-    """Share of a core; above it the window does not grow, and the writer counts as pushed back."""
     ack_timeout_s: float
     publish_timeout_s: float
     strict_order: bool
@@ -271,12 +263,9 @@ def _creation(values: Values) -> StreamCreation | None:
 
 
 def _window(values: Values) -> WindowOptions:
-    maximum = values["maxInFlight"]
     return values.fill(
         WindowOptions,
-        min_in_flight=MINIMUM,
-        initial_in_flight=INITIAL,
-        max_in_flight_far=maximum if "maxInFlight" in values else 2 * maximum,
+        min_in_flight=1,
         max_in_flight_bytes=max(1, values["bufferMemory"] // 4),
         strict_order=values["publishOrder"] == "strict",
     )

@@ -1,5 +1,5 @@
 """
-Reasons to hold rows of a write back: operators, refusals of the server, and `maxCpuPercent`.
+Reasons to hold rows of a write back: operators, and refusals of the server.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
 (`operators`). A subject that the server refuses for want of room (10077 of its stream, 10002 of the
@@ -24,7 +24,7 @@ from ..arrays import ranks
 from ..client import wire
 from ..client.connection import Connection
 from ..errors import NotConnectedError, ProducerThrottledError, PublishError, PublishTimeoutError
-from ..outbox.limits import TRY_S, CpuShare, SubjectLimits
+from ..outbox.limits import TRY_S, SubjectLimits
 from ..outbox.messages import Messages
 from ..outbox.throttling.operators import Operators
 from ..outbox.throttling.throttle import PausedBy
@@ -81,9 +81,6 @@ class WriterPauses:
         self._limited = SubjectLimits()
         self._refusals: dict[str, Refusal] = {}
         """The last one of each subject, as far as they are kept."""
-        self._cpu = None
-        if options.window.max_cpu_percent is not None:
-            self._cpu = CpuShare(options.window.max_cpu_percent)
 
     def __repr__(self) -> str:
         return repr(self.throttle)
@@ -159,16 +156,7 @@ class WriterPauses:
                 raise
             logger.info("the last word to operators is lost: %s", error)
 
-    # ── the server, and the writer's own CPU ─────────────────────────────────────────────────
-
-    def is_busy(self, now: float) -> bool | None:
-        """Whether the writer uses more CPU than it may; None where it may use all."""
-        if self._cpu is None:
-            return None
-        self._cpu.used(self._clock.process_time(), now)
-        if self._cpu.is_over:
-            self._telemetry.note_busy(now)
-        return self._cpu.is_over
+    # ── the server ───────────────────────────────────────────────────────────────────────────
 
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
         """The server refused a publish: its subject waits. True where there is no room for it."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from .. import values as value_of
 from ..errors import OptionError
 from ..option import Option, Values, table
-from ..outbox.admission import Rules
+from ..outbox.admission import QUEUE_ROWS, Rules
 from ..outbox.lettersubjects import dead_letter_subject, template_fault
 from ..outbox.overload import OVERLOAD_WINDOW_S
 from ..outbox.priority import (
@@ -23,16 +23,6 @@ from ..outbox.priority import (
     subject_rules,
 )
 from ..outbox.throttling.throttleprotocol import THROTTLE_SUBJECT
-
-
-def _queue_size(value: str) -> int | str:
-    word = value.strip().lower()
-    if word in ("auto", "sqrt"):
-        return word
-    try:
-        return value_of.positive(value)
-    except ValueError:
-        raise ValueError(f"expected auto, sqrt or a positive number, got '{value}'") from None
 
 
 def _shed(value: str) -> frozenset[Priority]:
@@ -75,8 +65,8 @@ PRESSURE_OPTIONS: Final = table(
         "Whether rows of a paused subject go to another destination of a mapping with weights."),
     Option("publishOrder", "", value_of.choice("subject", "strict", "none"), "subject",
         "The order that rows keep."),
-    Option("queueSize", "queue_size", _queue_size, "auto",
-        "Largest number of rows that wait for the window: a number or a word."),
+    Option("queueSize", "queue_size", value_of.positive, str(QUEUE_ROWS),
+        "Largest number of rows that wait for the window, 20 at least."),
     Option("queueTimeout", "queue_timeout_s", value_of.duration, "",
         "Longest time that a row waits until it is first sent, pauses included. After this time the"
         " row is shed, or its task fails. Without this option rows wait.",
@@ -106,9 +96,6 @@ PRESSURE_OPTIONS: Final = table(
     Option("deadLetterSubject", "dead_letter_subject", dead_letter_subject, "",
         "Subject for rows that are shed or rejected. `{subject}` stands for the row's own"
         " subject."),
-    Option("maxCpuPercent", "max_cpu_percent", value_of.positive, "",
-        "Percent of a core that a Python worker may use. While it uses more, its window does not"
-        " grow, and rows may be shed as if the server had pushed back."),
 )  # fmt: skip
 """In the order of docs/reference/options.md."""
 

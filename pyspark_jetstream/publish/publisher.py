@@ -42,7 +42,7 @@ from ..errors import (
     PublishRejectedError,
     PublishTimeoutError,
 )
-from ..outbox.admission import AUTO_ROWS, Admission, Leaving, queue_rows
+from ..outbox.admission import QUEUE_ROWS, Admission, Leaving, queue_rows
 from ..outbox.messages import Messages
 from ..sanitize import get_logger
 from .context import WriteContext
@@ -57,7 +57,7 @@ from .telemetry import Cause, Reporter, Watchdog
 
 logger = get_logger(__name__)
 
-_PLAIN_ROWS: Final = AUTO_ROWS
+_PLAIN_ROWS: Final = QUEUE_ROWS
 """Rows that lanes are handed at one time where nothing overtakes; a pause has them given back."""
 
 _PIECE: Final = 1000
@@ -108,9 +108,7 @@ class Publisher:
         self._inbox = connection.new_inbox()
         self._context = context
         self._supply = supply
-        self.lanes = LaneSet(
-            options, context.targets, self._inbox, connection.round_trip_s, context.telemetry
-        )
+        self.lanes = LaneSet(options, context.targets, self._inbox, context.telemetry)
         """Of rows, and of what goes elsewhere."""
         self.sender = Sender(client, self._inbox, self.lanes, options, context.clock)
         """Sends frames and reads replies."""
@@ -394,11 +392,6 @@ class Publisher:
 
     def _apply_refusals(self, now: float) -> None:
         """Pauses the subjects of the server's refusals."""
-        is_busy = self.pauses.is_busy(now)
-        if is_busy is not None:
-            self.lanes.freeze_limits(is_busy)
-            if is_busy:
-                self.admission.overload.note_busy(now)
         for place, at in self.lanes.push_backs(now):
             self.admission.overload.pushed_back(place, at)
         at_limit = False
@@ -430,7 +423,7 @@ class Publisher:
             }
         )
         telemetry.passed(now)
-        queue = queue_rows(options.rules.queue_size, load.limit)
+        queue = queue_rows(options.rules.queue_size)
         telemetry.state(self.admission.messages(), lanes.lately(), load.limit, queue, lanes.stream)
         subject = options.metrics.metrics_subject
         if subject is None:

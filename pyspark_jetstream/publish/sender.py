@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ..client import wire
 from ..client.connection import Client
-from .context import WriterClock
+from ..client.patience import Clock
 from .lanes.answers import alike_pattern, classify, is_ordinal, puback_pattern
 from .lanes.lane import Lane
 from .laneset import LaneSet
@@ -36,7 +36,7 @@ class Sender:
     """
 
     def __init__(
-        self, client: Client, inbox: str, lanes: LaneSet, options: SinkOptions, clock: WriterClock
+        self, client: Client, inbox: str, lanes: LaneSet, options: SinkOptions, clock: Clock
     ) -> None:
         self.connection = client.connection
         """The one that is subscribed to replies; another after each reconnect."""

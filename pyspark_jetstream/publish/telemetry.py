@@ -198,11 +198,6 @@ class Telemetry(Counting):
         if self._met.add((reason, stream, whose), now + pause_s, now):
             self._limits(key)
 
-    def note_busy(self, now: float) -> None:
-        """Counts that the writer limits itself, as it uses more CPU than it may (A26)."""
-        if self._met.add("cpu", math.nextafter(now, math.inf), now):
-            self._add(metrics.RATE_LIMIT, ("local", "MaxCpuUsage", UNKNOWN, ""), 1)
-
     def passed(self, now: float) -> None:
         """Time passes: what is paused is so for longer."""
         for key, new_ms in self._pauses.passed(now):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pyspark_jetstream.outbox.limits import GradientLimit
 from pyspark_jetstream.outbox.messages import Messages
+from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.frames import Frames
 from pyspark_jetstream.publish.lanes.lane import Lane
 from pyspark_jetstream.publish.lanes.retries import Deadlines
@@ -20,15 +20,15 @@ INBOX = "_INBOX.0123456789abcdef"
 PREFIX = f"{INBOX}.0"
 
 
-class FixedLimit(GradientLimit):
+class FixedLimit(Window):
     """A limit that stays."""
 
     def __init__(self, maximum: int) -> None:
-        super().__init__(maximum, maximum, maximum)
+        super().__init__(maximum, maximum)
 
 
 def terms(
-    limit: GradientLimit,
+    limit: Window,
     max_bytes: int = MANY,
     ack: float = 5.0,
     publish: float = 120.0,

@@ -26,7 +26,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.publish import laneset, pauses
+from pyspark_jetstream.publish import pauses
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.outcome import Written
 from pyspark_jetstream.publish.publisher import Publisher
@@ -56,9 +56,6 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
-
-    def process_time(self) -> float:
-        return 0.0
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -306,7 +303,6 @@ class World:
         **options: object,
     ) -> None:
         self.clock = Clock()
-        laneset.kept_limit.cache_clear()
         monkeypatch.setattr(pauses, "_TOLD", {})
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)

@@ -19,7 +19,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.outbox.targets import Target
 from pyspark_jetstream.outbox.throttling import throttle
-from pyspark_jetstream.publish import laneset, publisher
+from pyspark_jetstream.publish import publisher
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.lanes import lane as lane_module
 from pyspark_jetstream.publish.options import SinkOptions
@@ -414,27 +414,3 @@ def test_any_window_stores_every_row_in_order(nats_server, js, new_stream, limit
     publish(js.client, options, batches(name, 2000, 300), id_prefix="p")
 
     check_in_order(stored(js, name), name, 2000)
-
-
-def test_a_worker_process_remembers_how_much_a_server_takes(
-    nats_server, js, new_stream, monkeypatch
-):
-    """
-    The next task of the same process goes on with the limit that the last one came to.
-    """
-    used, kept = [], laneset.kept_limit
-
-    def seen(*key):
-        used.append(kept(*key))
-        return used[-1]
-
-    monkeypatch.setattr(laneset, "kept_limit", seen)
-    name = new_stream()
-    options = sink(nats_server, max_in_flight=999)
-    publish(js.client, options, batches(name, 20_000))
-    learned = used[0].long_s
-    publish(js.client, options, batches(name, 20_000))
-
-    assert len(used) == 2
-    assert used[1] is used[0]
-    assert learned > 0

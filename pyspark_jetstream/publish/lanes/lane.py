@@ -25,10 +25,10 @@ subject nothing that was still here overtakes. What the window cannot recall is 
 on the wire: if the server drops *a* but stores *b* that was sent behind it, the stream reads
 *b, a*. `maxInFlight=1` excludes that.
 
-**Overload.** A `GradientLimit` is the size of the window (`limits`). It hears of PubAcks and
-their round trips, and of push-backs: 429, resources, limits, silence. It hears nothing of a publish
-that was sent again: which sending its PubAck answers cannot be told (Karn's rule). Nor of what
-fails without a word about load: no responders, a broken connection, an id in process.
+**Overload.** `Window` is how many may be in flight. It hears of PubAcks and of push-backs: 429,
+resources, limits, silence. It hears nothing of what fails without a word about load: no responders,
+a broken connection, an id in process. Round trips of publishes that were sent again do not count:
+which sending their PubAck answers cannot be told (Karn's rule).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Lane:
     @property
     def limit(self) -> int:
         """The most publishes that may be in flight."""
-        return self.terms.limit.value
+        return self.terms.window.value
 
     @property
     def in_flight(self) -> int:
@@ -323,7 +323,8 @@ class Lane:
             return
         in_flight = self.in_flight
         for count, at in self._flight.trips(start, end):
-            self.terms.limit.acked(weight or count, now - at, in_flight, now)
+            self.tally.trips.append((now - at, weight or count))
+            self.terms.window.acked(weight or count, in_flight)
 
     def _finish(self, ordinals: Iterable[int]) -> int:
         """Finishes ordinals, in any order; the number of those that were not finished before."""
@@ -363,7 +364,7 @@ class Lane:
             trouble.absent_since = now if absent_since is None else absent_since
             self._check_absent(ordinal, trouble, now)
         if again.pause(outcome.kind, now) and outcome.is_push_back:
-            self._pushed_back(now)
+            self._pushed_back()
         subject = self._flight.subject(ordinal)
         if outcome.is_push_back:
             self.tally.push_backs[subject] = again.resume_at
@@ -387,8 +388,9 @@ class Lane:
         self.tally.rejected.append((message, outcome))
         self._finish([ordinal])
 
-    def _pushed_back(self, now: float) -> None:
-        self.terms.limit.dropped(now)
+    def _pushed_back(self) -> None:
+        self.tally.pushed_back += 1
+        self.terms.window.pushed_back()
 
     def on_disconnect(self, why: str = BROKEN) -> None:
         """The connection broke: all that is on the wire is to be sent again, in order."""
@@ -425,7 +427,7 @@ class Lane:
         self._check_earlier(now)
         late += silent
         if late:
-            self._pushed_back(now)
+            self._pushed_back()
             self.tally.push_backs |= {self._flight.subject(overdue): now for overdue in late}
 
     def next_deadline(self, now: float) -> float:

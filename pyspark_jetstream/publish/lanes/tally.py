@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ...outbox.limits import GradientLimit
 from ...outbox.messages import Messages
+from ...outbox.window import Window
 from .answers import Outcome, Refusal
 from .retries import Deadlines
 
@@ -35,6 +35,10 @@ class Tally:
     The streams that stored messages of the lane, as PubAcks name them. Each stream has a sequence
     at or below that of its first message; duplicates do not count. Not to clear.
     """
+    trips: list[tuple[float, int]] = field(default_factory=list)
+    """Round trips, in seconds, and of how many publishes."""
+    pushed_back: int = 0
+    """Number of push-backs."""
     refusals: set[Refusal] = field(default_factory=set)
     """Recent refusals of the server."""
     push_backs: dict[str, float] = field(default_factory=dict)
@@ -49,7 +53,7 @@ class Tally:
 class LaneTerms(NamedTuple):
     """Terms that a lane is made with, beside the place of its replies."""
 
-    limit: GradientLimit
+    window: Window
     """Bounds the publishes on the wire."""
     max_bytes: int
     """Upper bound of their bytes; one larger publish may still go alone."""

@@ -267,11 +267,6 @@ def test_a_counter_says_since_when_it_counts():
         ("jetstream_publish_queue_total", ("r", "y", "S"), ("r", UNKNOWN, "S")),
         ("jetstream_publish_processing_time_seconds", ("x", "S"), (UNKNOWN, "S")),
         ("jetstream_publish_rate_limit_count", ("me", "why", "s", ""), (UNKNOWN, UNKNOWN, "s", "")),
-        (
-            "jetstream_publish_rate_limit_count",
-            ("local", "MaxCpuUsage", UNKNOWN, ""),
-            ("local", "MaxCpuUsage", UNKNOWN, ""),
-        ),
         ("jetstream_publish_dropped_total", ("QueueTimeout", "critical", "S" * 5000),
          ("QueueTimeout", "critical", UNKNOWN)),
         ("jetstream_publish_retries_total", ("MaxCpuUsage", "normal", ""), (UNKNOWN, "normal", "")),

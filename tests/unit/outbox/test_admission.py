@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import ProducerThrottledError, PublishTimeoutError
-from pyspark_jetstream.outbox.admission import AUTO_ROWS, queue_rows
+from pyspark_jetstream.outbox.admission import QUEUE_ROWS, queue_rows
 from pyspark_jetstream.outbox.rowqueue import Block, RowQueue
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 
@@ -73,22 +73,12 @@ def test_a_large_queue_in_pieces():
     assert all(row <= last.get(offered.codes[row], -1) for row in ahead)
 
 
-@pytest.mark.parametrize(
-    ("size", "limit", "expected"),
-    [
-        ("auto", 64, AUTO_ROWS),
-        ("sqrt", 64, 20),
-        ("sqrt", 4096, 64),
-        ("sqrt", 1000, 32),
-        (5, 64, 20),
-        (500, 64, 500),
-    ],
-)
-def test_a11_capacities(size, limit, expected):
+@pytest.mark.parametrize(("size", "expected"), [(QUEUE_ROWS, 10_000), (5, 20), (500, 500)])
+def test_a11_capacities(size, expected):
     """
-    A11: one Arrow batch, the root of the limit, or a number; 20 at least.
+    A11: one Arrow batch, or a number; 20 at least.
     """
-    assert queue_rows(size, limit) == expected
+    assert queue_rows(size) == expected
 
 
 @pytest.mark.parametrize("fail_fast", [False, True])

@@ -20,7 +20,6 @@ from ...kits.world import STREAMS, block
 
 def lanes_of(
     are_known: bool = True,
-    round_trip_s: float = 0.0,
     telemetry: Telemetry | None = None,
     **fields: object,
 ) -> LaneSet:
@@ -29,7 +28,7 @@ def lanes_of(
     targets.of(pa.array([*STREAMS]))
     options = sink_of(connection_of("nats://model"), **fields)
     known = targets if are_known else Targets()
-    return LaneSet(options, known, INBOX, round_trip_s, telemetry or Telemetry())
+    return LaneSet(options, known, INBOX, telemetry or Telemetry())
 
 
 def refuse(
@@ -89,21 +88,9 @@ def test_a12_what_is_none():
     assert dead.tally.push_backs == {}
 
 
-@pytest.mark.parametrize("minimum", [4096, 1])
-@pytest.mark.parametrize(("trip_s", "most"), [(0.0, 8), (0.009, 8), (0.010, 16), (0.3, 16)])
-def test_far_away_more_may_be_on_its_way(minimum, trip_s, most):
-    """
-    As much as the options say for there; a worker keeps a limit for each.
-    """
-    given = {"min_in_flight": minimum, "max_in_flight": 8, "max_in_flight_far": 16}
-    lanes = lanes_of(round_trip_s=trip_s, **given)
-
-    assert lanes.rows.limit == most
-
-
 def test_round_trips_and_push_backs_are_counted_once():
     """
-    As those of the lane's stream, for this task alone, though a limit outlives it. What
+    As those of the lane's stream. What
     dead letters meet is no push-back of the task.
     """
     counts = []
@@ -113,12 +100,12 @@ def test_round_trips_and_push_backs_are_counted_once():
         rows, lane = block("ab", 0), lanes.rows
         lanes.offer(rows)
         lanes.letters.offer(rows)
-        lane.terms.limit.acked(64, 0.01, 64, 0.0)
+        lane.tally.trips.append((0.01, 64))
         for each in lanes.all:
-            each.terms.limit.dropped(2.0)
+            each.tally.pushed_back += 1
         lanes.count_trips()
         lanes.count_trips()
-        lane.terms.limit.acked(9, 0.01, 64, 3.0)
+        lane.tally.trips.append((0.01, 9))
         name = "jetstream_publish_processing_time_seconds"
         found = telemetry.snapshot().total(name, stream="ab")
         counts.append((sum(found[:-1]), [totals["drops"] for _, totals in lanes.totals()]))

@@ -37,9 +37,6 @@ class Standing(Connection):
     def monotonic(self) -> float:
         return time.monotonic() + self.ahead_s
 
-    def process_time(self) -> float:
-        return time.process_time()
-
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 

@@ -202,7 +202,7 @@ def test_i6_a_subject_at_its_limit_is_hardly_tried(monkeypatch):
             return super().publish(sent)
 
     blocks = [block("ab" * 250, 0), block("ab" * 250, 500)]
-    world = World(monkeypatch, blocks, random.Random(1), Full())
+    world = World(monkeypatch, blocks, random.Random(1), Full(), max_in_flight=64)
     world.net.chaos = 0.0
     counts = world.run()
     heard = [each for server in world.net.servers for each in server.heard if each.subject == "a"]

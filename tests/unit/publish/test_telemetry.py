@@ -284,15 +284,3 @@ def test_a_limit_of_the_server_is_met_again():
     for number in range(100):
         one.refused(refusal(10077, f"a.{number}", "maximum messages exceeded"), 0.5, "B", 30.0)
     assert total(one, LIMITS, stream="B") == 1
-
-
-def test_the_writer_limits_itself():
-    """
-    A26: more CPU than allowed is a limit of its own, once until there is enough for some seconds.
-    """
-    one = Telemetry()
-    for now in (0.0, 0.1, 0.2, 4.0, 9.5):
-        one.note_busy(now)
-
-    assert total(one, LIMITS, limiter="local", reason="MaxCpuUsage") == 2
-    assert total(one, TIMES) == 0

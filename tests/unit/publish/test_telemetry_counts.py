@@ -181,11 +181,11 @@ def test_everything_begins_at_zero():
         assert ("jetstream_publish_outcomes_total", status, "") in labels
     for reason in Reason:
         assert ("jetstream_producer_throttled_times", reason.name, "", "") in labels
-        for limiter in ("operator", "server", "local"):
+        for limiter in ("operator", "server"):
             assert ("jetstream_publish_rate_limit_count", limiter, reason.name, "", "") in labels
     for cause in ("queue", "throttle", "frozen"):
         assert ("jetstream_publish_blocked_seconds_total", cause) in labels
-    reasons = ("MaxConcurrentRequests", "MaxMemoryUsage", "MaxCpuUsage", "QueueTimeout", "Rejected")
+    reasons = ("MaxConcurrentRequests", "MaxMemoryUsage", "QueueTimeout", "Rejected")
     for reason, priority in product(reasons, ("critical", "normal", "noncritical")):
         assert ("jetstream_publish_dropped_total", reason, priority, "") in labels
         assert ("jetstream_publish_dead_letter_total", reason, priority, "") in labels

@@ -332,7 +332,7 @@ def test_a12_silence_is_push_back(monkeypatch, minimum, ack_timeout_s):
     blocks = [urgent("ab" * 50, first, [Priority.NON_CRITICAL] * 100) for first in (0, 100)]
     world = World(
         monkeypatch, blocks, random.Random(1), min_in_flight=minimum,
-        initial_in_flight=4, max_in_flight=4, ack_timeout_s=ack_timeout_s,
+        max_in_flight=4, ack_timeout_s=ack_timeout_s,
         drops=True, rules=rules_of(queue_size=20, sheddable=SHEDDABLE, overload_window_s=1.0),
     )  # fmt: skip
     world.net.chaos = 0.0

@@ -9,7 +9,8 @@ import random
 import pytest
 
 from pyspark_jetstream.errors import PublishRejectedError, PublishTimeoutError
-from pyspark_jetstream.outbox.limits import GradientLimit, Kind
+from pyspark_jetstream.outbox.limits import Kind
+from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.answers import Outcome, classify
 from pyspark_jetstream.publish.lanes.frames import Publishes
 from pyspark_jetstream.publish.lanes.lane import Lane
@@ -38,7 +39,7 @@ def block(first: int, subjects: list[str], size: int = 0) -> Publishes:
 
 
 def window(
-    maximum: int | GradientLimit = 8,
+    maximum: int | Window = 8,
     max_bytes: int = MANY,
     ack: float = 5.0,
     publish: float = 120.0,
@@ -72,14 +73,15 @@ def test_a_subject_at_its_limit_is_no_push_back(code, err_code, words, is_push_b
     """
     error = {"code": code, "err_code": err_code, "description": words}
     outcome = classify(0, "", json.dumps({"stream": "S", "seq": 0, "error": error}).encode())
-    limit = GradientLimit(1, 64, 4096)
+    limit = Window(4096)
     w = Lane(PREFIX, terms(limit, MANY, 5.0, 120.0))
-    w.append(block(0, ["a"]))
+    w.append(block(0, ["a", "b"]))
     w.frames_to_send(0.0, MANY)
+    w.on_pubacks([1], 0.1)
     w.on_answer(0, outcome, 0.1)
 
     assert outcome.is_push_back == is_push_back
-    assert limit.value == (44 if is_push_back else 64)
+    assert limit.value == (179 if is_push_back else 256)
 
 
 def test_no_more_publishes_than_allowed_are_in_flight():
@@ -240,15 +242,16 @@ def test_a_push_back_lowers_the_limit_once_a_window_and_pubacks_raise_it():
     """
     A round of 429s cuts what may be in flight to 0.7; PubAcks of new publishes widen it again.
     """
-    w = window(GradientLimit(1, 8, 8))
+    w = window(Window(8))
     w.append(block(0, ["a"] * 200))
     sent(w, 0.0)
-    for ordinal in range(8):
+    w.on_pubacks([7], 0.1)
+    for ordinal in range(7):
         w.on_answer(ordinal, OVERLOADED, 0.11)
     again = sent(w, 1.0)
     cut = w.limit
     now = 1.1
-    w.on_pubacks(again + [5, 6, 7], now)
+    w.on_pubacks(again + [5, 6], now)
     while w.busy and w.limit < 8:
         now += 0.05
         if wire := sent(w, now):
@@ -274,7 +277,8 @@ def test_the_limit_hears_of_round_trips():
     w.on_pubacks([5, 99], 4.0)
     w.on_pubacks([5], 5.0)
 
-    assert heard == [(2, 1.0, 4, 1.0), (2, 3.0, 4, 3.0), (1, 2.0, 4, 3.0)]
+    assert heard == [(2, 4), (2, 4), (1, 4)]
+    assert w.tally.trips == [(1.0, 2), (3.0, 2), (2.0, 1)]
 
 
 def test_pubacks_out_of_order_have_one_sample_for_all():
@@ -289,7 +293,8 @@ def test_pubacks_out_of_order_have_one_sample_for_all():
     sent(w, 0.0)
     w.on_pubacks([1, 3, 5], 1.0)
 
-    assert heard == [(3, 1.0, 8, 1.0)]
+    assert heard == [(3, 8)]
+    assert w.tally.trips == [(1.0, 3)]
 
 
 def test_what_was_sent_twice_is_no_sample():
@@ -327,7 +332,7 @@ def test_only_push_backs_are_drops(outcome, drops):
     """
     heard = []
     limit = FixedLimit(4)
-    limit.dropped = heard.append
+    limit.pushed_back = lambda: heard.append(1)
     w = window(limit)
     w.append(block(0, ["a"] * 4))
     sent(w, 0.0)

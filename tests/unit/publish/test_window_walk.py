@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pyspark_jetstream.outbox.limits import GradientLimit
+from pyspark_jetstream.outbox.window import Window
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import PREFIX, FixedLimit, terms
@@ -24,7 +24,7 @@ def test_random_walk(seed):
     w = Lane(
         PREFIX,
         terms(
-            rng.choice([FixedLimit(maximum), GradientLimit(1, min(4, maximum), maximum)]),
+            rng.choice([FixedLimit(maximum), Window(maximum)]),
             max_bytes,
             1.0,
             1e9,

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.publish.metrics import Report
 
@@ -129,24 +128,6 @@ def test_a_subject_at_its_limit_is_one_limit(monkeypatch):
     assert total(world, "publish_rate_limit_count", limiter="server", stream="ab") == 1
     assert total(world, "publish_rate_limit_count") == 1
     assert 8_000 < times < 11_100
-
-
-@pytest.mark.parametrize("max_percent", [50, 150])
-def test_a26_too_much_cpu_sheds(monkeypatch, max_percent):
-    """
-    A26: a writer that uses a whole core, where it may use half of one, has too much to do, and that
-    is a limit of its own (`limiter="local"`).
-    """
-    world, dead = shedding(
-        monkeypatch, False, dead_letter_subject="dlq", max_cpu_percent=max_percent
-    )
-    monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
-    monkeypatch.setattr(world.clock, "process_time", lambda: world.clock.now)
-    counts = world.run()
-    said = total(world, "publish_rate_limit_count", limiter="local", reason="MaxCpuUsage")
-
-    assert (counts.dead_letters > 0) == (said == 1) == (max_percent < 100)
-    assert {each.headers["Jetstream-Sink-Reason"] for each in dead.stored} <= {"MaxCpuUsage"}
 
 
 @pytest.mark.parametrize("other", [False, True])

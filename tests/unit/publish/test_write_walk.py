@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.errors import NotConnectedError
-from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish import laneset, sender
+from pyspark_jetstream.publish import sender
 
 from ...kits.lanes import Sent, error
 from ...kits.options import rules_of
@@ -62,8 +60,6 @@ class Write:
         """Those that can be no messages."""
         self.letters = self.rejects or self.policy == "dead-letter"
         self.window_s = rng.choice([1.0, 10.0, 1e9])
-        self.max_percent = rng.choice([None, None, 50, 150])
-        """Of a core, where the writer uses all of one."""
         monkeypatch.setattr(Net, "max_payload", 1 << 20, raising=False)
         monkeypatch.setattr(sender, "_CHUNK_BYTES", rng.choice([100, 1 << 19]))
         self.world = World(
@@ -76,13 +72,12 @@ class Write:
             max_in_flight=rng.choice([1, 7, 64] if self.sheddable else [1, 7, 64, 4096]),
             max_in_flight_bytes=rng.choice([3_000, 20_000, 20_000, 1 << 30]),
             ack_timeout_s=2.0,
-            max_cpu_percent=self.max_percent,
             metrics_subject=rng.choice([None, METRICS]),
             dead_letter_subject="dlq.{subject}" if self.letters else None,
             drops=self.policy == "drop",
             rejects=self.rejects,
             rules=rules_of(
-                queue_size=rng.choice([20, 20, "auto", "sqrt"]),
+                queue_size=rng.choice([20, 20, 10_000]),
                 queue_timeout_s=queue_timeout_s,
                 throttle_max_wait_s=1e9,
                 sheddable=self.sheddable,
@@ -142,17 +137,8 @@ class Write:
             net.commands.append((at, command(number, filter, pause_s, reason, msgs)))
 
     def _surround(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The process, its worker's former tasks, and one moment at which the network breaks."""
-        rng, clock, net = self.rng, self.world.clock, self.world.net
-        monkeypatch.setattr(limits, "_CPU_WINDOW_S", 0.01)  # the model's network is fast
-        monkeypatch.setattr(clock, "process_time", clock.monotonic)
-
-        def kept(*settings: Any) -> limits.GradientLimit:
-            limit = limits.GradientLimit(*settings[-1])
-            limit.held = True  # by a task before
-            return limit
-
-        monkeypatch.setattr(laneset, "kept_limit", kept)
+        """What the server takes, and one moment at which the network breaks."""
+        rng, net = self.rng, self.world.net
         self.max_payload = rng.choice([1 << 20, 10])
         monkeypatch.setattr(Net, "max_payload", self.max_payload)
         breaks_at, sent = rng.choice([0, 10, 100]), 0
@@ -182,12 +168,12 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     plain publish was dropped between others. Nothing goes to a paused subject behind the receipt;
     when a row was first sent is not forgotten; the loop never spins and nothing is stuck, whatever
     is on the wire. All is counted.
-    A23, A26, A27: drops are said with their number, once in `overloadWindow`; a limit is held by
-    its own task alone; reports that the server would not take are not sent.
+    A23, A27: drops are said with their number, once in `overloadWindow`; reports that the server
+    would not take are not sent.
     """
     write = Write(monkeypatch, seed)
     counts = write.world.run()
-    stored, lanes = write.world.rows(), write.world.publisher.lanes.all
+    stored = write.world.rows()
     apart = [each for each in write.dead.stored if each.subject != METRICS]
     letters = [int(each.data.split(b".")[0]) for each in apart]
     gone = set(range(write.total)) - write.known - set(stored)
@@ -213,9 +199,6 @@ def test_every_row_is_in_one_place(monkeypatch, caplog, seed):
     reported = any(each.subject == METRICS for each in write.dead.heard)
     assert write.max_payload > 10 or not reported, f"seed {seed}"
     counted = write.world.telemetry.snapshot()
-    if write.max_percent != 50:
-        by_cpu = counted.total("jetstream_publish_rejected_total", reason="MaxCpuUsage")
-        assert not any([*by_cpu, *(each.terms.limit.held for each in lanes)]), f"seed {seed}"
     for priority in Priority if write.policy != "drop" else ():
         named = {"priority": priority.label}
         left = counted.total("jetstream_publish_rejected_total", **named)
