@@ -16,7 +16,7 @@ from ..arrays import BINARY, STRING, offsets
 
 _FEW: Final = 100
 """Fewer keys are hashed one by one: the kernels' calls cost as much."""
-_SHORT: Final = 64
+_SHORT: Final = 256
 """Bytes of a key, at most, if many are hashed at once: each waits for the longest."""
 _PRIME: Final = pa.scalar(0x01000193, pa.uint32())
 
