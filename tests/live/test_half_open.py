@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.wire import header_block
 from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.write.exactlyonce.ids import Ids
 from pyspark_jetstream.write.exactlyonce.ledger import Ledger
@@ -21,8 +20,6 @@ from ..kits.options import connection_of, sink_of
 from ..kits.proxy import Proxy
 from ..kits.shared import eventually
 from .test_publisher import stored
-
-PROBE = header_block([("Nats-Msg-Id", "probe")])
 
 
 @pytest.fixture
