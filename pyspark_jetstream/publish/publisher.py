@@ -158,7 +158,6 @@ class Publisher:
         rows = self.lanes.rows.tally
         letters, telemetry = self.lanes.letters.tally, self._context.telemetry
         telemetry.stored_in = rows.stored_in
-        telemetry.dead_in = letters.stored_in
         counts = Written(
             self.admission.offered + self.shedding.unfit,
             rows.acked,

@@ -125,6 +125,9 @@ class Sender:
 # ── runs of PubAcks ──────────────────────────────────────────────────────────────────────────
 
 
+_NUMBER: Final = re.compile(rb"[0-9]{1,19}")
+
+
 class _Alike(NamedTuple):
     """PubAcks that have all but their numbers in common."""
 
@@ -134,12 +137,18 @@ class _Alike(NamedTuple):
     """Parts of which `alike_pattern` makes the pattern of their frames."""
     size: int
     """Bytes of a frame without the ordinal."""
+    stream: str
     duplicate: bool
 
     @property
     def pattern(self) -> re.Pattern[bytes]:
         """Their frames; captures the ordinal. Compiled when first asked for, which takes long."""
         return alike_pattern(*self.parts)
+
+    def last(self, buffer: bytes, start: int, end: int) -> int:
+        """The sequence of the last of them in `buffer[start:end]`."""
+        found = _NUMBER.match(buffer, buffer.rfind(self.head, start, end) + len(self.head))
+        return int(found[0]) if found is not None else 0
 
 
 def absorb(
@@ -166,6 +175,8 @@ def absorb(
         if size == end - start:
             for lane, each, own in zip(lanes, alike, found, strict=True):
                 if each is not None and own:
+                    if not each.duplicate:
+                        lane.tally.stored_in[each.stream] = each.last(buffer, start, end)
                     lane.on_pubacks(list(map(int, own)), now, each.duplicate)
             return True
     for duplicate in (False, True):
@@ -185,30 +196,20 @@ def _plain(
     The ordinals of this lane's plain PubAcks among the frames of `buffer[start:end]`.
 
     Plain is what the server writes when it has stored a message, or, with `duplicate`, had it.
-    Notes the stream of the first (`stored_in`).
+    Notes the last of each stream (`stored_in`).
     """
     found = puback_pattern(lane.prefix, sid, duplicate).findall(buffer, start, end)
     ordinals, sizes, payloads, names = zip(*found, strict=True) if found else ((),) * 4
     if any(map(ne, map(int, sizes), map(len, payloads))):
         return []  # sizes that are not those of the bytes: for whoever looks at each frame
     if not duplicate:
-        firsts = dict(zip(reversed(names), reversed(payloads), strict=True))
-        for name, payload in firsts.items():
-            _note_stored(lane, name, payload)
+        for name, payload in dict(zip(names, payloads, strict=True)).items():
+            lane.tally.stored_in[name.decode()] = classify(0, "", payload).sequence
     return list(map(int, ordinals))
 
 
-def _note_stored(lane: Lane, name: bytes, payload: bytes) -> None:
-    """A plain PubAck of a stream of this name came, the first of its buffer."""
-    if (stream := name.decode()) not in lane.tally.stored_in:
-        lane.tally.stored_in[stream] = classify(0, "", payload).sequence
-
-
 def _alike(lane: Lane, sid: int, buffer: bytes, start: int, end: int) -> _Alike | None:
-    """
-    The pattern of PubAcks that differ from this lane's first plain one in numbers alone. Notes that
-    one's stream (`stored_in`).
-    """
+    """The pattern of PubAcks that differ from this lane's first plain one in numbers alone."""
     for duplicate in (False, True):
         first = puback_pattern(lane.prefix, sid, duplicate).search(buffer, start, end)
         if first is not None and int(first[2]) == len(first[3]):
@@ -216,7 +217,6 @@ def _alike(lane: Lane, sid: int, buffer: bytes, start: int, end: int) -> _Alike 
             after = rest.lstrip(b"0123456789")
             head, digits = before + key, len(rest) - len(after)
             parts = lane.prefix, sid, first[2], head, digits, after
-            if not duplicate:
-                _note_stored(lane, first[4], first[3])
-            return _Alike(head, parts, len(first[0]) - len(first[1]), duplicate)
+            size = len(first[0]) - len(first[1])
+            return _Alike(head, parts, size, first[4].decode(), duplicate)
     return None

@@ -103,11 +103,9 @@ class Telemetry(Counting):
         super().__init__()
         self.stored_in: Mapping[str, int] = {}
         """
-        The streams that have rows, and a sequence that the first one's is not beyond; known at the
-        end.
+        The streams that have rows, and the sequence of the row that was acknowledged last; known at
+        the end.
         """
-        self.dead_in: Mapping[str, int] = {}
-        """Those that have dead letters, likewise."""
         self._routes = Routes(routes)
         self._route = Bounded(_MAX_ROUTES)
         self._totals: dict[int, Mapping[str, int]] = {}

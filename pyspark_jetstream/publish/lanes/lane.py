@@ -298,7 +298,7 @@ class Lane:
         if is_ordinal(token):  # else it answers nothing of ours
             outcome = classify(status, description, data)
             if outcome.kind is Kind.STORED:
-                self.tally.stored_in.setdefault(outcome.stream, outcome.sequence)
+                self.tally.stored_in[outcome.stream] = outcome.sequence
             self.on_answer(int(token), outcome, now)
 
     def on_pubacks(self, ordinals: list[int], now: float, duplicates: bool = False) -> None:

@@ -4,7 +4,6 @@ The terms of a lane, and what it counts for its caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -32,8 +31,8 @@ class Tally:
     """Sendings that failed for a cause unrelated to the server's load."""
     stored_in: dict[str, int] = field(default_factory=dict)
     """
-    The streams that stored messages of the lane, as PubAcks name them. Each stream has a sequence
-    at or below that of its first message; duplicates do not count. Not to clear.
+    The streams that stored messages of the lane, as PubAcks name them, each with the sequence of
+    the one that was acknowledged last; duplicates do not count. Not to clear.
     """
     trips: list[tuple[float, int]] = field(default_factory=list)
     """Round trips, in seconds, and of how many publishes."""
@@ -65,12 +64,3 @@ class LaneTerms(NamedTuple):
     """
     rejects: bool = False
     """Whether a message that the server will never store leaves the lane, or ends the task."""
-
-
-def earliest(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """By stream, the lowest of its sequences."""
-    lowest: dict[str, int] = {}
-    for sequences in each:
-        for stream, sequence in sequences.items():
-            lowest[stream] = min(sequence, lowest.get(stream, sequence))
-    return lowest
