@@ -80,7 +80,7 @@ class WriterPauses:
         """Subscriptions on which operators speak."""
         self._limited = SubjectLimits()
         self._refusals: dict[str, Refusal] = {}
-        """The last one of each subject, as far as they are kept."""
+        """The last one of each subject, the last of all last, as far as they are kept."""
 
     def __repr__(self) -> str:
         return repr(self.throttle)
@@ -161,8 +161,10 @@ class WriterPauses:
     def refuse(self, refusal: Refusal, stream: str, now: float) -> bool:
         """The server refused a publish: its subject waits. True where there is no room for it."""
         subject, outcome, until = refusal
-        if subject in self._refusals or len(self._refusals) < _REFUSALS:
-            self._refusals[subject] = refusal
+        self._refusals.pop(subject, None)
+        if len(self._refusals) >= _REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+        self._refusals[subject] = refusal
         if outcome.has_no_room:
             until = self._limited.reached(subject, now)
         pause_s = max(0.0, until - now)

@@ -253,17 +253,19 @@ class Publisher:
         if reason is not None:
             self.shedding.shed(unstored, reason)
             return
-        now = self._now()
+        now, since = self._now(), self.admission.since
+        if fresh is not None:
+            since = since.filter(fresh)
         if len(unstored) < len(rows):
             self.admission.refund(rows.where(pc.invert(fresh)), now)
         wait = self.pauses.untried(unstored, now)
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
-            unstored = unstored.where(pc.invert(wait))
+            goes = pc.invert(wait)
+            unstored, since = unstored.where(goes), since.filter(goes)
         self.pauses.operators.sent(unstored.distinct)
         self.lanes.offer(unstored)
-        since = self.admission.since
-        if len(unstored) and len(unstored) == len(since):
+        if len(unstored):
             self._context.telemetry.sent(unstored, since, self.lanes.stream, now)
 
     def _take_block(self) -> None:

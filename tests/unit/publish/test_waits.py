@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -17,7 +18,10 @@ from pyspark_jetstream.errors import (
     PublishTimeoutError,
     QueueTimeoutError,
 )
+from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.priority import Priority
+from pyspark_jetstream.publish import pauses
+from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
 from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
 from ...kits.lanes import ModelServer, Reply, Sent, error
@@ -467,3 +471,20 @@ def test_rows_that_are_stored_take_no_time(monkeypatch):
 
     assert world.run().rows == 5000
     assert world.clock.now < START_S + 5
+
+
+def test_the_last_refusal_is_the_last(monkeypatch):
+    """
+    Of more subjects than are remembered, and of one that was refused before: what is said is what
+    the server answered last.
+    """
+    monkeypatch.setattr(pauses, "_REFUSALS", 2)
+    world = world_of(monkeypatch)
+    one, said = world.publisher.pauses, []
+    for subject, detail in (("a", "first"), ("b", "second"), ("a", "third"), ("c", "fourth")):
+        one.refuse(Refusal(subject, Outcome(Kind.OVERLOADED, detail, 10167), 0.0), "", START_S)
+        (line,) = one.reasons(Counter(), START_S + 60)
+        said.append(line)
+
+    words = ("first", "second", "third", "fourth")
+    assert [word in line for word, line in zip(words, said, strict=True)] == [True] * 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
@@ -168,3 +170,18 @@ def test_a_priority_of_each_row(monkeypatch):
     name = "publish_rejected_total"
 
     assert total(world, name, priority="noncritical") == counts.dropped == total(world, name) > 0
+
+
+def test_what_an_attempt_before_has_stored_hides_no_wait(monkeypatch):
+    """
+    Of a block of which some rows are stored, the others' time in the queue counts.
+    """
+    world = World(monkeypatch, [block("ab" * 20, 0)], random.Random(1), is_checked=True)
+    world.net.chaos = 0.0
+    known = pa.array([3, 4], pa.int64())
+    world.stored_before = lambda rows: pc.is_in(rows.rows, known)
+    counts = world.run()
+    waits = world.telemetry.snapshot().total("jetstream_publish_queue_time_seconds")
+
+    assert (counts.acked, counts.already_stored) == (38, 2)
+    assert sum(waits[:-1]) == 38
