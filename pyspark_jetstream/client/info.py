@@ -44,11 +44,6 @@ class Mark:
     Time when the message of that sequence was stored, as the server writes it; "" where not known.
     Where there was none of that sequence it is any time.
     """
-    seen_us: int | None = None
-    """
-    The server's clock at that moment, microseconds since 1970, rounded up: no message that was
-    there was stored later. None where not known.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,7 @@ class StreamInfo:
     @property
     def mark(self) -> Mark:
         """The stream as it is at this moment."""
-        return Mark(self.created, self.last_seq, self.last_time, microseconds(self.now) + 1)
+        return Mark(self.created, self.last_seq, self.last_time)
 
     @property
     def leader(self) -> tuple[str, str]:

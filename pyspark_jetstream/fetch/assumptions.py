@@ -1,15 +1,13 @@
 """
-Assumptions of a read about its streams and consumers, and the sign of each that is broken.
+Assumptions of a read about its consumers, and the sign of each that is broken.
 
-Others act on the same server: an operator edits, pauses or deletes a consumer, a server comes back
-with an older store, a limit removes what nobody has read. This is the one list of what is looked
-at. Drivers go by it before each batch, tasks when they take a consumer over, `inspect` when it is
-asked (docs/reference/guarantees.md, "Neighbours").
+Others act on the same server: an operator edits, pauses or deletes a consumer. What shows that
+messages of a stream are lost is in `dataloss`. Drivers go by both before each batch, and `inspect`
+when it is asked (docs/reference/guarantees.md, "Neighbours").
 
 Rule 1: this module judges, by what callers were told by the server anyway. It performs no I/O and
 reads no clock.
-Rule 2: only what is certain. Limits, TTLs, acks, deletes and purges may remove messages, and leave
-a stream's last sequence as it is and no message in another one's place.
+Rule 2: only what is certain.
 """
 
 from __future__ import annotations
@@ -22,16 +20,12 @@ from enum import Enum
 from typing import Any, Final
 
 from .. import subjects
-from ..client.info import ConsumerInfo, Mark, StreamInfo
+from ..client.info import ConsumerInfo, StreamInfo
 
 
 class Assumption(Enum):
     """A fact taken for granted; the value says in short what is so when it does not hold."""
 
-    SAME_STREAM = "stream was made anew"
-    NOT_SHORTER = "stream was taken back to an older copy"
-    NOT_OUTGROWN = "stream was taken back to an older copy, and written to since"
-    NOTHING_UNREAD_LEFT = "messages left the stream unread"
     CONSUMER_THERE = "consumer is gone"
     SAME_CONSUMER = "consumer was made anew"
     CONSUMER_AS_MADE = "consumer was edited"
@@ -50,65 +44,6 @@ class Change:
     of: Assumption
     text: str
     """The fact, its place, and its consequence."""
-
-
-_OLDER: Final = "an older copy of it was restored, or its server lost what it had stored"
-_ONCE_MORE: Final = "with failOnDataLoss=false what may be other messages now is read once more"
-
-
-# ── streams ──────────────────────────────────────────────────────────────────────────────────
-
-
-def stream_changes(info: StreamInfo, mark: Mark, outgrown: bool = False) -> Change | None:
-    """
-    Whether a stream is not what it was at its mark.
-
-    Args:
-        info: the stream now.
-        outgrown: whether another message stands where the mark's was (`client.marks`).
-    """
-    if info.created != mark.created:
-        text = (
-            f"the stream was made anew at {info.created} (the one of {mark.created} is known, up to"
-            f" sequence {mark.sequence}; this one holds {info.first_seq} to {info.last_seq})"
-        )
-        return Change(Assumption.SAME_STREAM, text)
-    if info.last_seq < mark.sequence:
-        text = (
-            f"the stream ends at sequence {info.last_seq}, and ended at {mark.sequence} when it was"
-            f" seen last: {_OLDER}. The messages from {info.last_seq + 1} to {mark.sequence} are"
-            f" gone, and others are, or will be, stored under their sequences; {_ONCE_MORE}"
-        )
-        return Change(Assumption.NOT_SHORTER, text)
-    if outgrown:
-        text = (
-            f"another message has sequence {mark.sequence} than the one of {mark.time}, with which"
-            f" the stream ended when it was seen last: {_OLDER}, and it was written to since."
-            f" Messages up to {mark.sequence} are gone, and others have their sequences;"
-            f" {_ONCE_MORE}"
-        )
-        return Change(Assumption.NOT_OUTGROWN, text)
-    return None
-
-
-def removed_unread(info: StreamInfo, position: int, alone: bool = False) -> Change | None:
-    """
-    Whether messages behind a position have left a stream.
-
-    Args:
-        alone: whether nothing leaves the stream by anybody's acks but those of the consumers that
-            stand at the position (`interest`, `workqueue`).
-    """
-    first = info.first_seq - 1
-    if position >= first or not info.loses_the_oldest:
-        return None
-    if info.retention != "limits" and not alone:
-        return None
-    text = (
-        f"sequences {position + 1} to {first} left the stream before they were read: raise its"
-        " limits, read more often, or find out who removed them"
-    )
-    return Change(Assumption.NOTHING_UNREAD_LEFT, text)
 
 
 def takes_all(filters: Sequence[str | None], info: StreamInfo) -> bool:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
 from typing import Final
 
@@ -27,24 +26,19 @@ import pyarrow as pa
 
 from ..client import wire
 from ..client.connection import Client, away_s
-from ..client.info import Mark, StreamInfo, stream_info_of
 from ..client.jetstream import JetStream
 from ..client.patience import Patience
 from ..errors import (
-    ApiError,
-    DataLossError,
     JetStreamError,
     NotConnectedError,
-    ProtocolError,
     ReadError,
     ReadTimeoutError,
     RequestTimeoutError,
 )
 from ..sanitize import get_logger
 from ..worker import core_time
-from .assumptions import removed_unread, stream_changes
 from .call import behind
-from .dataloss import GO_ON, History, check_loss, is_read, report_loss
+from .dataloss import check_loss, is_read
 from .decoding.replies import Columns
 from .decoding.rows import Builder, RowBuilder
 from .gets import KEPT_BYTES, Ending, ForeignAnswerError, Gets, check_on, of_leader
@@ -152,9 +146,6 @@ class _RangeReader:
         self._round_trip_s = 0.0
         self._made = 0
         """Bytes, as they came, of rows that Spark has not got."""
-        self._unseen = read.unseen
-        """Whether the stream is still to be looked at."""
-        self._history = History(self._js, read)
 
     @property
     def _js(self) -> JetStream:
@@ -168,13 +159,7 @@ class _RangeReader:
         reached = self.last
         self._made = 0
         try:
-            if self._unseen:
-                if not self._is_as_planned(self._look_and_ask(gets, patience.deadline)):
-                    self.last = self._read.end
-                    return
-                patience.renew()
-            else:
-                self._ask(gets, reached)
+            self._ask(gets, reached)
             while True:
                 try:
                     ending = gets.gather(patience.deadline)
@@ -233,7 +218,7 @@ class _RangeReader:
         read, js = self._read, self._js
         if read.end - self.last > _LEADERS and js.stream_info(read.stream).retention == "limits":
             rest = {each.name: getattr(read, each.name) for each in fields(Slice)}
-            own = Own(**rest | {"start": self.last, "expected": None, "mark": None})
+            own = Own(**rest | {"start": self.last, "expected": None})
             attempt = OwnAttempt(self._client, own, self._builder)
             try:
                 yield from attempt.batches()
@@ -247,40 +232,6 @@ class _RangeReader:
         found = of_leader(js, read.stream, behind(self.last, read.filter), _LEADERS)
         reached = found[-1].sequence if len(found) == _LEADERS else read.end
         yield from self._handed_on(Columns.of(found), min(reached, read.end))
-
-    def _look_and_ask(self, gets: Gets, deadline: float) -> StreamInfo:
-        """The stream as it is now: asked for ahead of the first requests, and awaited first."""
-        subject = f"{self._js.prefix}.STREAM.INFO.{self._read.stream}"
-        reply = gets.ask_beside(subject)
-        self._ask(gets, self.last)
-        soon = time.monotonic() + _LOOK_S + 2 * self._round_trip_s
-        answer = reply(min(deadline, soon))
-        if answer is not None:
-            with suppress(ApiError, ProtocolError):  # nobody was there, or something else answered
-                return self._js.answer(subject, answer, stream_info_of)
-        gets.abandon()  # asked alone, with nothing under way, it says what is wrong
-        info = self._js.stream_info(self._read.stream)
-        self._ask(gets, self.last)
-        return info
-
-    def _is_as_planned(self, info: StreamInfo) -> bool:
-        """
-        Whether the stream is the one that is to be read.
-
-        Raises:
-            DataLossError: Not all is there that is to be read (`failOnDataLoss`).
-        """
-        read = self._read
-        assert read.mark is not None
-        known = Mark(read.mark.created, read.start)
-        change = stream_changes(info, known) or removed_unread(info, read.start)
-        if change is not None:
-            what = f"{change.text}. {GO_ON}" if read.fail_on_data_loss else change.text
-            report_loss(
-                DataLossError(read.stream, read.partition or 0, what), read.fail_on_data_loss
-            )
-        self._unseen = False
-        return info.created == read.mark.created
 
     @property
     def _is_far(self) -> bool:
@@ -342,7 +293,6 @@ class _RangeReader:
             batch = self._builder.batch(columns, self.last, self._read.end)
             self.rows += batch.num_rows
             if batch.num_rows:
-                self._history.check(batch)
                 yield batch
         self.last = reached
 

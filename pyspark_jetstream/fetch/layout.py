@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .. import subjects
-from ..client.info import Mark
 from ..errors import OptionError
 from .options import StreamOptions
 
@@ -59,18 +58,11 @@ class Slice:
     fail_on_data_loss: bool
     on_invalid_subject: str = field(default="fail", kw_only=True)
     """Treatment of a message whose subject is no UTF-8 (`onInvalidSubject`)."""
-    mark: Mark | None = field(default=None, kw_only=True)
-    """The stream as the plan saw it; None where nobody minds whether it is another one since."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectRead(Slice):
     """A slice by direct get."""
-
-    unseen: bool = field(default=False, kw_only=True)
-    """
-    Whether nobody has looked at the stream since the plan: the task does, ahead of its requests.
-    """
 
     @staticmethod
     def whole(stream: str, start: int, end: int, headers: bool = False) -> DirectRead:

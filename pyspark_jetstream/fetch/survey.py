@@ -10,21 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 from .. import subjects
 from ..client.connection import Client
-from ..client.info import ConsumerInfo, Found, Mark, StreamInfo
+from ..client.info import ConsumerInfo, Found, StreamInfo
 from ..client.jetstream import STREAM_NOT_FOUND, JetStream
-from ..client.marks import replaced
 from ..client.versions import require
 from ..errors import JetStreamError, OptionError, PermissionsError, StreamNotFoundError
 from ..sanitize import get_logger
 from ..values import EARLIEST, LATEST, Moment, Starting
 from . import planning
-from .assumptions import Change, stream_changes
 from .call import behind
 from .layout import Layout, resolve_layout, stream_names
 from .options import Several, StreamOptions
@@ -46,13 +44,6 @@ _TOGETHER: Final = 16
 
 _STRAYS: Final = 64
 """Places of subjects that no partition takes of which each is named only once."""
-
-_TRUSTED: Final = timedelta(seconds=0.5)
-"""
-Time for which a stream is not asked again whose leader has no term, as without replicas: its name
-tells of no restart of that server, where another one is asked, and of no restored backup, which has
-the creation time of its stream where nats-server 2.14 took it.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +132,6 @@ class Survey:
         """Streams that came, of which it was said that they do not reach their start yet."""
         self._server = ""
         """The run of the server that was asked for the streams last."""
-        self._whole: dict[str, tuple[tuple[Any, ...], int, datetime]] = {}
-        """
-        By stream: its reign, up to which sequence it was the same as at its marks, and when that
-        was seen, by the server's clock.
-        """
 
     @property
     def layout(self) -> Layout:
@@ -310,55 +296,6 @@ class Survey:
         found = dict(zip(names, infos, strict=True))
         streams = {name: found[name] if name in found else known[name] for name in every}
         return ServerView(streams, dict(zip(consumers, seen, strict=True)), time.monotonic())
-
-    def changed(
-        self, marks: Mapping[str, Mark], infos: Mapping[str, StreamInfo], anew: bool = False
-    ) -> dict[str, Change]:
-        """
-        By stream what shows that it is not what it was at its mark.
-
-        Whether one was taken back to an older copy and has outgrown its mark is asked only where
-        that can be: the first time, and when another server leads it or it is another run of the
-        one that is asked. Where its leader has no term, also when it has grown, but not again at
-        once.
-
-        Args:
-            anew: asks of each, as marks that are older than the last ones want it.
-        """
-        changes = {name: stream_changes(infos[name], mark) for name, mark in marks.items()}
-        asked = {
-            name: mark
-            for name, mark in marks.items()
-            if changes[name] is None and (anew or not self._is_whole(mark, infos[name]))
-        }
-        outgrown = replaced(self.js, asked)
-        for name in asked.keys() - outgrown:
-            self._note_whole(infos[name], asked[name].sequence)
-        changes |= {name: stream_changes(infos[name], marks[name], True) for name in outgrown}
-        return {name: change for name, change in changes.items() if change is not None}
-
-    def marks(self, infos: Mapping[str, StreamInfo]) -> dict[str, Mark]:
-        """The marks of streams that were looked at just now."""
-        marks = {name: infos[name].mark for name in self.layout.streams}
-        self._whole.clear()
-        for name, mark in marks.items():
-            self._note_whole(infos[name], mark.sequence)
-        return marks
-
-    def _reign(self, info: StreamInfo) -> tuple[Any, ...]:
-        """Creation, server and leader: as long as these last a stream is not taken back."""
-        return info.created, self._server, info.leader
-
-    def _note_whole(self, info: StreamInfo, upto: int) -> None:
-        self._whole[info.name] = self._reign(info), upto, info.now
-
-    def _is_whole(self, mark: Mark, info: StreamInfo) -> bool:
-        reign, upto, seen = self._whole.get(info.name, ((), 0, info.now))
-        if reign != self._reign(info) or mark.sequence > upto:
-            return False
-        _, term = info.leader
-        is_as_marked = (info.last_seq, info.last_time) == (mark.sequence, mark.time)
-        return bool(term) or is_as_marked or timedelta(0) <= info.now - seen < _TRUSTED
 
     def positions(
         self,

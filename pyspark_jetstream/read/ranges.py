@@ -36,7 +36,7 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
 
     def __init__(self, options: RangeOptions) -> None:
         self._options = options
-        self.rows = TaskRows.of(options, options.drop_markers, ends=True)
+        self.rows = TaskRows.of(options, options.drop_markers)
 
     def partitions(self) -> Sequence[ReadTask]:
         """
@@ -145,7 +145,6 @@ class JetStreamRangeReader(SentAsRows, NarrowedReader):
                 # Markers show in the headers.
                 include_headers=options.needs_headers or options.drop_markers,
                 fail_on_data_loss=options.fail_on_data_loss,
-                mark=infos[span.stream].mark,
                 on_invalid_subject=options.on_invalid_subject,
                 layout=part,
             )

@@ -96,7 +96,7 @@ class JetStreamSnapshotReader(SentAsRows, NarrowedReader):
                 fail_on_data_loss=options.fail_on_data_loss,
                 layout=layout,
                 partition=partition,
-                mark=snapshot.mark,
+                created=snapshot.mark.created,
                 on_invalid_subject=options.on_invalid_subject,
             )
             yield ReadTask(options.connection, work)

@@ -18,7 +18,7 @@ from ..client.connection import Client
 from ..client.jetstream import JetStream
 from ..errors import SnapshotLossError
 from ..fetch.call import DirectCall
-from ..fetch.dataloss import History, report_loss
+from ..fetch.dataloss import report_loss
 from ..fetch.decoding.rows import RowBuilder
 from ..fetch.directcalls import DirectCalls, record_batch
 from ..fetch.directget import read_direct
@@ -39,6 +39,8 @@ class PickRead(DirectRead):
 
     plan: bytes = field(kw_only=True)
     layout: Layout = field(kw_only=True)
+    created: str = field(kw_only=True)
+    """Creation time of the stream."""
 
     def __repr__(self) -> str:
         return f"<PickRead {self.stream} as of {self.end}, {len(self.plan)} bytes of plan>"
@@ -59,8 +61,7 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
         ReadTimeoutError: No progress within `requestTimeout`.
     """
     plan = snapshotplan.unpack(read.plan)
-    js, mark = JetStream(client), read.mark
-    if mark is not None and js.stream_info(read.stream).created != mark.created:
+    if JetStream(client).stream_info(read.stream).created != read.created:
         _report(read, plan.num_rows, plan, "the stream was made anew")
         return
     fetched: list[pa.Array] = []
@@ -72,7 +73,6 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
             yield batch
     calls = DirectCalls(client, read.stream)
     builder = RowBuilder.of(read)
-    history = History(js, read)
     gone = [plan.slice(0, 0)]
     left = snapshotplan.missing(plan, fetched)
     low, maximum = 0, max(1, _BATCH_BYTES // client.connection.max_payload)
@@ -86,7 +86,6 @@ def read_picks(client: Client, read: PickRead) -> Iterator[pa.RecordBatch]:
             largest = max(len(message.data) for message in there)
             maximum = max(1, min(_ONE_BY_ONE, _BATCH_BYTES // max(1, largest)))
             batch = record_batch(builder, there)
-            history.check(batch)
             yield batch
     lacking = pa.concat_tables(gone)
     if lacking.num_rows:

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from ..client.connection import Client
 from ..client.info import ConsumerInfo, StreamInfo
-from ..client.patience import Patience
 from ..errors import DataLossError, OptionError
-from ..fetch.assumptions import Assumption, Change, resumed_by
+from ..fetch.assumptions import resumed_by
 from ..fetch.dataloss import GO_ON, report_loss
 from ..fetch.layout import Layout
 from ..fetch.survey import Survey
@@ -24,30 +23,7 @@ logger = get_logger(__name__)
 
 _MAX_NAME: Final = 200
 
-_SETTLES_S: Final = 3.0
-_SETTLES_EVERY_S: Final = 0.2
-"""Seconds that a stream has to seem to be taken back, and between looks at it."""
-
 K = TypeVar("K", bound=Hashable)
-
-
-def lasting(
-    changes: Callable[[], Mapping[K, Change]], look: Callable[[], None]
-) -> Mapping[K, Change]:
-    """
-    The changes of streams that last: a new leader may not yet say all that its stream has.
-
-    Args:
-        changes: what the last look shows.
-        look: looks at the streams again.
-    """
-    found = changes()
-    patience = Patience(_SETTLES_S, pause_s=_SETTLES_EVERY_S)
-    while not patience.over and any(c.of is Assumption.NOT_SHORTER for c in found.values()):
-        patience.pause()
-        look()
-        found = changes()
-    return found
 
 
 def query_label(name: str | None, consumer: str, query: str = "") -> str:

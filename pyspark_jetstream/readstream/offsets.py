@@ -151,13 +151,6 @@ class Offset:
         """Whether both stand at the same sequences of the same streams."""
         return self.sequences == other.sequences and dict(self.streams) == dict(other.streams)
 
-    def mark(self, stream: str, position: int) -> Mark:
-        """Mark of a stream that was read up to this position."""
-        mark = self.marks.get(stream)
-        if mark is None or mark.sequence < position:
-            return Mark(self.streams.get(stream, ""), position)
-        return mark
-
     def bare(self) -> Offset:
         """As the start of a batch, where `idle`, `resumed` and `one_pass` say nothing."""
         return replace(self, idle=frozenset(), resumed=(), one_pass=False)
@@ -406,7 +399,7 @@ def _consumers_json(consumers: Mapping[int, Made]) -> dict[str, Any]:
 def marks_json(marks: Mapping[str, Mark]) -> dict[str, Any]:
     """Marks as an offset has them."""
     named = [(name, marks[name]) for name in sorted(marks)]
-    return {name: [mark.sequence, mark.time, mark.seen_us] for name, mark in named}
+    return {name: [mark.sequence, mark.time] for name, mark in named}
 
 
 def marks_of(value: Mapping[str, Any]) -> dict[str, Mark]:
@@ -417,8 +410,8 @@ def marks_of(value: Mapping[str, Any]) -> dict[str, Mark]:
         KeyError, TypeError, ValueError: They are none.
     """
     return {
-        str(name): Mark(str(value["streams"][name]), _sequence(at), _name(time), _sequence(seen_us))
-        for name, (at, time, seen_us) in value.get("marks", {}).items()
+        str(name): Mark(str(value["streams"][name]), _sequence(at), _name(time))
+        for name, (at, time) in value.get("marks", {}).items()
     }
 
 

@@ -269,7 +269,6 @@ class BatchPlanner:
             expected=plan.counts[at] if index is not None else total(plan.counts),
             include_headers=self._options.needs_headers,
             fail_on_data_loss=self._options.fail_on_data_loss,
-            mark=self._infos[partition.stream].mark,
             on_invalid_subject=self._options.on_invalid_subject,
             layout=layout,
         )

@@ -336,7 +336,7 @@ class RangeDriver(Driver):
         noted = replace(
             plan.end,
             resumed=start.resumed,
-            marks=self._survey.marks(self._infos),
+            marks={name: self._infos[name].mark for name in self._layout.streams},
             consumers=dict(self._seats.made),
         )
         plan = replace(plan, end=noted)

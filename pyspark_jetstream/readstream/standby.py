@@ -300,7 +300,7 @@ def next_position(
         mine = own.marks.get(stream)
         if stream in anew:
             return False
-        return not noted_itself or mine is None or (mine.seen_us or 0) <= (theirs.seen_us or 0)
+        return not noted_itself or mine is None or mine.sequence <= theirs.sequence
 
     assert own.layout is not None
     names = [partition.stream for partition in own.layout]

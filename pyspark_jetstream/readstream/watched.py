@@ -12,24 +12,23 @@ from dataclasses import replace
 from typing import Final
 
 from ..client.info import StreamInfo
+from ..client.patience import Patience
 from ..errors import OffsetError, OptionError
-from ..fetch.assumptions import (
-    Assumption,
-    Change,
-    removed_unread,
-    stream_changes,
-    takes_all,
-)
+from ..fetch.assumptions import Assumption
+from ..fetch.dataloss import Loss, Sign, loss_of, replaced
 from ..fetch.durable import edited
 from ..fetch.layout import Layout
 from ..fetch.survey import ServerView, Survey, check_direct
 from ..sanitize import get_logger
-from .driver import lasting
 from .offsets import SWITCHING, Offset, check_filters, check_layout, check_several
 from .options import SourceOptions
 from .seats import Seats
 
 logger = get_logger(__name__)
+
+_SETTLES_S: Final = 3.0
+_SETTLES_EVERY_S: Final = 0.2
+"""Seconds that a stream has to seem to be taken back, and between looks at it."""
 
 _SEATS_EVERY_S: Final = 1.0
 _SEATS_A_SECOND: Final = 8
@@ -60,6 +59,11 @@ class WatchedStreams:
         self._survey = survey
         self._seats = seats
         self._lost = lost
+        self._replaced: frozenset[str] | None = None
+        """
+        Streams in which another message stands than when the run before saw them; None before that
+        was asked.
+        """
         self._gone: set[str] = set()
         """Streams that were deleted, of which Spark's log may still have a place."""
 
@@ -202,27 +206,26 @@ class WatchedStreams:
             ConsumerEditedError: Somebody changed what a consumer of the query delivers.
         """
         self.check_consumers(offset)
-        changes = lasting(lambda: self.changes(offset), self.look)
-        if not changes:
+        losses = self._lasting(offset)
+        if not losses:
             return offset
         sequences, base, streams = list(offset.sequences), list(offset.base), dict(offset.streams)
-        for index, change in changes.items():
+        for index, loss in losses.items():
             info = self.infos[self._layout.partitions[index].stream]
-            self._lost(info.name, index, change.text)
+            self._lost(info.name, index, loss.text)
             streams[info.name] = info.created
-            if change.of is Assumption.NOT_SHORTER and sequences[index] <= info.last_seq:
-                continue  # what was read is still what it was
             sequences[index] = max(0, info.first_seq - 1)
-            if change.of is not Assumption.NOTHING_UNREAD_LEFT:
+            if loss.sign is not Sign.REMOVED:
                 # From where on it holds other messages than were read cannot be told.
                 base[index] = sequences[index]
+        self._replaced = frozenset()
         return replace(
             offset,
             sequences=tuple(sequences),
             base=tuple(base),
             streams=streams,
             idle=frozenset(),
-            marks=self._survey.marks(self.infos),
+            marks={name: self.infos[name].mark for name in self._layout.streams},
         )
 
     def check_batch(self, offset: Offset, upto: Offset) -> None:
@@ -233,57 +236,39 @@ class WatchedStreams:
             DataLossError: They are not, or others have their sequences (`failOnDataLoss`).
             ConsumerEditedError: As `checked` does.
         """
+        self._find_replaced(upto)
         self.checked(offset)
-        for index, change in lasting(lambda: self._changed(upto), self.look).items():
-            if change.of in (Assumption.NOT_SHORTER, Assumption.NOT_OUTGROWN):
-                self._lost(self._layout.partitions[index].stream, index, change.text)
+        for index, loss in self._lasting(upto).items():
+            if loss.sign is not Sign.ANEW:  # that was told
+                self._lost(self._layout.partitions[index].stream, index, loss.text)
 
-    def changes(self, offset: Offset) -> dict[int, Change]:
+    def _lasting(self, offset: Offset) -> dict[int, Loss]:
+        """Losses by partition; a new leader may not yet say all that its stream has."""
+        self._find_replaced(offset)
+        found = self._losses(offset)
+        patience = Patience(_SETTLES_S, pause_s=_SETTLES_EVERY_S)
+        while not patience.over and any(each.sign is Sign.SHORTER for each in found.values()):
+            patience.pause()
+            self.look()
+            found = self._losses(offset)
+        return found
+
+    def _find_replaced(self, offset: Offset) -> None:
+        """When the run starts: which streams have another message than the run before has seen."""
+        if self._replaced is None:
+            there = {name: mark for name, mark in offset.marks.items() if name in self.infos}
+            self._replaced = frozenset(replaced(self._survey.js, there))
+
+    def _losses(self, offset: Offset) -> dict[int, Loss]:
         """By partition what shows that its stream cannot be read on from the offset."""
-        changes = self._changed(offset)
+        losses = {}
         for p in self._layout:
-            info, position = self.infos[p.stream], offset.sequences[p.index]
-            change = changes.get(p.index) or removed_unread(info, position)
-            if change is None and info.retention != "limits":
-                kept_from = self._kept_from(offset, info)
-                change = removed_unread(info, kept_from, alone=True)
-            if change is not None:
-                changes[p.index] = change
-        return changes
-
-    def _changed(self, offset: Offset) -> dict[int, Change]:
-        """By partition what shows that its stream is not what it was at the offset's marks."""
-        outgrown = {
-            name
-            for name, change in self._survey.changed(offset.marks, self.infos).items()
-            if change.of is Assumption.NOT_OUTGROWN
-        }
-        changes = {}
-        for p in self._layout:
-            mark = offset.mark(p.stream, offset.sequences[p.index])
-            change = stream_changes(self.infos[p.stream], mark, p.stream in outgrown)
-            if change is not None:
-                changes[p.index] = change
-        return changes
-
-    def _kept_from(self, offset: Offset, info: StreamInfo) -> int:
-        """
-        Sequence behind which a stream that is not of retention `limits` holds all that came, unless
-        somebody else removed it; its end where that cannot be told.
-        """
-        of = [p for p in self._layout if p.stream == info.name]
-        filters = [p.filter for p in of]
-        if info.retention == "workqueue" and self._layout.partition_subject is not None:
-            filters = [self._layout.union_filter]  # what is outside of all partitions stays there
-        if not takes_all(filters, info):
-            return info.last_seq
-        since = 0
-        if info.retention == "interest":
-            made = self._seats.made or offset.consumers
-            if any(p.index not in made for p in of):
-                return info.last_seq
-            since = max(made[p.index].since for p in of)
-        return max(since, *(offset.sequences[p.index] for p in of))
+            info, created = self.infos[p.stream], offset.streams[p.stream]
+            is_replaced = p.stream in (self._replaced or ())
+            loss = loss_of(info, created, offset.sequences[p.index], is_replaced)
+            if loss is not None:
+                losses[p.index] = loss
+        return losses
 
     def check_consumers(self, offset: Offset) -> None:
         """

@@ -83,23 +83,19 @@ class TaskRows(NamedTuple):
     is_keyed: bool = False
     """Whether rows are those of a Key-Value bucket."""
     drop_markers: bool = False
-    ends: bool = False
-    """Whether the history of a range is looked at when it is read: no later batch looks."""
 
     @classmethod
-    def of(cls, options: StreamOptions, drop_markers: bool = False, ends: bool = False) -> TaskRows:
+    def of(cls, options: StreamOptions, drop_markers: bool = False) -> TaskRows:
         """The rows of a read with these options."""
         is_keyed = options.bucket is not None
         numbers = Numbers.of(options)
-        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers, ends)
+        return cls(options.extent, options.include_headers, numbers, is_keyed, drop_markers)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        from .shape import check_history, shaped  # what plans has no rows to shape
+        from .shape import shaped  # what plans has no rows to shape
 
         yield from shaped(read_task(partition), self)
-        if self.ends and isinstance(partition, ReadTask):
-            check_history(partition.connection, partition.work)
 
 
 class SentAsRows:

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..client.connection import borrow
-from ..client.jetstream import JetStream
 from ..errors import ReadError
-from ..fetch.dataloss import History
 from ..fetch.decoding.keys import keyed
 from ..fetch.decoding.markers import without_markers
-from ..fetch.layout import Layout, Slice
+from ..fetch.layout import Layout
 from ..subjects import matcher, partition_wildcard
 
 if TYPE_CHECKING:
-    from ..client.options import ConnectionOptions
-    from .rows import Numbers, TaskRows, Work
+    from .rows import Numbers, TaskRows
 
 _KNOWN_SUBJECTS: Final = 200_000
 """Subjects whose numbers a task remembers."""
@@ -39,18 +35,6 @@ def shaped(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.Recor
         return keyed(batches, of.include_headers, of.drop_markers)
     rows = _trimmed(batches, of)
     return rows if of.numbers is None else _renumbered(rows, of.numbers)
-
-
-def check_history(connection: ConnectionOptions, work: Work) -> None:
-    """
-    Looks once more at a range that was read.
-
-    Raises:
-        DataLossError: The stream is another one now, or was taken back (`failOnDataLoss`).
-    """
-    if isinstance(work, Slice):
-        with borrow(connection) as client:
-            History(JetStream(client), work).end()
 
 
 def _trimmed(batches: Iterator[pa.RecordBatch], of: TaskRows) -> Iterator[pa.RecordBatch]:

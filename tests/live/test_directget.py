@@ -255,7 +255,7 @@ def test_a_stream_that_ends_before_what_was_counted_is_data_loss(js, new_stream,
     read = reading(stream, 0, 12, expected=12, fail_on_data_loss=fail)
 
     if fail:
-        with pytest.raises(DataLossError, match="2 of 12 .* the stream now ends at sequence 10"):
+        with pytest.raises(DataLossError, match="2 of 12 .* the stream ends at sequence 10"):
             rows(js.client, read)
     else:
         assert len(rows(js.client, read)) == 10

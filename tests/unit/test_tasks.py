@@ -21,7 +21,7 @@ from pyspark_jetstream.tasks.rows import ReadTask, WarmUp, read_task
 CONNECTION = parse_connection({"servers": "nats://127.0.0.1:4222", "user": "u", "password": "hush"})
 LAYOUT = Layout(tuple(SubjectPartition(i, "S", f"S.{i}.>") for i in range(4)))
 RANGE = RangeRead(None, "S", None, 0, 100, 90, False, True, LAYOUT)
-PICK = PickRead(None, "S", None, 0, 9, None, False, True, plan=b"plan", layout=LAYOUT)
+PICK = PickRead(None, "S", None, 0, 9, None, False, True, plan=b"plan", layout=LAYOUT, created="t0")
 WORKS = (
     RANGE,
     PICK,

@@ -40,7 +40,7 @@ from ...errors import (
     RequestTimeoutError,
 )
 from ...sanitize import get_logger
-from ..dataloss import History, check_loss, is_read
+from ..dataloss import check_loss, is_read
 from ..decoding.deliveries import Deliveries
 from ..decoding.rows import Builder, RowBuilder
 from ..own import Own, new_name, own_config
@@ -80,7 +80,6 @@ class OwnAttempt:
         self._at: Connection | None = None
         """The connection on which it was made."""
         self._builder = builder or RowBuilder.of(read)
-        self._history = History(self._js, read)
         self._frames = Deliveries(read.include_headers)
         self._appetite = appetite_of(client.options)
         self._delivered = 0
@@ -106,7 +105,7 @@ class OwnAttempt:
             raise ConsumerRefusedError(str(error)) from error
         finally:
             self._let_go(is_over)
-        check_loss(self._js, read, self.rows, recounts=self._builder.takes_all)
+        check_loss(self._js, read, self.rows)
 
     def _sessions(self) -> Iterator[pa.RecordBatch]:
         """Sessions until the range is read."""
@@ -309,7 +308,6 @@ class OwnAttempt:
         self._appetite.grow()
         self._is_done = self.last >= read.end
         if batch.num_rows:
-            self._history.check(batch)
             yield batch
         if last.pending == 0 and not self._is_done:
             if not self._is_read():

@@ -24,12 +24,10 @@ from typing import Any, Final, Literal
 from ...client.info import ConsumerInfo, StreamInfo, consumer_info_of
 from ...fetch.assumptions import (
     Assumption,
-    Change,
     consumer_changes,
-    removed_unread,
     resumed_by,
-    stream_changes,
 )
+from ...fetch.dataloss import Loss, Sign, loss_of
 from ...fetch.durable import DESCRIPTION, Durable, consumer_config, way_back
 from ...fetch.layout import SubjectPartition
 from ...fetch.own import NAMES
@@ -532,10 +530,11 @@ def position_state(
     if info is None:
         problems.append("stream is gone")
     else:
-        mark = planned.mark(stream, upto)
-        change = stream_changes(info, mark, stream in server.outgrown) or removed_unread(info, done)
-        if change is not None:
-            problems.append(_in_short(change, info, done, upto, partition.filter))
+        created = planned.streams.get(stream, "")
+        loss = loss_of(info, created, upto, stream in server.outgrown)
+        loss = loss or loss_of(info, created, done)
+        if loss is not None:
+            problems.append(_in_short(loss, info, done, upto, partition.filter))
         # On limits streams nothing is lost with a consumer, and an idle one goes away by itself.
         is_known = (stream, name) in server.consumers
         if committed is not None and info.retention != "limits" and not is_known:
@@ -553,7 +552,7 @@ def position_state(
         first=info.first_seq if info is not None else None,
         last=info.last_seq if info is not None else None,
         consumer=consumer.stream_seq if consumer is not None else None,
-        lag=None if info is None or problems[:1] == [Assumption.SAME_STREAM.value] else lag,
+        lag=None if info is None or problems[:1] == [Sign.ANEW.value] else lag,
         problems=tuple(problems),
         notes=(_BEYOND,) if beyond and not problems else (),
     )
@@ -582,14 +581,14 @@ def met_by(lease: LeaseState, record: Offset | None, server: ServerState) -> Lea
     return replace(lease, problems=(*lease.problems, *found))
 
 
-def _in_short(change: Change, info: StreamInfo, done: int, upto: int, filter: str | None) -> str:
+def _in_short(loss: Loss, info: StreamInfo, done: int, upto: int, filter: str | None) -> str:
     """A stream's problem with its numbers."""
-    if change.of is Assumption.NOT_SHORTER:
-        return f"{change.of.value}: it ends at {info.last_seq:,}, the checkpoint is at {upto:,}"
-    if change.of is Assumption.NOTHING_UNREAD_LEFT:
+    if loss.sign is Sign.SHORTER:
+        return f"{loss.sign.value}: it ends at {info.last_seq:,}, the checkpoint is at {upto:,}"
+    if loss.sign is Sign.REMOVED:
         bound = "up to " if filter is not None else ""
-        return f"{bound}{info.first_seq - 1 - done:,} {change.of.value}"
-    return str(change.of.value)
+        return f"{bound}{info.first_seq - 1 - done:,} {loss.sign.value}"
+    return str(loss.sign.value)
 
 
 def claim_state(
@@ -606,7 +605,7 @@ def claim_state(
     if state is None:
         problems.append("stream is gone")
     elif state.created != claims.streams.get(stream):
-        problems.append(Assumption.SAME_STREAM.value)
+        problems.append(Sign.ANEW.value)
     else:
         gone = sum(max(0, min(high + 1, state.first_seq) - low) for low, high in ranges)
         if gone and not committed:

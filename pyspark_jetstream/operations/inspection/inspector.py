@@ -33,14 +33,13 @@ from ...client.info import (
     consumer_info_of,
 )
 from ...client.jetstream import JetStream
-from ...client.marks import replaced
 from ...errors import (
     LedgerError,
     OffsetError,
     PermissionsError,
     StreamNotFoundError,
 )
-from ...fetch.assumptions import stream_changes
+from ...fetch.dataloss import replaced
 from ...fetch.layout import Layout, SubjectPartition, resolve_layout
 from ...fetch.options import StreamOptions, plain_read
 from ...fetch.survey import Span, Survey
@@ -249,7 +248,7 @@ class Inspector:
             for source in sources
             if isinstance(source.planned, Offset)
             for name, mark in source.planned.marks.items()
-            if name in infos and stream_changes(infos[name], mark) is None
+            if name in infos and infos[name].created == mark.created
         }
         return frozenset(replaced(self._js, marks))
 

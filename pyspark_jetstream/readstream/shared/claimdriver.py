@@ -132,6 +132,7 @@ class ClaimDriver(Driver):
             self._look()  # an ack in another stream of that name would be of another claim
             self._settle(before)
         claims = self._claim()
+        self._survey.check_coverage(self._infos)
         if not claims:
             return start
         end = ClaimedOffset(
@@ -190,7 +191,6 @@ class ClaimDriver(Driver):
                 fail_on_data_loss=options.fail_on_data_loss,
                 on_invalid_subject=options.on_invalid_subject,
                 others_from=others_from,
-                mark=info.mark,
             )
             is_there = info.created == upto.streams.get(consumer.stream)
             wanted = -(-(options.cut.min_partitions or 0) * upto.count(name) // total)

@@ -233,7 +233,7 @@ def test_what_a_take_over_adds():
 SEVERAL = Offset(
     (7, 0, 9), (3, 0, 2), {"C": "t2", "A": "t0", "B": "t1"}, "c", frozenset({1, 2}), (5, 0, 8),
     one_pass=True, layout=Layout.of_streams("BAC"),
-    marks={"A": Mark("t0", 4, "", 1), "B": Mark("t1", 7, "", 1)},
+    marks={"A": Mark("t0", 4, ""), "B": Mark("t1", 7, "")},
 )  # fmt: skip
 
 

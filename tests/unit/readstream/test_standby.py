@@ -259,7 +259,7 @@ def test_marks_are_the_latest_that_the_reader_has_seen():
     A query's own record is noted by marks from before its last batches: it goes on with those that
     it has seen since, unless its checkpoint was taken back. Another query's record has its own.
     """
-    early, late = Mark("t0", 5, "t5", 1), Mark("t0", 40, "t40", 2)
+    early, late = Mark("t0", 5, "t5"), Mark("t0", 40, "t40")
     mine, theirs = at(4, 4, marks={"S": late}), at(3, 3, marks={"S": early})
 
     assert next_position(mine, False, theirs, STREAMS).marks == {"S": late}
