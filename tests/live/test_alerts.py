@@ -216,8 +216,8 @@ def test_a_real_prometheus_fires_them(
     prometheus: Prometheus, nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
 ) -> None:
     """
-    A query's consumer with messages and nobody pinned, and a count of dead letters that begins at
-    three: both alerts fire. The first increase of a counter is seen.
+    A query's consumer with messages and nobody pinned, and dead letters that become more: both
+    alerts fire.
     """
     stream = new_stream()
     js.create_consumer(stream, {
@@ -225,21 +225,25 @@ def test_a_real_prometheus_fires_them(
         "priority_policy": "pinned_client", "metadata": Owner("q", "h", 1, "_INBOX.q").metadata,
     })  # fmt: skip
     js.publish(f"{stream}.x", b"", [])
-    report = {
+    report: dict[str, Any] = {
         "type": "metrics", "producer_id": 1, "run": "r", "query_id": WRITES, "batch_id": 0,
-        "sequence": 1, "final": False,
-        "metrics": {"jetstream_publish_dead_letter_total": [[["Rejected", "normal", "S"], [3]]]},
+        "sequence": 0, "final": False,
     }  # fmt: skip
     client = Client(connection_to(nats_server))
     deadline = time.monotonic() + 120
     try:
-        time.sleep(3.0)  # it has been scraped before anything happens
-        publish(client, SUBJECT, [json.dumps(report).encode()])
         seen: set[str] = set()
         while not seen >= {"JetStreamNobodyReads", "JetStreamDeadLetters"}:
             assert time.monotonic() < deadline, seen
+            report["sequence"] += 1
+            report["metrics"] = {
+                "jetstream_publish_dead_letter_total": [
+                    [["Rejected", "normal", "S"], [report["sequence"]]]
+                ]
+            }
+            publish(client, SUBJECT, [json.dumps(report).encode()])
             seen |= prometheus.firing()
-            time.sleep(0.2)
+            time.sleep(0.5)
         assert "JetStreamExporterDown" not in seen
     finally:
         client.close()
