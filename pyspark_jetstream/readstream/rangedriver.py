@@ -52,6 +52,9 @@ _LOOK_EVERY_S: Final = 0.5
 _LOOK_SELDOM_S: Final = 5.0
 """Likewise of one that would be told if a message came."""
 
+_MOST_VAIN: Final = 5
+"""Times that a driver is told of a message and finds none before it goes by looks alone."""
+
 _LOOKS_A_SECOND: Final = 6
 """Streams that such a driver asks for in a second, at the most."""
 
@@ -122,8 +125,8 @@ class RangeDriver(Driver):
         """The last two, the newest last: a commit comes one batch late."""
         self._stayed: tuple[Mapping[str, Any], dict[str, Any]] | None = None
         """Start behind which nothing was there to read the last time, and the answer to Spark."""
-        self._woken: Mapping[str, Any] | None = None
-        """Start at which the driver was last told that a message came."""
+        self._vain = 0
+        """How often the driver was told that a message came since it planned a batch."""
         self._turn: Alone | Standby = Alone()
         if options.standby:
             from .lease import Standby
@@ -197,8 +200,9 @@ class RangeDriver(Driver):
         checkpoint = self._offset(start) if initial else Offset.from_json(start)
         if not initial:
             self._seats.expect(checkpoint)
-        if self._turn.holds or self._watched.is_older(_LOOK_EVERY_S):
-            self._watched.look()
+        waits_for_several = self._layout.is_several and not self._turn.holds
+        if not waits_for_several or self._watched.is_older(_LOOK_EVERY_S):
+            self._watched.look()  # who waits lists no streams for it
         own = self._offset(start)
         self._name_log(own.consumer, self._turn.label(own))
         created = {name: info.created for name, info in self._infos.items()}
@@ -222,7 +226,7 @@ class RangeDriver(Driver):
         # The first batch of a query is one also without rows: nothing is waited for.
         plan = self._plan_next(batch_start, unlimited)
         if plan is not None:
-            self._stayed = None
+            self._stayed, self._vain = None, 0
             return plan.end.to_json()
         self._stayed = start, batch_start.stay
         return batch_start.stay
@@ -291,10 +295,10 @@ class RangeDriver(Driver):
         if self._stayed is None or self._stayed[0] != start:
             return None
         wakeups, every_s = self._seats.wakeups, _LOOK_EVERY_S
-        if self._woken == start:  # in vain: what came is none of the query's, or was read
+        if self._vain >= _MOST_VAIN:  # what came is none of the query's, or was read
             time.sleep(_IDLE_WAIT_S)
         elif wakeups.wait(_IDLE_WAIT_S):
-            self._woken = start
+            self._vain += 1
             return None
         elif wakeups.hears and not self._seats.paused:
             every_s = max(_LOOK_SELDOM_S, len(self._layout) / _LOOKS_A_SECOND)

@@ -147,6 +147,7 @@ class Seats:
         for durable, info in zip(durables, found, strict=True):
             if info is not None:
                 _check(durable, info)
+                self._check_owner(durable, info, start.query)
             self._paused.note(
                 durable.partition, durable.stream, durable.partition, durable.name, info
             )
@@ -162,6 +163,32 @@ class Seats:
         self._prepared = True
         self.wakeups.begin([(each.stream, each.name) for each in durables])
         return True
+
+    def _check_owner(self, durable: Durable, info: ConsumerInfo, query: str) -> None:
+        """
+        Accepts a consumer that nobody has, or this query. Two would settle what the other has not
+        read; on a `limits` stream they would only show each other's position.
+
+        Raises:
+            OptionError: It is another query's, and a stream keeps messages for it.
+        """
+        other = Owner.of(info.config)
+        if other is None or other.query in ("", query) or self._options.standby:
+            return
+        if durable.retention == "limits":
+            logger.warning(
+                "stream=%s: the consumer '%s' was that of %s; from now on it shows the position of"
+                " this query",
+                durable.stream, durable.name, other,
+            )  # fmt: skip
+            return
+        removed = f"nats consumer rm {durable.stream} {durable.name}"
+        raise OptionError(
+            "consumer",
+            f"'{durable.name}' is that of {other}, which has another checkpoint: give this query"
+            " another consumer. If that query is not to go on, delete its consumers"
+            f" ({self._options.connection.command(removed)}); what only it had not read goes then",
+        )
 
     def _make(self, durables: list[Durable], found: list[ConsumerInfo | None]) -> None:
         """Makes those that are missing, and gives the others this run's owner and timeout."""

@@ -36,7 +36,7 @@ _SILENCE_S: Final = 5.0
 """After so long without a word the server is asked whether it is there."""
 
 _PAUSE_S: Final = 1.0
-"""Before another connection is made."""
+"""Before another connection is made, and before a pull that has ended is sent again."""
 
 _JOIN_S: Final = 2.0
 
@@ -44,8 +44,10 @@ _NOBODY: Final = "-"
 """A pin id that nobody has."""
 
 _ENDED_IN_TIME: Final = frozenset({404, 408})
-_ARRIVED: Final = ((409, "Message Size Exceeds MaxBytes"), (423, ""))
-"""Statuses that such a pull ends with when there is a message: the code and what the text has."""
+"""
+Statuses of a pull that has ended without a message. With any other there is one, or something has
+become of the consumer: then the driver looks.
+"""
 
 
 class WakeUps:
@@ -58,8 +60,8 @@ class WakeUps:
         """Stream and name, by partition."""
         self._changed = threading.Condition()
         """Held for all that follows."""
-        self._wanted = False
-        """Whether the driver waits, so that each partition is to have an open pull."""
+        self._rests_until = 0.0
+        """Time until which a pull that has ended is not sent again, unless the driver waits."""
         self._open: dict[str, tuple[int, float]] = {}
         """Partition and time of the end, by the last token of a pull's reply subject."""
         self._resets: dict[int, int] = {}
@@ -100,7 +102,6 @@ class WakeUps:
         """Moves the consumers of these partitions to sequences, without waiting for it."""
         with self._changed:
             self._resets.update(to)
-            self._wanted = False
         self._ring()
 
     def wait(self, timeout_s: float) -> bool:
@@ -112,8 +113,8 @@ class WakeUps:
             time.sleep(timeout_s)
             return False
         with self._changed:
-            is_new, self._wanted = not self._wanted, True
-        if is_new:
+            is_resting, self._rests_until = self._rests_until > 0.0, 0.0
+        if is_resting:
             self._ring()
         with self._changed:
             self._changed.wait_for(lambda: self._came, timeout_s)
@@ -186,14 +187,17 @@ class WakeUps:
         ).encode()
         api = f"{self._options.api_prefix}.CONSUMER"
         with self._changed:
+            # The server ignores a reset that wants no answer.
             sent = [
-                wire.pub(f"{api}.RESET.{'.'.join(self._consumers[partition])}", b'{"seq":%d}' % at)
-                for partition, at in self._resets.items()
+                wire.pub(f"{api}.RESET.{'.'.join(where)}", b'{"seq":%d}' % at, f"{inbox}.reset")
+                for where, at in (
+                    (self._consumers[partition], at) for partition, at in self._resets.items()
+                )
             ]
             self._resets.clear()
             self._open = {token: pull for token, pull in self._open.items() if pull[1] > now}
             there = {partition for partition, _ in self._open.values()}
-            if self._wanted and not self._is_denied:
+            if now >= self._rests_until and not self._is_denied:
                 for partition, at in enumerate(self._consumers):
                     if partition not in there:
                         token = str(next(self._tokens))
@@ -204,13 +208,13 @@ class WakeUps:
 
     def _take(self, frame: wire.Frame) -> None:
         """Notes the end of a pull; ignores anything else, and what belongs to no open pull."""
-        status, text = wire.status_of(frame.headers) if frame.headers else (0, "")
+        status = wire.status_of(frame.headers)[0] if frame.headers else 0
         token = frame.subject.rsplit(b".", 1)[-1].decode("utf-8", "replace")
         with self._changed:
             if token not in self._open or status < 400:
                 return
             del self._open[token]
-            if any(status == code and words in text for code, words in _ARRIVED):
+            if status not in _ENDED_IN_TIME:
                 self._came = True
-                self._wanted = False
+                self._rests_until = time.monotonic() + _PAUSE_S
                 self._changed.notify_all()

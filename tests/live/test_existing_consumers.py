@@ -94,3 +94,25 @@ def test_what_a_consumer_may_have_of_its_own(js, new_stream, publish, query):
     assert after["priority_timeout"] == 50 * 10**9
     assert after["metadata"]["team"] == "air"
     assert after["metadata"]["pyspark-jetstream.query"] == one.at["query"]
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+def test_a_consumer_of_another_query(js, new_stream, publish, query, caplog, retention):
+    """
+    Where a stream keeps messages for it the second query is refused by the name of the first, which
+    goes on; on a `limits` stream the consumer only shows a position, and a warning says whose.
+    """
+    stream = new_stream(retention=retention)
+    one = query(stream=stream, consumer="c", queryName="first")
+    one.batch()
+    publish([(f"{stream}.a", b"x")] * 3)
+    two = query(stream=stream, consumer="c")
+    if retention == "limits":
+        two.batch()
+        assert two.sequences == [1, 2, 3]
+        assert "was that of query" in caplog.text and "'first'" in caplog.text
+    else:
+        with pytest.raises(OptionError, match=rf"'c-0' is that of query {one.at['query']} 'first'"):
+            two.batch()
+
+    assert one.batch() == [1, 2, 3]
