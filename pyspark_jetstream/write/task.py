@@ -22,6 +22,7 @@ from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -39,9 +40,11 @@ from .attempt import Task, TaskAttempt, TaskReport, built
 from .exactlyonce.ids import Ids
 from .exactlyonce.ledger import Ledger
 from .exactlyonce.records import TaskName
-from .reroutes import Reroutes
 from .rows import MessageBuilder
 from .streams import Streams
+
+if TYPE_CHECKING:
+    from .reroutes import Reroutes
 
 logger = get_logger(__name__)
 
@@ -127,6 +130,8 @@ def _reroutes(options: SinkOptions, targets: Targets, signals: RowSignals) -> Re
     mapping, key = options.rows.mapping, options.rows.mapping_key
     if mapping is None or not mapping.needs_identity or key is not None or targets.is_blind:
         return None  # a key's rows belong together, and a row moves only within its stream
+    from .reroutes import Reroutes
+
     return Reroutes(mapping, options.rows.reroutes_weights, targets, signals)
 
 
