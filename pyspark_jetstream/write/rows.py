@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,8 +38,10 @@ from ..subjects import MAX_SUBJECT_BYTES
 from .columns import check_schema
 from .commandlines import Commands, check_keys, of_keys
 from .headerlines import BLANK, ID, Headers
-from .reroutes import Reroutes
 from .unfit import UnfitError, refuse, sound
+
+if TYPE_CHECKING:
+    from .reroutes import Reroutes
 
 _PLAIN: Final = RowOptions(
     None,
