@@ -151,10 +151,6 @@ endurance: $(INSTALLED)  ## Run one query for an hour, and judge whether anythin
 takeover: $(INSTALLED)  ## Time take-overs by a hot standby
 	$(BIN)/python -m bench.takeover $(ARGS)
 
-.PHONY: quota
-quota: $(INSTALLED)  ## Print what each second stores under quotas
-	$(BIN)/python -m bench.quota $(ARGS)
-
 .PHONY: dashboard
 dashboard: $(INSTALLED)  ## Ask a real Prometheus what the dashboard asks, after ten minutes under pressure
 	$(BIN)/python -m bench.dashboard $(ARGS)

@@ -1,14 +1,11 @@
 """
 The operator's side of the throttle: finds producers, pauses them, and says who acknowledged.
 
-Owns: one connection and its inbox. What is to be said to whom, and when, is decided in `pauses`;
-what is too much in `quota`, whose share of it is how large in `shares`; what was published is
-counted by `usage`.
+Owns: one connection and its inbox. What is to be said to whom, and when, is decided in `pauses`.
 
 A pause holds for as long as this runs and reaches the servers. Without them for longer than
 `pauses.MARGIN_S` it lapses, as it does when this process dies; back again, it is issued anew.
-While it pauses it answers writers that begin (`<subject>.active`); they wait for that. So what has
-been published is counted in a thread of its own.
+While it pauses it answers writers that begin (`<subject>.active`); they wait for that.
 Nothing here enforces: who ignores commands goes on publishing, and is named (`Pauses.silent`).
 """
 
@@ -17,40 +14,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 from ..client import wire
 from ..client.connection import Client, Connection
-from ..errors import JetStreamError, NotConnectedError, StreamNotFoundError
+from ..errors import NotConnectedError
 from ..outbox.throttling.throttleprotocol import Reason, active_subject
 from ..sanitize import get_logger
 from .pauses import MARGIN_S, Pauses, Send
-from .quota import Quota, rests_of, shares_of
-from .usage import Came, Usage
 
 logger = get_logger(__name__)
 
-T = TypeVar("T")
-
 _LOOK_S: Final = 0.1
 """Interval between two calls of `show`."""
-
-_FIRST_S: Final = 1.0
-"""By then each writer that is there has been asked twice for its name."""
 
 _AGAIN_S: Final = 0.005
 """Interval of discovery while nobody listens: a task with few rows listens for ten milliseconds."""
 
 _LAST_S: Final = MARGIN_S - 0.1
 """Seconds before the end of a discovery when producers are asked for the last time."""
-
-_BRIEF_S: Final = 0.02
-"""Longest time without a look at the socket: writers that begin wait for their answer."""
-
-_COUNT_S: Final = 0.1
-"""Interval of counting; what is published in between may exceed a quota."""
 
 
 class Controller:
@@ -80,9 +63,6 @@ class Controller:
         self._sid = 0
         self._pausing = False
         self._active_sid = 0
-        self._shares: Callable[[float], list[Send]] | None = None
-        """The commands that tell shares."""
-        self._shared_at = -math.inf
 
     def discover(self, wait_s: float, patient: bool = False) -> None:
         """
@@ -106,32 +86,13 @@ class Controller:
             self._pauses.seek()
             self._serve(min(until, now + _AGAIN_S))
 
-    def pause(
-        self, filter: str, reason: Reason, for_s: float, counting: Callable[[], Usage]
-    ) -> int | None:
-        """
-        Pauses these subjects for so long, then lifts that.
-
-        Args:
-            counting: begins to count what is stored on them, over a connection of its own.
-
-        Returns:
-            How much was, whoever published it: from when all who were there had acknowledged,
-            after a second at the latest, to the end; None where it cannot be counted.
-        """
+    def pause(self, filter: str, reason: Reason, for_s: float) -> None:
+        """Pauses these subjects for so long, then lifts that."""
         with self._answering():
-            now = time.monotonic()
-            until = now + for_s
+            until = time.monotonic() + for_s
             self._pauses.pause(filter, reason, until)
-            self._serve(min(until, now + _FIRST_S), lambda: self._pauses.acknowledged)
-            usage = self._counted(counting)
             self._serve(until)
-            stored = None
-            if usage is not None:  # twice: with replicas a call counts up to the one before
-                counted = usage
-                stored = self._counted(lambda: sum(counted.since_last()[0] for _ in range(2)))
             self.lift([filter], [reason])
-        return stored
 
     def lift(self, filters: Sequence[str], reasons: Sequence[Reason]) -> None:
         """Lifts pauses of exactly these filters, for these reasons, with all producers found."""
@@ -143,56 +104,6 @@ class Controller:
             for send in self._pauses.lift(filter_, reason, now)
         ]
         self._serve(math.inf, lambda: not self._pauses.waiting, sends, stoppable=False)
-
-    def hold(
-        self, quotas: Sequence[Quota], usage: Usage, at_end: Callable[[], None] = lambda: None
-    ) -> None:
-        """
-        Holds what is published to these quotas, until stopped.
-
-        Who keeps rates is told its share, and told another when others need more, or less; who does
-        not is paused whenever there is too much. Where the servers do not count for a while, what
-        has come is counted afterwards.
-
-        Args:
-            at_end: called when it is stopped, and the limits still hold.
-        """
-        for quota in quotas:
-            for key in quota.limit.keys:
-                self._pauses.limit(*key, quota.limit.none)
-        members = self._pauses.members
-        self._shares = lambda now: self._pauses.share(shares_of(quotas, members, now), now)
-        with self._answering():
-            began = time.monotonic()
-            self._serve(began + _COUNT_S)
-            self._serve(began + _FIRST_S, lambda: self._pauses.is_kept)
-            is_begun = False
-            while not self._stopped():
-                self._count(quotas, usage)
-                now = time.monotonic()
-                if not is_begun and any(each.keeps_rates for each in members.values()):
-                    for quota in quotas:
-                        quota.fill_bucket(now)
-                is_begun = True
-                for (filter, reason), until in rests_of(quotas, members, now).items():
-                    self._pauses.pause(filter, reason, until)
-                self._serve(now + _COUNT_S)
-            at_end()
-            self._shares = None
-            for filter, reason in self._pauses.unlimit():
-                self.lift([filter], [reason])
-
-    def _count(self, quotas: Sequence[Quota], usage: Usage) -> None:
-        came: dict[str, Came] = {}
-        try:
-            came = self._meanwhile(usage.count)
-        except JetStreamError as error:
-            if not error.retryable and not isinstance(error, StreamNotFoundError):
-                raise
-            logger.warning("stored messages could not be counted, and are counted again: %s", error)
-        now = time.monotonic()
-        for quota in quotas:
-            quota.count(came, now)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -222,9 +133,6 @@ class Controller:
             connection = self._connected()
             try:
                 sends += self._pauses.due(now)
-                if self._shares and (self._pauses.news or now >= self._shared_at + _COUNT_S):
-                    self._pauses.news, self._shared_at = False, now
-                    sends += self._shares(now)
                 self._send(connection, sends)
                 sends = []
                 if enough():
@@ -238,23 +146,6 @@ class Controller:
                 self._client.drop()
                 sends = []
         self._show()
-
-    def _meanwhile(self, call: Callable[[], T]) -> T:
-        """The result of a call in another thread; writers are answered until it is there."""
-        with ThreadPoolExecutor(1) as thread:
-            said = thread.submit(call)
-            wait([said], _BRIEF_S)
-            while not said.done():
-                self._serve(time.monotonic() + _LOOK_S, said.done, stoppable=False)
-            return said.result()
-
-    def _counted(self, call: Callable[[], T]) -> T | None:
-        """The result of a call that counts; None where it fails, as a pause goes on without it."""
-        try:
-            return self._meanwhile(call)
-        except JetStreamError as error:
-            logger.warning("stored messages could not be counted; the pause holds: %s", error)
-            return None
 
     def _connected(self) -> Connection:
         """The connection, with our inbox on it; dialled again for as long as `requestTimeout`."""

@@ -9,8 +9,7 @@ Rule 3: rows come and go in blocks. Where nothing is paused and all are normal a
 came; else it is sorted by a few kernels over its rows. No row is looked at by Python.
 
 **Subjects.** All rows of one destination subject go first in, first out, always. A subject is free,
-or *held*: paused by the throttle, or waiting for its rate (`held`). Rows of a subject with a rate
-go to the queue a few at a time, as the rate lets, and from there on as all rows.
+or *held* (`held`): paused by an operator, or refused by the server for want of room.
 
 **Order** (overload.md §7). Three queues, chained, of one capacity. A subject stands in the queue of
 its most urgent row: a critical row drags the older rows of its own subject forward, and overtakes
@@ -41,26 +40,25 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import int32, view
+from ..arrays import view
 from ..errors import (
     ProducerThrottledError,
     PublishError,
     PublishTimeoutError,
     QueueTimeoutError,
 )
-from .held import Held, Late
+from .held import Held
 from .messages import Messages
 from .overload import Overload
 from .priority import Priority
 from .rowqueue import Block, RowQueue
-from .throttling.keptrate import KeptRate
 from .throttling.throttle import PausedBy, Throttle
 
 QUEUE_ROWS: Final = 10_000
@@ -68,9 +66,6 @@ QUEUE_ROWS: Final = 10_000
 
 _MIN_ROWS: Final = 20
 """The smallest queue (overload.md A11), as in Farfetch's LoadShedding library."""
-_CHECK_S: Final = 0.1
-"""Interval between looks for rows that have been paused too long."""
-
 _PATIENCE: Final = 0.75
 """
 The part of `publishTimeout` after which a refused row that may be shed is: what is left of it is
@@ -152,13 +147,14 @@ class Admission:
         self._rules = rules
         self._throttle = throttle
         self._queue = RowQueue(rules.by_subject)
-        self._held = Held(rules.by_subject, throttle)
-        self._sorted = (-1, math.inf)  # the throttle's turn by which they are, and until when
-        self._checked_at = -math.inf
+        self._held = Held(rules.by_subject)
+        self._pauses_seen = self._refusals_seen = (-1, math.inf)  # turn, and end, that rows are by
+        self._checked = ((-1, -1, -1.0), math.inf)
+        """The commands and paused rows that were looked at, and when to look again."""
         self._offers: deque[tuple[int, float]] = deque(maxlen=_OFFERS)  # last row, when
         self.overload = Overload(rules.sheddable, rules.overload_window_s, throttle)
         """Is told of push-back."""
-        self._latest: Iterable[str] = ()  # subjects of the rows taken last
+        self._latest: Sequence[str] = ()  # subjects of the rows taken last
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {priority.label}" for priority, count in self.counts().items())
@@ -195,7 +191,7 @@ class Admission:
         return [block.messages for block in (*self._queue.blocks(), *self._held.blocks())]
 
     @property
-    def lately(self) -> list[Iterable[str]]:
+    def lately(self) -> list[Sequence[str]]:
         """Subjects of the rows taken last, and of those that are here."""
         return [self._latest, *self._queue.distinct, *self._held.distinct]
 
@@ -234,23 +230,10 @@ class Admission:
         subject is paused. They go before all later ones of their subjects.
         """
         messages = messages.take(pc.sort_indices(messages.rows))
-        self.refund(messages, now)
         self._queue_anew(now)
         self._queue_or_hold(Block.of(messages, self._since(messages)), now)
         if len(self._queue):
             self._queue.merged()
-        if self._held.is_limited:  # rows behind these may be in the queue already
-            self.sort_again()
-
-    def sort_again(self) -> None:
-        """Has all rows queued anew, as paused ones may step aside now."""
-        self._sorted = -1, -math.inf
-
-    def refund(self, messages: Messages, now: float) -> None:
-        """Gives back to rates what rows took that were taken and are not sent."""
-        for paces, part in self._limited(Block.of(messages, messages.rows), now):
-            for pace in paces:
-                pace.back(len(part.messages), part.nbytes, now)
 
     def _since(self, messages: Messages) -> pa.Array:
         """DOUBLE: when each, in the order of the rows, was first sent, or offered if never sent."""
@@ -263,53 +246,42 @@ class Admission:
         return times if messages.sent is None else pc.coalesce(messages.sent, times)
 
     def _queue_or_hold(self, block: Block, now: float) -> None:
-        """Rows of paused and of limited subjects are held, the others wait for room."""
-        held = self._throttle.paused(pa.array(block.messages.distinct, pa.string()), now)
-        if held is not None:
-            own = held.take(block.messages.indices)
-            self._held.pause(block.where(own))
-            block = block.where(pc.invert(own))
-        limited = self._limited(block, now)
-        for paces, part in limited:
-            self._held.limit(paces, part)
-        if limited:
-            rows = pa.concat_arrays([part.messages.rows for _, part in limited])
-            block = block.where(pc.invert(pc.is_in(block.messages.rows, rows)))
+        """Rows of paused and of refused subjects are held, the others wait for room."""
+        for source, hold in (
+            (self._throttle.table, self._held.pause),
+            (self._throttle.refusals, self._held.refuse),
+        ):
+            held = source.mask(pa.array(block.messages.distinct, pa.string()), now)
+            if held is not None:
+                own = held.take(block.messages.indices)
+                hold(block.where(own))
+                block = block.where(pc.invert(own))
         self._queue.append(block)
 
-    def _limited(self, block: Block, now: float) -> list[tuple[tuple[KeptRate, ...], Block]]:
-        """The rows that keep rates, by these. One that was sent has taken its part of them."""
-        paces = self._throttle.paces(block.messages.distinct, now)
-        if paces is None:
-            return []
-        kinds = {kind: code for code, kind in enumerate(dict.fromkeys(paces))}
-        codes = pa.array([kinds[kind] for kind in paces], pa.int32()).take(block.messages.indices)
-        if block.messages.sent is not None:
-            codes = pc.if_else(pc.is_null(block.messages.sent), codes, int32(None))
-        parts = [(kind, block.where(pc.equal(codes, code))) for kind, code in kinds.items() if kind]
-        return [(kind, part) for kind, part in parts if len(part.messages)]
-
     def _queue_anew(self, now: float) -> None:
-        """Queues or holds every row anew if what is paused has changed, and none if not."""
-        turn, until = self._sorted
-        if turn == self._throttle.turn and now < until and not self._held.has_lapsed(now):
+        """Queues or holds rows anew if what is paused or refused has changed, and none if not."""
+        table, refusals = self._throttle.table, self._throttle.refusals
+        pauses = self._pauses_seen[0] != table.turn or now >= self._pauses_seen[1]
+        refused = self._refusals_seen[0] != refusals.turn or now >= self._refusals_seen[1]
+        if not pauses and not refused:
             return
-        if len(self._held) or self._throttle.turn != turn or self._throttle.active(now):
-            for block in self._held.clear():
+        blocks = self._held.clear_paused() if pauses else []
+        blocks += self._held.clear_refused()
+        if blocks or self._throttle.active(now):
+            for block in blocks:
                 self._queue.append(block)
             if len(self._queue):
                 self._queue.merged()
             for block in self._queue.clear():
                 self._queue_or_hold(block, now)
-        self._sorted = self._throttle.turn, self._throttle.next_deadline(now)
+        self._pauses_seen = table.turn, table.next_end(now)
+        self._refusals_seen = refusals.turn, refusals.next_end(now)
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────
 
     def take(self, maximum: int, now: float) -> Messages | None:
         """The rows to send next, in order, `maximum` at most; None when there are none."""
         self._queue_anew(now)
-        for block in self._held.release(maximum, now):
-            self._queue.append(block)
         taken = self._queue.take(maximum)
         if taken is None:
             return None
@@ -409,25 +381,18 @@ class Admission:
         self._queue_anew(now)
         return [Leaving(messages, "PublishTimeout")] if len(messages) else []
 
-    def next_deadline(self, now: float, may_go: bool = True) -> float:
-        """
-        Next time to call `take` and `expire` if nothing happens; infinite when never.
-
-        Args:
-            may_go: whether rows that `take` gives can be sent; if not, none is waited for.
-        """
+    def next_deadline(self, now: float) -> float:
+        """Next time to call `take` and `expire` if nothing happens; infinite when never."""
         if not self.waiting:
             return math.inf
-        rules = self._rules
-        deadlines = []
+        rules, held = self._rules, self._held
+        deadlines = [held.sent + rules.publish_timeout_s]
         if rules.queue_timeout_s < math.inf:
             deadlines.append(self._oldest_unsent() + rules.queue_timeout_s)
-        waits = rules.publish_timeout_s, rules.throttle_max_wait_s
-        since = self._held.waits_since
-        deadlines += [since + wait for wait in waits]
+        if len(held.paused):
+            deadlines.append(self._checked[1])
         later = [deadline for deadline in deadlines if deadline > now]
-        goes = self._held.next_deadline(now) if may_go else math.inf
-        return min(self._throttle.next_deadline(now), goes, *later)
+        return min(self._throttle.next_deadline(now), *later)
 
     def _oldest_unsent(self) -> float:
         """Arrival time of the oldest row that was never sent."""
@@ -435,67 +400,69 @@ class Admission:
 
     def _all(self) -> Block:
         """All rows that wait, held or not, in the queue until they are sorted."""
-        for held in self._held.clear():
+        for held in [*self._held.clear_paused(), *self._held.clear_refused()]:
             self._queue.append(held)
-        self.sort_again()
+        self._pauses_seen = self._refusals_seen = -1, -math.inf
         return self._queue.merged()
 
     def _check_pauses(self, now: float) -> list[Leaving]:
         """
-        Fails the task if a paused row has waited for as long as it may (B14, B15), or gives up such
-        rows (`onThrottleTimeout=dead-letter`).
+        Fails the task if a held row has waited for as long as it may (B14, B15), or gives up paused
+        rows (`onThrottleTimeout=dead-letter`). No row is looked at before that can be.
         """
-        turn = self._sorted
         self._queue_anew(now)
-        if turn == self._sorted and now - self._checked_at < _CHECK_S:
+        held, rules = self._held, self._rules
+        if now >= held.sent + rules.publish_timeout_s:
+            sent = pc.equal(held.refused.merged().messages.sent, held.sent)
+            raise self._timed_out(held.refused.merged(), pc.index(sent, True).as_py(), now)
+        if not len(held.paused):
             return []
-        self._checked_at = now
-        given_up: list[str] = []
-        for late in self._held.lately(now):
-            error = self._pause_fault(late, now)
-            if error is None:
-                continue
-            by_operator = self._throttle.state(late.subject, now, (PausedBy.OPERATOR,)) is not None
-            if not (self._rules.buries_paused and by_operator and late.sent is None):
-                raise error
-            given_up.append(late.subject)
-        if not given_up:
+        wait_s = rules.throttle_max_wait_s or rules.publish_timeout_s
+        first = max(held.since, self._throttle.table.first_since(now)) + wait_s
+        if self._checked[0] != self._held_now:
+            self._checked = self._held_now, -math.inf if rules.fail_fast else first
+        if now < self._checked[1]:
             return []
-        block = self._all()
-        subjects = pc.is_in(pa.array(block.messages.distinct, pa.string()), pa.array(given_up))
-        mask = subjects.take(block.messages.indices)
-        if not self._rules.fail_fast:
-            before = now - self._rules.throttle_max_wait_s
-            mask = pc.and_(mask, pc.less_equal(block.unsent, before))
-        leaving = Leaving(self._shed(mask), "ThrottleTimeout")
-        self._queue_anew(now)
-        return [leaving]
+        return self._give_up_paused(wait_s, now)
 
-    def _pause_fault(self, late: Late, now: float) -> PublishError | None:
-        """The failure of the rows that wait for this pause; None if they may wait on."""
-        rules, subject, since = self._rules, late.subject, late.since
-        pause = self._throttle.state(subject, now, (PausedBy.OPERATOR,))
-        short = rules.fail_fast or pause is None
-        if pause is None:
-            pause = self._throttle.state(subject, now)
-            if not rules.fail_fast:
-                # For how long rows of it waited for room says nothing of its pauses.
-                since = now if late.sent is None else late.sent
-        elif not rules.fail_fast:
-            since = max(since, late.moved)  # where rows go, be it slowly, nothing stands still
-        if pause is None:
-            return None
-        give_up_at = since + (rules.publish_timeout_s if short else rules.throttle_max_wait_s)
-        goes = pause.until if late.goes is None else late.goes
-        # A producer that cannot send in time fails before it queues (B14).
-        if now < give_up_at and not (rules.fail_fast and goes > give_up_at):
-            return None
-        error = self._throttle.error(subject, since, now)
-        if error is None and now < give_up_at:
-            throttled_s = self._throttle.throttled_s(subject, since, now)
+    @property
+    def _held_now(self) -> tuple[int, int, float]:
+        """Changes with the commands and with the rows that are paused."""
+        return self._throttle.table.commands, len(self._held.paused), self._held.since
+
+    def _give_up_paused(self, wait_s: float, now: float) -> list[Leaving]:
+        """Paused rows that have waited for so long, or will in vain where that fails fast."""
+        block = self._held.paused.merged()
+        distinct = pa.array(block.messages.distinct, pa.string())
+        paused, until = self._throttle.table.spans(distinct, now)
+        since = pc.max_element_wise(block.since, paused.take(block.messages.indices))
+        since = pc.if_else(pc.is_inf(block.unsent), block.since, since)  # it has had its time
+        late = pc.less_equal(since, now - wait_s)
+        if self._rules.fail_fast:  # a producer that cannot send in time fails before it queues
+            ends = until.take(block.messages.indices)
+            late = pc.or_(late, pc.greater(ends, pc.add(since, wait_s)))
+        left = pc.min(since.filter(pc.invert(late))).as_py()
+        self._checked = self._held_now, math.inf if left is None else left + wait_s
+        if not pc.any(late).as_py():
+            return []
+        failing = late
+        if self._rules.buries_paused:
+            failing = pc.and_(late, pc.is_inf(block.unsent))
+        if pc.any(failing).as_py():
+            raise self._timed_out(block, pc.index(failing, True).as_py(), now)
+        self._held.drop_paused(late)
+        self.shed += pc.sum(late).as_py()
+        return [Leaving(block.messages.where(late), "ThrottleTimeout")]
+
+    def _timed_out(self, block: Block, place: int, now: float) -> PublishError:
+        """The failure of a row that waits for a pause or for room."""
+        subject, since = block.messages.distinct[block.messages.codes[place]], block.since[place]
+        waited_s = now - since.as_py()
+        error = self._throttle.error(subject, since.as_py(), now)
+        pause = self._throttle.pause(subject, now)
+        if error is None and pause is not None and pause.source is PausedBy.OPERATOR:
             error = ProducerThrottledError(
-                subject, "", 0, pause.reason.name, pause.filter, throttled_s, pause.request_id
+                subject, "", 0, pause.reason.name, pause.filter, 0.0, pause.request_id
             )
-        return error or PublishTimeoutError(
-            subject, f"waited {now - since:.1f}s, paused at last by {pause.reason.name}"
-        )
+        why = "" if pause is None else f", paused at last by {pause.reason.name}"
+        return error or PublishTimeoutError(subject, f"waited {waited_s:.1f}s{why}")

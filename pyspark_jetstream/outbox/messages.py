@@ -25,10 +25,6 @@ _FRAME_BYTES: Final = 256
 Upper bound of a frame's bytes beside subject, headers and data: verb, reply, sizes, line ends.
 """
 
-STORED_LESS: Final = _FRAME_BYTES - 46
-"""`sizes` less about this is a message's size in a stream (nats-server, fileStoreMsgSize)."""
-
-
 _FILLERS: Final = {
     "lines": NOTHING,
     "ids": pa.scalar(None, BINARY),

@@ -97,12 +97,6 @@ class RowQueue:
         """Subjects of the rows, of each block, and maybe of some that were here."""
         return [block.messages.distinct for block in self._blocks]
 
-    @property
-    def first_subject(self) -> str:
-        """Subject of the first row."""
-        messages, left = self._blocks[0].messages, next(self._lefts())
-        return messages.distinct[messages.codes[0 if left is None else left[0].as_py()]]
-
     def append(self, block: Block) -> None:
         """Takes rows that go behind the others of their subjects."""
         self._compact()

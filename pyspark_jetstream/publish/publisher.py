@@ -8,11 +8,10 @@ the lane of their stream. A connection that breaks, or is silent for two `ackTim
 asked (PING), is dialled again, and what was not acked goes out again with the same ids.
 
 On `throttleSubject` the task listens to operators, and asks them first what is paused
-(`operators`). A command to pause, or to keep a rate, is in force before its receipt goes out,
-behind everything sent before: lanes give back what they have not sent, and admission keeps what is
-paused, or goes on a few rows at a time (overload.md B12, B26). A subject that the server refuses
-for want of room (10077 of its stream, 10002 of the account, 10023 of the server) waits in the same
-way (`pauses`).
+(`operators`). A command to pause is in force before its receipt goes out, behind everything sent
+before: lanes give back what they have not sent, and admission keeps what is paused (overload.md
+B12). A subject that the server refuses for want of room (10077 of its stream, 10002 of the account,
+10023 of the server) waits in the same way (`pauses`).
 
 One loop reads acks, admits rows and sends, so lanes and queue need no locks. The loop is the
 caller's (`publish` is the plain one), so that whoever has a ledger looks at it between two turns:
@@ -142,11 +141,10 @@ class Publisher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Says for the last time what was counted, and that no row waits any more."""
+        """Says for the last time what was counted."""
         if kind is not None and issubclass(kind, PublishRejectedError):
             self.shedding.rejected += 1
         self._report(final=True)
-        self.pauses.tell(self.sender.connection, ends=True)
 
     def finish(self) -> Written:
         """
@@ -217,7 +215,7 @@ class Publisher:
         if is_less:
             limit += ", which exactlyOnce cuts to a stream's duplicate_window less ackTimeout"
         said.append(f"the write fails {when} ({limit})")
-        if rules.throttle_max_wait_s and self.pauses.throttle.throttles(now):
+        if rules.throttle_max_wait_s and self.pauses.throttle.active(now):
             said[-1] += f", or paused for {rules.throttle_max_wait_s:g}s (throttleMaxWait)"
         return "; ".join(said)
 
@@ -256,8 +254,6 @@ class Publisher:
         now, since = self._now(), self.admission.since
         if fresh is not None:
             since = since.filter(fresh)
-        if len(unstored) < len(rows):
-            self.admission.refund(rows.where(pc.invert(fresh)), now)
         wait = self.pauses.untried(unstored, now)
         if wait is not None:
             self.admission.give_back(unstored.where(wait), now)
@@ -345,7 +341,6 @@ class Publisher:
 
     def _send_or_wait(self) -> None:
         connection, pauses = self.sender.connection, self.pauses
-        pauses.tell(connection)
         # Replies that came meanwhile are read first.
         held = pauses.awaits_operators(connection, self._now())
         if not held and self.sender.send():
@@ -362,8 +357,7 @@ class Publisher:
         deadlines = [self.pauses.operators.next_deadline(now)]
         if not held:  # else what is due, such as a ping, may not go yet
             deadlines.append(self.lanes.next_deadline(now))
-        may_go = self.lanes.rows.wants_rows
-        deadlines += [self.admission.next_deadline(now, may_go), self._reporter.due]
+        deadlines += [self.admission.next_deadline(now), self._reporter.due]
         return min(*deadlines, now + _LONGEST_WAIT_S)
 
     def _apply_answers(self, is_news: bool) -> None:
@@ -423,7 +417,7 @@ class Publisher:
                 "unrecognised": self._context.signals.unrecognised,
             }
         )
-        telemetry.passed(now)
+        telemetry.paused(self.pauses.throttle, now)
         queue = queue_rows(options.rules.queue_size)
         telemetry.state(self.admission.messages(), lanes.lately(), load.limit, queue, lanes.stream)
         subject = options.metrics.metrics_subject

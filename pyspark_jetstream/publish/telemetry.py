@@ -21,13 +21,10 @@ import pyarrow.compute as pc
 from ..arrays import places as all_places
 from ..outbox.messages import Messages
 from ..outbox.priority import Priority, first_match
-from ..outbox.throttling.pausetimes import Limited, PauseTimes
-from ..outbox.throttling.throttle import REFUSALS, PausedBy
-from ..outbox.throttling.throttleprotocol import Reason
+from ..outbox.throttling.throttle import PausedBy, Throttle
 from ..sanitize import get_logger
-from ..subjects import REST, covers
+from ..subjects import REST
 from . import metrics
-from .lanes.answers import Refusal
 from .metrics import MICRO, UNKNOWN, Bounded, Counting, Labels, Metric, MetricsSnapshot, Report
 
 logger = get_logger(__name__)
@@ -72,23 +69,9 @@ The totals of a lane or of the whole writer, with the metric, and its labels, th
 _MAX_ROUTES: Final = 100
 """Upper bound of one task's subjects; later ones are `UNKNOWN`."""
 
-_MET_AGAIN_S: Final = 5.0
-"""A limit that is met again within so long is the same one; a quota pauses again and again."""
-
-_WORD_S: Final = 1.5
-"""For so long a word without a pause (B6) counts as the same limit; it is said each second."""
-
 
 Streams = Callable[[int | None], str]
 """The name of the stream in this place of `Targets`; "" for None, those not known."""
-
-
-class _Paused(NamedTuple):
-    limiter: PausedBy
-    reason: Reason
-    subject: str
-    """The filter of an operator's pause, `UNKNOWN` of too many; the route of the server's."""
-    stream: str
 
 
 class Telemetry(Counting):
@@ -110,8 +93,6 @@ class Telemetry(Counting):
         self._route = Bounded(_MAX_ROUTES)
         self._totals: dict[int, Mapping[str, int]] = {}
         self._letters: deque[tuple[str, Priority, str, int]] = deque()  # shed, not known as stored
-        self._pauses: PauseTimes[_Paused] = PauseTimes()
-        self._met = Limited(_MET_AGAIN_S)
         self._blocked: tuple[Cause, float] | None = None
 
     def __repr__(self) -> str:
@@ -163,51 +144,15 @@ class Telemetry(Counting):
 
     # ── pauses ───────────────────────────────────────────────────────────────────────────────
 
-    def commanded(self, reason: Reason, filter: str, pause_s: float, now: float) -> None:
-        """An operator's pause was granted, or lifted; filters beyond the bound count as one."""
-        subject = filter if reason.is_quota else REST
-        if subject != REST:  # what is about all subjects is told apart, be the labels used up
-            subject = self._route(subject)
-        key = _Paused(PausedBy.OPERATOR, reason, subject, "")
-        for pause in self._pauses:  # what it is about, too, is as the latest word says
-            is_alike = pause[:2] == key[:2] and pause != key
-            if is_alike and covers(key.subject, pause.subject):
-                self._passed(pause, self._pauses.paused(pause, now, now))
-        is_word = pause_s == 0 and not reason.is_quota and self._pauses.until(key, now) <= now
-        self._passed(key, self._pauses.paused(key, now + pause_s, now))
-        whose = key._replace(subject=filter) if reason.is_quota else key
-        if self._met.add(whose, now + (_WORD_S if is_word else pause_s), now):
-            self._limits(key)
-
-    def refused(self, refusal: Refusal, pause_s: float, stream: str, now: float) -> None:
-        """The server refused a publish for a limit or its load."""
-        reason = REFUSALS.get(refusal.outcome.err_code)
-        if reason is None:
-            return
-        route = UNKNOWN
-        if self._routes.patterns:
-            place = self._routes.of([refusal.subject])[0].as_py()
-            route = UNKNOWN if place is None else self._routes.patterns[place]
-        key = _Paused(PausedBy.SERVER, reason, route, stream)
-        # Some other subject of the route may be paused for longer.
-        until = max(now + pause_s, self._pauses.until(key, now))
-        self._passed(key, self._pauses.paused(key, until, now))
-        whose = refusal.subject if refusal.outcome.is_of_subject else ""
-        if self._met.add((reason, stream, whose), now + pause_s, now):
-            self._limits(key)
-
-    def passed(self, now: float) -> None:
-        """Time passes: what is paused is so for longer."""
-        for key, new_ms in self._pauses.passed(now):
-            self._passed(key, new_ms)
-
-    def _passed(self, key: _Paused, new_ms: int) -> None:
-        labels = key.reason.name, self._route(key.subject), key.stream
-        self._add(metrics.THROTTLED, labels, new_ms)
-
-    def _limits(self, key: _Paused) -> None:
-        labels = key.limiter.value, key.reason.name, self._route(key.subject), key.stream
-        self._add(metrics.RATE_LIMIT, labels, 1)
+    def paused(self, throttle: Throttle, now: float) -> None:
+        """Counts the time of pauses and refusals, and how often they began."""
+        counts = [(PausedBy.OPERATOR, "", count) for count in throttle.table.counted(now)]
+        counts += [(PausedBy.SERVER, *found) for found in throttle.refusals.counted(now)]
+        for limiter, stream, (reason, filter, ms, met) in counts:
+            # What is about all subjects is told apart, be the labels used up.
+            subject = filter if filter == REST else self._route(filter or UNKNOWN)
+            self._add(metrics.THROTTLED, (reason.name, subject, stream), ms)
+            self._add(metrics.RATE_LIMIT, (limiter.value, reason.name, subject, stream), met)
 
     def wants_rows(self, cause: Cause | None, now: float) -> None:
         """Why no row is asked for now; None when one is."""

@@ -51,4 +51,4 @@ def drained(one: Admission, now: float = 0.0, piece: int = 1) -> list[int]:
 
 def pause(throttle: Throttle, subject: str, pause_s: float, now: float = 0.0, **rest) -> None:
     reason = rest.get("reason", Reason.TopicProduceQuotaExceeded)
-    throttle.command(ThrottleProducer(1, reason, pause_s, subject), now)
+    throttle.table.command(ThrottleProducer(1, reason, pause_s, subject), now)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-
-import pyarrow as pa
+from collections.abc import Callable
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.operators import Operators
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     THROTTLE_SUBJECT,
     Discover,
@@ -20,19 +16,15 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.publish.context import WriteContext
-from pyspark_jetstream.publish.publisher import publish
-from pyspark_jetstream.publish.telemetry import Origin
-from pyspark_jetstream.write.rows import MessageBuilder
 
-from .options import connection_of, rules_of, sink_of
+from .options import connection_of
 from .servers import DevServer
 
 
 class Writer:
     """
-    A producer that speaks the protocol, but keeps no rates, and publishes if it is given a subject
-    and a rate of its own.
+    A producer that speaks the protocol, and publishes if it is given a subject and a rate of its
+    own.
 
     Args:
         supports: what it says of itself; one that does not support the protocol answers nothing
@@ -52,7 +44,8 @@ class Writer:
         payload: bytes = b"x",
         control: str = THROTTLE_SUBJECT,
     ) -> None:
-        self.throttle = Throttle(producer_id)
+        self.operators = Operators(control, Producer(producer_id, True))
+        self.operators.sent(subjects)
         self.commands: list[tuple[float, ThrottleProducer]] = []
         """All that came, and when."""
         self.free: list[float] = []
@@ -92,7 +85,7 @@ class Writer:
                     connection.send(wire.pub(frame.reply.decode(), answer))
             now = time.monotonic()
             credit, before = min(credit + (now - before) * self._rate, self._rate / 20), now
-            if self._subjects and self.throttle.state(self._subjects[0], now) is None:
+            if self._subjects and not self.operators.throttle.is_paused(self._subjects[0], now):
                 self.free.append(now)
                 if credit >= 1:
                     connection.send(wire.pub(self._subjects[0], self._payload) * int(credit))
@@ -109,45 +102,4 @@ class Writer:
             self.discovered += 1
             if not self._supports:
                 return Producer(self._id, False, self._subjects).encode()
-        answer = self.throttle.answer(said, time.monotonic(), self._subjects)
-        if isinstance(said, Discover) and answer is not None:
-            answer = understand(answer)._replace(supports_rate=False).encode()
-        return answer
-
-
-class Keeper:
-    """The sink's own writer, which keeps rates: one task that always has rows."""
-
-    def __init__(self, server: DevServer, producer_id: int, subject: str, size: int = 100) -> None:
-        self.acked = 0
-        self._id, self._subject, self._size = producer_id, subject, size
-        rules = rules_of(held_bytes=100_000)
-        self._options = replace(sink_of(connection_of(server.url)), rules=rules)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Keeper:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _blocks(self) -> Iterator[Messages]:
-        builder = MessageBuilder(id_prefix=f"{self._subject}-{self._id}")
-        count = 50
-        data = pa.repeat(pa.scalar(bytes(self._size)), count)
-        batch = pa.record_batch({"subject": pa.array([self._subject] * count), "data": data})
-        while not self._stop.is_set():
-            yield builder.build(batch)
-            time.sleep(0.01)
-
-    def _run(self) -> None:
-        client = Client(self._options.connection)
-        origin = Origin(self._id)
-        self.acked = publish(
-            client, WriteContext(self._options, origin=origin), self._blocks()
-        ).acked
-        client.close()
+        return self.operators.heard(data, time.monotonic())

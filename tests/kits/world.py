@@ -19,9 +19,8 @@ from pyspark_jetstream.errors import NotConnectedError
 from pyspark_jetstream.outbox.messages import Messages
 from pyspark_jetstream.outbox.priority import Priority
 from pyspark_jetstream.outbox.targets import Target
-from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.pausetable import PauseTable
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
-    Rates,
     Reason,
     ThrottleProducer,
     understand,
@@ -98,7 +97,7 @@ class Net:
         self.buffer, self.pos = b"", 0
         self.servers = server, type(server)()
         """One for each stream."""
-        self.oracle = Throttle(7)
+        self.oracle = PauseTable()
         """What the writer has confirmed."""
         self.first_sent: dict[int, float] = {}
         """Since when a row may be stored, by its number."""
@@ -276,8 +275,8 @@ class Net:
     def note(self, each: Sent) -> None:
         """Of what is sent, which row may be stored from now on."""
         now, row = self._clock.now, int(each.data.split(b".")[0])
-        pause = self.oracle.state(each.subject, now)
-        assert pause is None, f"row {row} to {each.subject} sent at {now} within {pause}"
+        pause = self.oracle.matcher(now)(each.subject)
+        assert not pause, f"row {row} to {each.subject} sent at {now} within {pause}"
         self.first_sent.setdefault(row, now)
 
 
@@ -303,7 +302,7 @@ class World:
         **options: object,
     ) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(pauses, "_TOLD", {})
+        monkeypatch.setattr(pauses, "_PATIENCE", {})
         self.server = server or ModelServer()
         self.supply = Supply(self.clock, rng, blocks)
         self.net = Net(self.clock, rng, self.server, self.supply)
@@ -355,12 +354,9 @@ def block(subjects: str, first: int, data: list[bytes] | None = None, ids: bool 
     return replace(found, targets=pa.array(targets, pa.int32()))
 
 
-def command(
-    number: int, subject: str, pause_s: float, reason: int = 0, msgs: float | None = None
-) -> ThrottleProducer:
-    """A pause, or, with so many messages a second, a rate."""
-    rates = None if msgs is None else Rates(msgs)
-    return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject, rates=rates)
+def command(number: int, subject: str, pause_s: float, reason: int = 0) -> ThrottleProducer:
+    """A pause."""
+    return ThrottleProducer(number, Reason(reason), round(pause_s, 3), subject)
 
 
 # ── what does not go to a row's own subject ──────────────────────────────────────────────────

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 import time
 
 import pytest
@@ -21,7 +19,6 @@ from ..kits.pins import Puller, Query
 from ..kits.programs import main
 from .test_inboxes import guarded, login
 from .test_throttle import Task
-from .test_throttle_job import PATIENT, start
 
 __all__ = ["guarded"]
 
@@ -117,7 +114,7 @@ def test_ops_takes_a_pin_away(guarded, admin, ops):
 
 
 def test_ops_throttles(guarded, admin, ops, monkeypatch):
-    """`throttle` finds the writer, pauses it, and counts what is stored against a quota."""
+    """`throttle` finds the writer, and pauses it."""
     task = Task(guarded[0], sink_of(connection_of(guarded[0].url, **login("writer"))), ["alerts.a"])
     task.start()
     while task.is_alive() and admin.stream_info("ALERTS").messages < 500:
@@ -126,20 +123,12 @@ def test_ops_throttles(guarded, admin, ops, monkeypatch):
     monkeypatch.setattr(throttle, "receipt_wait", throttle.duration)  # at most 400ms otherwise
     words = ("pause", "--subject", "alerts.b", "--for", "4s", "--receipt-wait", "20s", "--json")
     paused = ops("throttle", *words)
-    quota = start(guarded[0], "quota", "--limit", "alerts.>=1000000/s", *PATIENT, *ops.flags[2:])
-    first = quota.stderr.readline()
-    time.sleep(2.0)
-    quota.send_signal(signal.SIGINT)
-    out, err = quota.communicate(timeout=60)
     task.finish()
 
     assert found[0] == paused[0] == 0 and found[2] == ""
     (producer,) = json.loads(found[1])["producers"]
     assert (producer["query"], producer["streams"]) == ("orders", ["ALERTS"])
-    assert json.loads(paused[1])["stored"] == 0
     assert [each["state"] for each in json.loads(paused[1])["producers"]] == ["acknowledged"]
-    assert quota.returncode == 0 and "ermission" not in first + err
-    assert re.search(r"alerts\.>.*1,000,000", out), out
 
 
 def test_ops_hears_the_metrics_of_reader_and_writer(guarded, admin):

@@ -66,7 +66,6 @@ COMMANDS = {
     "throttle producers": ("throttle", "producers"),
     "throttle pause": ("throttle", "pause", "--subject", "s.>", "--for", "1s"),
     "throttle lift": ("throttle", "lift", "--subject", "s.>"),
-    "throttle quota": ("throttle", "quota", "--limit", "s.>=1/s"),
     "metrics": ("metrics", "--listen", "127.0.0.1:0"),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ import logging
 
 import pyarrow as pa
 import pytest
+from pyspark_jetstream.operations.usage import Usage
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import lines_of, stored_before
@@ -20,7 +21,6 @@ from pyspark_jetstream.fetch.decoding.rows import user_headers
 from pyspark_jetstream.fetch.directcalls import DirectCalls
 from pyspark_jetstream.fetch.directget import read_direct
 from pyspark_jetstream.fetch.layout import DirectRead
-from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.readstream.shared import claimedread
 from pyspark_jetstream.readstream.shared.claimedread import ClaimedRead
 from pyspark_jetstream.write.rows import MessageBuilder

@@ -18,8 +18,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.operations.controller import Controller
-from pyspark_jetstream.operations.pauses import Pauses
 from pyspark_jetstream.outbox.throttling import operators
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
@@ -137,9 +135,7 @@ def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, 
         connection.send(wire.pub(f"{control}.7", lift, inbox))
     operator.client.close()
 
-    assert understand(asked.data) == Producer(
-        7, True, supports_rate=True, host=socket.gethostname()
-    )
+    assert understand(asked.data) == Producer(7, True, host=socket.gethostname())
     assert understand(receipt.data) == Receipt(1, 7)
     assert held == 0
     assert amid == {b: 20}
@@ -151,7 +147,7 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
     """
     B7, B24: while the program pauses a subject, tasks come and go, each shorter than a second. One
     of the paused subject waits for the end; those of another one flow. The program says who was
-    told, who acknowledged, and that nothing was stored.
+    told, and who acknowledged.
     """
     name = new_stream(allow_direct=True)
     options = sink(nats_server, throttle_subject=control)
@@ -172,9 +168,9 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
 
         until(is_told)
         amid, waits = count(js, name), not ended
-        time.sleep(3.0)  # the program has counted, and those that ended are known to have
+        time.sleep(3.0)  # those that ended are known to have
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=60)
+        out, _ = program.communicate(timeout=60)
     rows = {row["producer"]: row for row in rows_of(out)}
 
     assert "nobody so far" in said
@@ -183,46 +179,12 @@ def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, 
     assert count(js, name) == {f"{name}.a": 20, f"{name}.b": 200}
     assert program.returncode == 0
     assert rows["100"]["state"] == "acknowledged"
-    more = rows["10 more"]
-    assert more.get("subjects sent", "") == ""  # empty columns go
-    assert more["commands missed"] == "0"
-    assert more["state"] == "acknowledged, ended meanwhile"
-    # The pause is said again each second, also to who was told.
-    assert int(more["commands acknowledged"]) >= 10
-    assert f"stored meanwhile on '{name}.a', whoever published it: 0\n" in err
+    assert rows["10"]["state"] == "ended meanwhile"
     (one,) = listening
     paused = one["paused"]
     assert one["supports throttle"] == "yes"
     assert paused.startswith(f"{name}.a until ")
     assert f"TopicProduceQuotaExceeded of {name}.a, operator's request " in paused
-
-
-def test_b7_a_process_keeps_what_it_was_told(js, nats_server, new_stream, control, patient):
-    """
-    B7: the task that a worker process runs next begins with what the one before was told, though
-    nobody says it again; a lift ends it.
-    """
-    name = new_stream()
-    a, b = f"{name}.a", f"{name}.b"
-    options = sink(nats_server, throttle_subject=control)
-    operator = Operator(nats_server)
-    first = Task(nats_server, options, [b])
-    first.start()
-    until(lambda: js.stream_info(name).messages)
-    pause = ThrottleProducer(1, QUOTA, FOR_EVER_S, a).encode()
-    receipt, _ = operator.ask(pause, subject=control)
-    first.finish()
-    before = count(js, name)[b]
-    with writing(options, [a, b], producer_id=8, rows=400) as ended:
-        until(lambda: js.stream_info(name).messages >= before + 200)
-        amid = count(js, name)
-        lifted, _ = operator.ask(ThrottleProducer(2, QUOTA, 0.0, a).encode(), subject=control)
-    operator.client.close()
-
-    assert (receipt, lifted) == (Receipt(1, 7), Receipt(2, 8))
-    assert amid == {b: before + 200}
-    assert ended[0].acked == 400
-    assert write(options, [a], producer_id=9).acked == 20
 
 
 def test_b7_without_an_operator_nobody_waits(js, nats_server, new_stream, control, patient):
@@ -307,63 +269,6 @@ def test_b16_is_throttled(js, nats_server, new_stream, control):
         isThrottled(asking | {"throttleSubject": "a.>"})
 
 
-@pytest.mark.parametrize("holding", [True, False], ids=["quota", "pause"])
-def test_who_begins_while_it_is_counted_is_answered(nats_server, holding):
-    """
-    What is published is counted over another connection, however slow; a writer that begins
-    meanwhile has its answer, and the count goes on only then.
-    """
-    subject, answered, results = f"{CONTROL}.counting.{holding}", threading.Event(), []
-    client = Client(connection_of(nats_server.url))
-    stop, began = threading.Event(), threading.Event()
-
-    class Slow:
-        """A count that lasts until the writer was answered."""
-
-        def count(self):
-            began.set()
-            results.append(answered.wait(60))
-            stop.set()
-            return {}
-
-        def since_last(self):
-            return [0]
-
-    def counting():
-        usage = Slow()
-        usage.count()
-        return usage
-
-    controller = Controller(client, Pauses(subject), stopped=stop.is_set)
-    work = (lambda: controller.hold([], Slow())) if holding else (
-        lambda: controller.pause("a.>", QUOTA, FOR_EVER_S, counting)
-    )  # fmt: skip
-    thread = threading.Thread(target=work)
-    thread.start()
-    writer = Client(connection_of(nats_server.url))
-    try:
-        connection = writer.connection
-        sid = connection.subscribe(f"{subject}.7")
-        assert began.wait(60)
-        said = None
-        until = time.monotonic() + 60
-        while not isinstance(said, Active) and time.monotonic() < until:
-            word = Producer(7, True).encode()
-            connection.send(wire.pub(f"{subject}.active", word))
-            frame = connection.next_frame(time.monotonic() + 0.2)
-            if frame is not None and frame.sid == sid:
-                said = understand(frame.data)
-        answered.set()
-    finally:
-        thread.join(60)
-        client.close()
-        writer.close()
-
-    assert isinstance(said, Active)
-    assert results[0]
-    assert not thread.is_alive()
-
-
 def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, control, patient):
     """
     B7: on a new connection the writer says that it begins, and no row goes before the answer, be
@@ -422,8 +327,6 @@ def test_b7_rows_wait_on_a_new_connection_too(js, nats_server, new_stream, contr
         client.close()
         operator.client.close()
 
-    assert understand(again.data) == Producer(
-        7, True, supports_rate=True, host=socket.gethostname()
-    )
+    assert understand(again.data) == Producer(7, True, host=socket.gethostname())
     assert before == 0
     assert ended[0].acked == js.stream_info(name).messages == 20

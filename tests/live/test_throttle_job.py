@@ -16,7 +16,6 @@ import pytest
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
-from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import MARGIN_S, Pauses
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
@@ -24,10 +23,8 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     Reason,
     ThrottleProducer,
 )
-from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
-from ..kits.answers import answer
 from ..kits.schemas import mistakes
 from ..kits.servers import DevServer
 from ..kits.tables import tables
@@ -115,29 +112,21 @@ def test_with_and_without_rich(nats_server):
     assert first[1][0]["subjects sent"] == "orders.eu"
 
 
-def test_what_is_shown_as_json(nats_server, new_stream):
+def test_what_is_shown_as_json(nats_server):
     """
     As `--json` each command has one document at the end, as its schema says.
     """
-    stream = new_stream()
     commands = (
         ("producers", "--wait", "2s"),
         ("pause", "--subject", "orders.*", "--for", "4s", *PATIENT),
         ("lift", "--subject", "orders.*", *PATIENT),
     )
-    with Writer(nats_server, 7, ("orders.eu",)) as writer:
+    with Writer(nats_server, 7, ("orders.eu",)):
         jobs = [start(nats_server, *each, "--json") for each in commands]
         found = [json.loads(job.communicate(timeout=60)[0]) for job in jobs]
-        before = writer.discovered
-        job = start(nats_server, "quota", "--limit", f"{stream}.>=1000/s", "--json")
-        until(lambda: writer.discovered > before + 2)
-        job.send_signal(signal.SIGINT)
-        found.append(json.loads(job.communicate(timeout=60)[0]))
 
-    assert [mistakes(each, "throttle") for each in found] == [[]] * 4
-    assert [each["producers"][0]["producer"] for each in found[:3]] == ["7"] * 3
-    assert "stored" in found[1]
-    assert found[3]["limits"][0]["limit"] == 1000
+    assert [mistakes(each, "throttle") for each in found] == [[]] * 3
+    assert [each["producers"][0]["producer"] for each in found] == ["7"] * 3
 
 
 @pytest.mark.parametrize(
@@ -239,7 +228,7 @@ def test_b24_who_comes_meanwhile(nats_server):
 
     assert job.returncode == 0
     assert [row["state"] for row in rows_of(out)] == [
-        "acknowledged", "acknowledged, ended meanwhile",
+        "acknowledged", "ended meanwhile",
     ]  # fmt: skip
     assert {each.pause_s > 0 for _, each in second.commands} == {True, False}
 
@@ -338,7 +327,7 @@ def test_lift(nats_server):
     assert (status, rows) == (
         0,
         [{"producer": "7", "subjects sent": "orders.eu", "commands acknowledged": "2",
-          "commands missed": "0", "state": "acknowledged"}],
+          "state": "acknowledged"}],
     )  # fmt: skip
 
 
@@ -411,125 +400,3 @@ def test_b25_who_may_publish_on_the_control_subject(user, password, status, says
     assert found == status
     assert says in said
     assert password not in said + str(rows)
-
-
-def test_b25_what_a_quota_needs():
-    """
-    B25: what docs/guides/permissions.md grants is enough to count, and to say who is over the
-    limit.
-    """
-    with DevServer(ACCOUNTS) as server:
-        reached = connection_to(server, user="stranger", password=Secret("pw-s"))
-        admin, watching = JetStream(Client(reached)), Client(reached)
-        admin.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        watching.connection.subscribe(THROTTLE_SUBJECT)
-        limits = ("--limit", "S.a=1/m", "--user", "operator")
-        job = start(server, "quota", *limits, JETSTREAM_PASSWORD="pw-o")
-        assert watching.connection.next_frame(time.monotonic() + 60)  # it has begun to count
-        for _ in range(3):
-            admin.publish("S.a", b"x", [])
-        counted = watching.connection.subscribe("$JS.API.STREAM.INFO.S")
-        for _ in range(3):  # the second count since then has been told
-            answer(watching.connection, counted)
-        job.send_signal(signal.SIGINT)
-        out, said = job.communicate(timeout=60)
-        admin.client.close()
-        watching.close()
-
-    assert (job.returncode, said) == (0, "S.a: free\nS.a: paused\n")
-    assert rows_of(out)[0]["published"] == "3"
-
-
-# ── quota ────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("filter", ["{}.>", "{}.eu"], ids=["a stream", "a part of it"])
-def test_the_long_run_is_at_the_limit(nats_server, new_stream, js, filter):
-    """
-    A publisher that would be four times as fast publishes what its limit says, over six seconds
-    to within two thirds (the machine may stop for one; where it stops for more, over the next six);
-    the server's own count says so.
-    """
-    stream = new_stream()
-    limit = f"{filter.format(stream)}=500/s,burst=50"
-    with Writer(nats_server, 7, (f"{stream}.eu",), rate=2000) as writer:
-        job = start(nats_server, "quota", "--limit", limit, *PATIENT)
-        until(lambda: writer.commands)
-        deadline, rate = time.monotonic() + 120, 0.0
-        while not 500 / 3 < rate < 500 * 5 / 3 and time.monotonic() < deadline:
-            began, before = time.monotonic(), js.stream_info(stream).last_seq
-            time.sleep(6)
-            stored = js.stream_info(stream).last_seq - before
-            rate = stored / (time.monotonic() - began)
-        job.send_signal(signal.SIGINT)
-        out, said = job.communicate(timeout=60)
-    (row,) = rows_of(out)
-
-    assert 500 / 3 < rate < 500 * 5 / 3
-    assert (row["filter, writers"], row["limit /s"]) == (filter.format(stream), "500.0")
-    assert int(row["published"].replace(",", "")) > stored * 0.9
-    assert f"{row['filter, writers']}: paused" in said
-    assert job.returncode == 0
-    assert {each.subject for _, each in writer.commands} == {filter.format(stream)}
-
-
-def test_below_the_limit_nobody_is_told_anything(nats_server, new_stream):
-    """
-    Who keeps to the limit is never paused; the status is 0.
-    """
-    stream = new_stream()
-    with Writer(nats_server, 7, (f"{stream}.eu",), rate=100) as writer:
-        job = start(nats_server, "quota", "--limit", f"{stream}.>=1000/s")
-        until(lambda: writer.discovered > 2)
-        job.send_signal(signal.SIGTERM)
-        out, _ = job.communicate(timeout=60)
-
-    assert (job.returncode, writer.commands) == (0, [])
-    assert [row["state"] for row in rows_of(out)] == ["free"]
-
-
-def test_a_quota_outlives_the_server():
-    """
-    The server is gone for a while and comes back: limits hold, whoever publishes then.
-    """
-    with DevServer() as server:
-        js = JetStream(Client(connection_to(server)))
-        js.create_stream({"name": "S", "subjects": ["S.>"], "allow_direct": True})
-        with Writer(server, 7, ("S.a",), rate=500) as before:
-            job = start(server, "quota", "--limit", "S.>=100/s,burst=1", *PATIENT)
-            until(lambda: before.commands)
-        server.stop()
-        time.sleep(1.5)
-        server.start()
-        with Writer(server, 8, ("S.a",), rate=500) as after:
-            until(lambda: after.commands)
-            job.send_signal(signal.SIGINT)
-            _, said = job.communicate(timeout=60)
-        js.client.close()
-
-    assert job.returncode == 0, said
-
-
-def test_a_filter_without_a_stream(nats_server):
-    """
-    A filter of which no stream takes a subject, mistyped perhaps, is shown as such.
-    """
-    with Writer(nats_server, 7) as writer:
-        job = start(nats_server, "quota", "--limit", "nothing.>=1/s")
-        until(lambda: writer.discovered)
-        job.send_signal(signal.SIGINT)
-        out, _ = job.communicate(timeout=60)
-
-    assert (job.returncode, [row["state"] for row in rows_of(out)]) == (0, ["no stream takes it"])
-
-
-def test_a_filter_that_cannot_be_counted(nats_server, new_stream):
-    """
-    A part of a stream that keeps one message a subject is refused, with what can be limited.
-    """
-    stream = new_stream(max_msgs_per_subject=1)
-    status, _, said = run(nats_server, "quota", "--limit", f"{stream}.a=1/s")
-
-    assert status == 1
-    assert f"'{stream}.a' is a part of stream '{stream}' that cannot be counted" in said
-    assert f"({stream}.>)" in said

@@ -70,7 +70,7 @@ PURE = {
     "fetch.decoding.replies", "fetch.decoding.rows",
     "operations.inspection.findings", "operations.inspection.leases",
     "operations.metrics.reports",
-    "operations.partitionplan", "operations.pauses", "operations.quota", "operations.shares",
+    "operations.partitionplan", "operations.pauses",
     "options",
     "read.narrowing", "read.options", "read.snapshotplan",
     "readstream.offsets", "readstream.options",

@@ -1,73 +1,48 @@
 """
-Pauses what Spark publishes on some subjects, or holds it to a rate; says who acknowledged.
+Pauses what Spark publishes on some subjects, and says who acknowledged.
 
     pyspark-jetstream throttle producers
     pyspark-jetstream throttle pause --subject 'orders.*' --for 60s
     pyspark-jetstream throttle pause --subject '>' --reason BrokerProduceQuotaExceeded --for 5m
     pyspark-jetstream throttle lift --subject 'orders.*'
-    pyspark-jetstream throttle quota --limit 'orders.>=1000/s' --limit 'metrics.*=600/m,burst=5000'
-    pyspark-jetstream throttle quota --limit 'orders.>=1000/s and 1MiB/s' --broker 100MiB/s
-    pyspark-jetstream throttle quota --group 'orders.>, metrics.>=5MiB/s'
-    pyspark-jetstream throttle quota --config conf/throttle.toml
 
 `pause` sends the pause again each second and lifts it at the end. Ctrl-C and SIGTERM end it early.
 A writer that starts meanwhile hears of the pause before its first row. If a writer does not
 acknowledge, the program tells it to pause its whole connection. If the writer does not acknowledge
-that either, the program lists it. A pause is not enforced, so the program counts the messages that
-were stored meanwhile.
+that either, the program lists it: a pause is not enforced.
 `producers` shows the writers and the pauses: why, by whom and until when.
-`quota` gives each writer its share of the quota, and shows how much of it the writer publishes. A
-writer that knows no rates is paused for a second at a time, while the quota is exceeded.
 
 Exit status 0: all expected writers have acknowledged; 1: failed; 2: wrong arguments; 3: some have
 not and are listed; 4: no writer answered. A query has writers only while a batch runs.
 Secrets: credentialsFile and nkeySeedFile, or $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN,
-$JETSTREAM_CREDENTIALS, or [options] in the file of --config.
+$JETSTREAM_CREDENTIALS.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.client.options import ConnectionOptions, parse_connection
 from pyspark_jetstream.errors import further
 from pyspark_jetstream.operations.controller import Controller
 from pyspark_jetstream.operations.pauses import Pauses, Response
-from pyspark_jetstream.operations.quota import Quota, QuotaLimit, check_limits, limits_of
 from pyspark_jetstream.operations.stopping import Stop
-from pyspark_jetstream.operations.terminal import Columns, Row, complain, say_json, show, size
+from pyspark_jetstream.operations.terminal import Columns, Row, complain, say_json, show
 from pyspark_jetstream.operations.throttled import throttled_of
-from pyspark_jetstream.operations.usage import Usage
 from pyspark_jetstream.outbox.throttling.throttle import PausedBy
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     MAX_SUBJECTS,
     THROTTLE_SUBJECT,
-    Rates,
     Reason,
 )
 from pyspark_jetstream.values import duration, publish_subject, whole_filter
 
-from .program import Parser, argument, client_of, connected, connection_of, connection_words
+from .program import Parser, argument, connected
 from .progress import living
 
 SILENT: Final = 3
 NOBODY: Final = 4
-
-_QUOTAS: Final = {
-    "limits": Reason.TopicProduceQuotaExceeded,
-    "groups": Reason.ResourceGroupProduceQuotaExceeded,
-    "broker": Reason.BrokerProduceQuotaExceeded,
-}
-"""The tables of the file, by the quota that each has the limits of."""
-
-_WRITERS: Final = 20
-"""Number of a limit's writers with rows of their own."""
 
 _RENEWED_S: Final = 2.0
 """Time in which a program that pauses has renewed its pause, as it does each second."""
@@ -81,7 +56,7 @@ def arguments(parser: Parser) -> None:
 
     def command(name: str, act: Callable[[Any], int], text: str) -> Parser:
         one: Parser = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(act=act, config=None)
+        one.set_defaults(act=act)
         return one
 
     one = command("producers", producers, "Shows who publishes, who can be paused, and the pauses.")
@@ -102,17 +77,6 @@ def arguments(parser: Parser) -> None:
     one.add_argument("--reason", choices=Reason.__members__, metavar="REASON",
         help="lift only pauses with this reason; default:"
         f" {' and '.join(reason.name for reason in QUOTAS)}")  # fmt: skip
-    _common(one)
-    one = command("quota", quota, "Limits the rate of what is published, until Ctrl-C.")
-    add = one.add_argument
-    add("--limit", dest="limits", action="append", default=[], metavar="FILTER=RATE",
-        help="rate of a filter's subjects: 'orders.>=1000/s', 'orders.>=1MiB/s',"
-        " 'orders.>=1000/s and 1MiB/s', 'orders.>=600/m,burst=5000'")  # fmt: skip
-    add("--group", dest="groups", action="append", default=[], metavar="FILTERS=RATE",
-        help="one rate for several filters: 'orders.>, metrics.>=5MiB/s'")  # fmt: skip
-    add("--broker", metavar="RATE", help="rate of all streams together; it pauses whole writers")
-    add("--config", metavar="FILE",
-        help="[limits], [groups], [broker], [options] as TOML; see conf/throttle.toml")  # fmt: skip
     _common(one)
 
 
@@ -150,22 +114,13 @@ def producers(given: argparse.Namespace) -> int:
 def pause(given: argparse.Namespace) -> int:
     """Pauses the subjects for some time."""
     pauses = _pauses(given)
-    reason = Reason[given.reason]
-    options = connection_of(given)
-    with client_of(options) as client, client_of(_hasty(options)) as asking:
-        with living(_of_queries(pauses)) as showing:
-            stored = Controller(client, pauses, showing, Stop()).pause(
-                given.subject,
-                reason,
-                given.for_s,
-                lambda: Usage(JetStream(asking), [given.subject]),
-            )
+    with connected(given) as client, living(_of_queries(pauses)) as showing:
+        controller = Controller(client, pauses, showing, Stop())
+        controller.pause(given.subject, Reason[given.reason], given.for_s)
     if given.json:
-        say_json({**_outcome(pauses), "stored": stored})
+        say_json(_outcome(pauses))
     else:
         show(_told(pauses))
-        if stored is not None:
-            complain(f"stored meanwhile on '{given.subject}', whoever published it: {stored:,}")
     return _verdict(given, pauses)
 
 
@@ -195,47 +150,18 @@ def lift(given: argparse.Namespace) -> int:
     return _verdict(given, pauses)
 
 
-def quota(given: argparse.Namespace) -> int:
-    """Holds what is published to the limits until somebody stops it."""
-    options, limits = _limits(given)
-    pauses = _pauses(given)
-    connection = parse_connection(connection_words(given, options))
-    with client_of(connection) as client, client_of(_hasty(connection)) as asking:
-        filters = dict.fromkeys(filter for limit in limits for filter in limit.filters)
-        usage = Usage(JetStream(asking), list(filters))
-        quotas = [Quota(limit, time.monotonic()) for limit in limits]
-        kept: list[dict[str, Any]] = []
-        rows: list[Row] = []
-
-        def keep() -> None:
-            kept.extend(_kept(each, usage, pauses) for each in quotas)
-            rows.extend(_quotas(quotas, usage, pauses))
-
-        with living(lambda: _quotas(quotas, usage, pauses)) as showing:
-            Controller(client, pauses, showing, Stop()).hold(quotas, usage, keep)
-    if given.json:
-        say_json({"limits": kept})
-    else:
-        show(rows)
-    return _verdict(given, pauses) if pauses.told else 0
-
-
 def _verdict(given: argparse.Namespace, pauses: Pauses) -> int:
     if pauses.silent:
-        silent = ", ".join(_called(pauses, number) for number in pauses.silent)
+        silent = ", ".join(
+            f"{number} ({query})" if query else str(number)
+            for number, query in sorted(pauses.silent.items())
+        )
         complain(
             f"not acknowledged by {silent}: they may go on publishing;"
             f" only limits of the server stop them{further('guides/throttle')}"
         )
         return SILENT
     return 0 if pauses.told else _nobody(given)
-
-
-def _called(pauses: Pauses, number: int) -> str:
-    """A producer, with its query as far as it is there and has said so."""
-    member = pauses.members.get(number)
-    query = member.producer.query if member is not None else ""
-    return f"{number} ({query})" if query else str(number)
 
 
 def _nobody(given: argparse.Namespace) -> int:
@@ -264,10 +190,8 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
             "host": member.producer.host,
             "streams": list(member.producer.streams),
             "supports_throttle": member.producer.supports_throttle,
-            "supports_rate": member.producer.supports_rate,
             "subjects": list(member.producer.subjects),
             "receipts": member.receipts,
-            "missed": member.missed,
             "state": member.response.value,
             "paused": [
                 each._asdict() | {"producer_id": str(number), "until": each.until.isoformat()}
@@ -279,14 +203,11 @@ def _members(pauses: Pauses) -> list[dict[str, Any]]:
 
 
 def _outcome(pauses: Pauses) -> dict[str, Any]:
-    """Producers by outcome, told, acknowledged and ended, as JSON."""
-    ended = [
-        {"state": response.value} | ended._asdict() for response, ended in pauses.ended.items()
-    ]
+    """Producers that are there, the number of those that ended, and the silent ones."""
     return {
         "producers": _members(pauses),
-        "ended": ended,
-        "silent": [str(number) for number in pauses.silent],
+        "ended": pauses.ended,
+        "silent": [str(number) for number in sorted(pauses.silent)],
     }
 
 
@@ -324,90 +245,11 @@ def _of_queries(pauses: Pauses) -> Callable[[], list[Row]]:
 
 
 def _told(pauses: Pauses) -> list[Row]:
-    """Producers that were told, those that ended meanwhile by their outcome."""
+    """Producers that were told; those that ended meanwhile are counted."""
     rows: list[Row] = list(map(_TOLD.row, _members(pauses)))
-    for response, (count, receipts, missed) in pauses.ended.items():
-        what = "more" if rows else "producer" if count == 1 else "producers"
-        rows.append(
-            {
-                "producer": f"{count:,} {what}",
-                "commands acknowledged": receipts,
-                "commands missed": missed,
-                "state": f"{response.value}, ended meanwhile",
-            }
-        )
+    if pauses.ended:
+        rows.append({"producer": f"{pauses.ended:,}", "state": "ended meanwhile"})
     return rows
-
-
-def _quotas(quotas: Sequence[Quota], usage: Usage, pauses: Pauses) -> list[Row]:
-    """For each limit the rate of its streams, and below it each writer's rate and share."""
-    rows: list[Row] = []
-    for quota_ in quotas:
-        kept = _kept(quota_, usage, pauses)
-        writers = kept["writers"]
-        lines = [(kept["name"], kept, kept["state"])]
-        for each in writers[:_WRITERS]:
-            response = pauses.members[int(each["producer"])].response
-            state = "" if response is Response.ACKNOWLEDGED else response.value
-            lines.append((f"  {each['producer']} {each['query']}".rstrip(), each, state))
-        if rest := writers[_WRITERS:]:
-            sums = {name: sum(each[name] for each in rest) for name in _FIGURES.values()}
-            lines.append((f"  {len(rest):,} more", sums, ""))
-        for name, facts, state in lines:
-            figures = {title: facts[key] for title, key in _FIGURES.items()}
-            if quota_.limit.of_bytes:
-                figures = {title: size(count) for title, count in figures.items()}
-            rows.append({"filter, writers": name} | figures | {"state": state})
-    return rows
-
-
-def _kept(quota_: Quota, usage: Usage, pauses: Pauses) -> dict[str, Any]:
-    """A limit and its writers, for programs."""
-    limit = quota_.limit
-    writers = _writers(limit, pauses)
-    state = "limited" if any(writer["waits"] for writer in writers) else "free"
-    if set(limit.filters) <= set(usage.unknown):
-        state = "no stream takes it"
-    elif quota_.rest_until > time.monotonic():
-        state = "paused"
-        if pauses.silent:
-            state += f", not acknowledged by {len(pauses.silent)}"
-    return {
-        "name": limit.name,
-        "filters": list(limit.filters),
-        "unit": "byte" if limit.of_bytes else "message",
-        "reason": limit.reason.name,
-        "limit": limit.rate,
-        "rate": quota_.rate,
-        "published": quota_.total,
-        "state": state,
-        "writers": writers,
-    }
-
-
-def _writers(limit: QuotaLimit, pauses: Pauses) -> list[dict[str, Any]]:
-    """
-    Writers that keep the limit's rates, and use them; the fastest first. `limit` is a writer's
-    share of the limit.
-    """
-    found = []
-    place = 1 if limit.of_bytes else 0
-    for number, member in sorted(pauses.members.items()):
-        own = [member.uses[key] for key in limit.keys if key in member.uses]
-        share = sum((use.told or Rates())[place] or 0.0 for use in own)
-        total = sum(use.total[place] for use in own)
-        if share or total:
-            found.append(
-                {
-                    "producer": str(number),
-                    "query": member.producer.query,
-                    "limit": share,
-                    "rate": sum(use.nbytes if limit.of_bytes else use.msgs for use in own),
-                    "published": total,
-                    "waits": any(use.waiting_for for use in own),
-                }
-            )
-    return sorted(found, key=lambda writer: -writer["rate"])
 
 
 def paused_words(entries: Sequence[Mapping[str, str]]) -> str:
@@ -435,11 +277,8 @@ _FOUND: Final = Columns(
     "producer query host streams subjects_sent=subjects supports_throttle paused",
     {"paused": paused_words},
 )
-_FIGURES: Final = {"limit /s": "limit", "rate /s": "rate", "published": "published"}
-"""Columns of a limit, and of its writers, by their titles."""
 _TOLD: Final = Columns(
-    "producer query streams subjects_sent=subjects commands_acknowledged=receipts"
-    " commands_missed=missed state"
+    "producer query streams subjects_sent=subjects commands_acknowledged=receipts state"
 )
 
 
@@ -469,53 +308,5 @@ def receipt_wait(text: str) -> float:
     return seconds
 
 
-def _limits(given: argparse.Namespace) -> tuple[dict[str, str], list[QuotaLimit]]:
-    """Connection options of the file; limits of the file and the command line, which wins."""
-    parser: Parser = given.parser
-    content = given.parser.toml(given.config) if given.config is not None else {}
-    tables: dict[str, dict[str, str]] = {name: {} for name in (*_QUOTAS, "options")}
-    for name, table in content.items():
-        if name not in tables or not isinstance(table, dict):
-            expected = "[limits], [groups], [broker] and [options]"
-            parser.error(f"--config {given.config}: expected {expected}, got '{name}'")
-        for key, value in table.items():
-            if not isinstance(value, str):
-                parser.error(f"--config {given.config}: [{name}] '{key}': expected a text")
-            if name == "broker" and key != "rate":
-                parser.error(f"--config {given.config}: [broker]: expected rate, got '{key}'")
-            tables[name][key] = value
-    for name, texts in (("limits", given.limits), ("groups", given.groups)):
-        for text in texts:
-            match = re.fullmatch(r"(.+?)=(\s*\d.*)", text)
-            if match is None:
-                parser.error(
-                    f"--{name[:-1]}: expected FILTER=RATE such as 'orders.>=1000/s', got '{text}'"
-                )
-            tables[name][match[1]] = match[2]
-    if given.broker is not None:
-        tables["broker"]["rate"] = given.broker
-    if not any(tables[name] for name in _QUOTAS):
-        parser.error(
-            "expected a --limit, --group or --broker, or --config with [limits], [groups] or"
-            " [broker]"
-        )
-    try:
-        limits = [
-            limit
-            for name, reason in _QUOTAS.items()
-            for filters, text in tables[name].items()
-            for limit in limits_of(filters, text, reason)
-        ]
-        check_limits(limits)
-    except ValueError as error:
-        parser.error(str(error))
-    return tables["options"], limits
-
-
 def _pauses(given: argparse.Namespace) -> Pauses:
     return Pauses(given.throttle_subject, given.receipt_wait)
-
-
-def _hasty(options: ConnectionOptions) -> ConnectionOptions:
-    """Short time-outs: what is not counted now is counted later, but a pause must be kept up."""
-    return replace(options, request_timeout_s=min(1.0, options.request_timeout_s))

@@ -6,24 +6,19 @@ Rule 2: field names are those of PIP-385's protobuf; `type` tells messages apart
 
     {"type":"discover"}                                   to all writers: who is there?
     {"type":"producer","producer_id":7,                   a writer: I am, and know the protocol
-     "feature_flags":{"supports_throttle_producer_commands":true,
-                      "supports_publish_throttling_rate":true},
-     "subjects_sent":["orders.eu"],"throttled":[],"rates":[],
+     "feature_flags":{"supports_throttle_producer_commands":true},
+     "subjects_sent":["orders.eu"],"throttled":[],
      "query":"orders","host":"worker-3","streams":["ORDERS"]}
     {"type":"throttle_producer","request_id":42,          to all, or to the producer it names
      "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":640}
-    {"type":"throttle_producer","request_id":43,"producer_id":7,      publish no more than that
-     "subject":"orders.*","throttling_reason":"TopicProduceQuotaExceeded","pause_for_millis":5000,
-     "publish_throttling_rate_in_msg":12.5}
     {"type":"throttle_producer_receipt","request_id":42,"producer_id":7}
                                                           a writer: none of it leaves me now
     {"type":"active","commands":1}                        to a writer that begins: you know it all
 
 docs/throttle-protocol.md has every field, and who says what when; it is enough to write the other
 side from. `producer_id` in the receipt is an extension, because one command reaches many; so is
-`subject`, a filter of destination subjects, `>` where it is left out; so are rates, by the names of
-Pulsar's policies and statistics. A reason is its name; its number is taken, too. Unknown fields are
-ignored (overload.md §4.1).
+`subject`, a filter of destination subjects, `>` where it is left out. A reason is its name; its
+number is taken, too. Unknown fields are ignored (overload.md §4.1).
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
@@ -46,9 +41,6 @@ DISCOVER: Final = b'{"type":"discover"}'
 """Asks every writer to announce itself."""
 
 _SUPPORTS: Final = "supports_throttle_producer_commands"
-_SUPPORTS_RATE: Final = "supports_publish_throttling_rate"
-_RATE_IN_MSG: Final = "publish_throttling_rate_in_msg"
-_RATE_IN_BYTE: Final = "publish_throttling_rate_in_byte"
 MAX_SUBJECTS: Final = 32
 _MAX_TEXT: Final = 255
 """Characters of a query's or a host's name."""
@@ -77,19 +69,8 @@ class Reason(IntEnum):
         return self <= Reason.ResourceGroupProduceQuotaExceeded
 
 
-Unit = Literal["", "msg", "byte"]
-"""Unit of which rows under a rate lack tokens; "" where they do not wait."""
-
-
-class Rates(NamedTuple):
-    """Messages and bytes a second that may be published; None where there is no limit."""
-
-    msgs: float | None = None
-    nbytes: float | None = None
-
-
 class ThrottleProducer(NamedTuple):
-    """A command to pause, or to keep a rate."""
+    """A command to pause."""
 
     request_id: int
     """Unique among those of one controller."""
@@ -100,8 +81,6 @@ class ThrottleProducer(NamedTuple):
     """Filter of the destination subjects it is about."""
     producer_id: int | None = None
     """The writer that the command is for; None for all."""
-    rates: Rates | None = None
-    """Rates that stay allowed meanwhile; None for a full pause."""
 
     def encode(self) -> bytes:
         """The command as JSON in UTF-8."""
@@ -112,7 +91,6 @@ class ThrottleProducer(NamedTuple):
             throttling_reason=self.reason.name,
             pause_for_millis=round(self.pause_s * 1000),
             producer_id=self.producer_id,
-            **_rates_json(self.rates or Rates()),
         )
 
 
@@ -147,21 +125,8 @@ class Paused(NamedTuple):
     """Number of the command; 0 where there was none."""
 
 
-class Kept(NamedTuple):
-    """A rate that a writer keeps."""
-
-    filter: str
-    reason: Reason
-    rates: Rates
-    msg_in_counter: int = 0
-    """Messages that have gone out under it."""
-    bytes_in_counter: int = 0
-    waiting_for: Unit = ""
-    """The unit of which its rows lack tokens."""
-
-
 class Producer(NamedTuple):
-    """A writer's answer to `DISCOVER`, its first word when it begins, and when rows wait."""
+    """A writer's answer to `DISCOVER`, and its first word when it begins."""
 
     producer_id: int
     supports_throttle: bool
@@ -169,9 +134,6 @@ class Producer(NamedTuple):
     """Some of those it has sent to."""
     throttled: tuple[Paused, ...] = ()
     """Some of its subjects that are paused; none is if it is empty."""
-    supports_rate: bool = False
-    rates: tuple[Kept, ...] = ()
-    """Rates that it keeps; those that rows wait for first."""
     query: str = ""
     """The user's name for the query or the write, else the query's id."""
     host: str = ""
@@ -180,11 +142,11 @@ class Producer(NamedTuple):
     """Streams of the subjects, as far as it knows them."""
 
     def encode(self) -> bytes:
-        """The answer as JSON in UTF-8, with the first 32 subjects, streams and rates."""
+        """The answer as JSON in UTF-8, with the first 32 subjects and streams."""
         return _json(
             type="producer",
             producer_id=self.producer_id,
-            feature_flags={_SUPPORTS: self.supports_throttle, _SUPPORTS_RATE: self.supports_rate},
+            feature_flags={_SUPPORTS: self.supports_throttle},
             subjects_sent=self.subjects[:MAX_SUBJECTS],
             throttled=[
                 {
@@ -196,17 +158,6 @@ class Producer(NamedTuple):
                     "request_id": paused.request_id,
                 }
                 for paused in self.throttled[:MAX_SUBJECTS]
-            ],
-            rates=[
-                {
-                    "subject": kept.filter,
-                    "throttling_reason": kept.reason.name,
-                    **_rates_json(kept.rates),
-                    "msg_in_counter": kept.msg_in_counter,
-                    "bytes_in_counter": kept.bytes_in_counter,
-                    "waiting_for": kept.waiting_for,
-                }
-                for kept in self.rates[:MAX_SUBJECTS]
             ],
             query=self.query or None,
             host=self.host or None,
@@ -266,7 +217,6 @@ def understand(data: bytes) -> Message:
                 min(_integer(said, "pause_for_millis") / 1000, _MAX_PAUSE_S),
                 _filter(said.get("subject", REST)),
                 _producer_id(said),
-                _rates(said),
             )
         case "throttle_producer_receipt":
             return Receipt(_integer(said, "request_id"), _producer_id(said))
@@ -277,8 +227,6 @@ def understand(data: bytes) -> Message:
                 isinstance(flags, dict) and flags.get(_SUPPORTS) is True,
                 _texts(said.get("subjects_sent")),
                 tuple(_sound(said.get("throttled"), _paused)),
-                isinstance(flags, dict) and flags.get(_SUPPORTS_RATE) is True,
-                tuple(_sound(said.get("rates"), _kept)),
                 _text(said.get("query")),
                 _text(said.get("host")),
                 _texts(said.get("streams")),
@@ -329,37 +277,6 @@ def _paused(value: Any) -> Paused:
         "server" if value.get("source") == "server" else "operator",
         _integer(value, "request_id") if "request_id" in value else 0,
     )
-
-
-def _kept(value: Any) -> Kept:
-    waiting_for = value.get("waiting_for", "")
-    return Kept(
-        _filter(value["subject"]),
-        _reason(value["throttling_reason"]),
-        _rates(value) or Rates(),
-        _integer(value, "msg_in_counter"),
-        _integer(value, "bytes_in_counter"),
-        waiting_for if waiting_for in ("msg", "byte") else "",
-    )
-
-
-def _rates(said: dict[str, Any]) -> Rates | None:
-    msgs, nbytes = _number(said, _RATE_IN_MSG), _number(said, _RATE_IN_BYTE)
-    return None if msgs is None and nbytes is None else Rates(msgs, nbytes)
-
-
-def _rates_json(rates: Rates) -> dict[str, float]:
-    named = {_RATE_IN_MSG: rates.msgs, _RATE_IN_BYTE: rates.nbytes}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _number(said: dict[str, Any], name: str) -> float | None:
-    value = said.get(name)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value < _MAX:
-        raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
-    return float(value)
 
 
 def _reason(value: object) -> Reason:

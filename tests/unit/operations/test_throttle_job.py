@@ -45,14 +45,6 @@ def ended(capsys, arguments):
             " command line: use $JETSTREAM_PASSWORD, $JETSTREAM_TOKEN)",
         ),
         ("producers --servers nats://u:pw@h", "throttle producers: --servers: "),
-        ("quota", "quota: expected a --limit, --group or --broker, or --config with"),
-        ("quota --group a.>", "--group: expected FILTER=RATE"),
-        ("quota --group a.*,a.b=1/s", "group 'a.*,a.b': 'a.b' has subjects in common"),
-        ("quota --broker much", "limit of 'rate': expected messages or bytes per s, m or h"),
-        ("quota --limit orders.>", "--limit: expected FILTER=RATE"),
-        ("quota --limit a=1", "limit of 'a': expected messages or bytes per s, m or h"),
-        ("quota --limit a.*=1/s --limit a.b=1/s", "they have subjects in common"),
-        ("quota --config nowhere.toml", "--config nowhere.toml: No such file"),
     ],
 )
 def test_what_is_not_valid(capsys, arguments, says):
@@ -64,30 +56,6 @@ def test_what_is_not_valid(capsys, arguments, says):
     assert status == 2
     assert says in said[-1]
     assert "pw" not in said[-1]
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("limits = 3", "expected [limits], [groups], [broker] and [options], got 'limits'"),
-        ("[limit]\na = '1/s'", "expected [limits], [groups], [broker] and [options], got 'limit'"),
-        ("[broker]\nlimit = '1/s'", "[broker]: expected rate, got 'limit'"),
-        ("[limits]\na = 5", "[limits] 'a': expected a text"),
-        ("[limits", "--config job.toml: "),
-        ("[limits]\na = '1/s'\n[options]\nservrs = 'x'", "'servrs'"),
-        ("[options]\nuser = 'x'", "expected a --limit, --group or --broker, or --config with"),
-    ],
-)
-def test_a_mistake_in_the_file(capsys, tmp_path, monkeypatch, content, says):
-    """
-    So does a mistake in the file.
-    """
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "job.toml").write_text(content)
-    status, said = ended(capsys, ["quota", "--config", "job.toml"])
-
-    assert (status, len(said)) in ((2, 1), (2, 2))
-    assert says in said[-1]
 
 
 def test_no_server(capsys, monkeypatch):
@@ -105,14 +73,14 @@ def test_no_server(capsys, monkeypatch):
 
 def test_the_examples_are_commands(capsys, monkeypatch):
     """
-    Every command of the help, and conf/throttle.toml, gets as far as the servers.
+    Every command of the help, gets as far as the servers.
     """
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(ROOT)
     found = re.findall(r"^    pyspark-jetstream throttle (.*)$", throttle.__doc__, re.MULTILINE)
     done = [ended(capsys, [*shlex.split(each), *NOWHERE]) for each in found]
 
-    assert [status for status, _ in done] == [1] * 8
+    assert [status for status, _ in done] == [1] * 4
     assert all("no connection to nats://127.0.0.1:1" in said[-1] for _, said in done)
 
 

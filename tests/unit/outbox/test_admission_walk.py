@@ -284,7 +284,7 @@ class Walk:
                 filter, pause_s = rng.choice([*"abcde", ">"]), rng.choice([0.0, 0.5, 3.0])
                 pause(throttle, filter, pause_s, now)
             case 1:
-                throttle.refused(10077, rng.choice("abcde"), 0.75, now)
+                throttle.refusals.refuse(rng.choice("abcde"), (10077, "full", True), "", now, now)
             case 2:
                 pause(throttle, "a", 0.0, now, reason=Reason.MessageBufferSizeBreach)
             case 3:

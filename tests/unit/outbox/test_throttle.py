@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 
 from pyspark_jetstream.outbox.throttling.operators import Operators
+from pyspark_jetstream.outbox.throttling.refusals import REFUSALS
 from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
-    Discover,
-    Kept,
     Producer,
-    Rates,
     Reason,
     Receipt,
     ThrottleProducer,
@@ -24,6 +21,10 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
 QUOTA = Reason.TopicProduceQuotaExceeded
 GROUP = Reason.ResourceGroupProduceQuotaExceeded
 SERVER = Reason.BrokerProduceQuotaExceeded
+
+
+def writer() -> Operators:
+    return Operators("t", Producer(7, True))
 
 
 def command(subject: str, pause_s: float, reason: Reason = QUOTA, request_id: int = 1):
@@ -57,21 +58,10 @@ def test_b1_reasons():
     [
         ThrottleProducer(42, QUOTA, 0.64, "orders.*", 7),
         ThrottleProducer(0, SERVER, 0.0),
-        ThrottleProducer(43, QUOTA, 5.0, "orders.*", 7, Rates(12.5)),
-        ThrottleProducer(44, SERVER, 5.0, ">", 7, Rates(0.0, 1048576.0)),
         Receipt(42, 7),
         Producer(7, True, ("orders.eu",)),
         Producer(7, False),
         Producer(7, True, query="orders", host="worker-3", streams=("ORDERS", "US")),
-        Producer(
-            7,
-            True,
-            supports_rate=True,
-            rates=(
-                Kept("orders.*", QUOTA, Rates(12.5), 812, 90_000, "msg"),
-                Kept("orders.*", SERVER, Rates(0.0, 1e6)),
-            ),
-        ),
     ],
     ids=lambda said: type(said).__name__,
 )
@@ -119,12 +109,6 @@ GOOD = {
                 {"subject": "a..b"},
                 {"subject": "a.>.b"},
                 {"subject": 5},
-                {"publish_throttling_rate_in_msg": -1},
-                {"publish_throttling_rate_in_msg": "1"},
-                {"publish_throttling_rate_in_msg": True},
-                {"publish_throttling_rate_in_byte": 1 << 60},
-                {"publish_throttling_rate_in_byte": math.inf},
-                {"publish_throttling_rate_in_byte": math.nan},
             )
         ),
     ],
@@ -133,10 +117,10 @@ def test_b4_what_is_malformed_has_no_receipt_and_no_effect(data):
     """
     B4: no receipt, so that the controller falls back; it is counted, and nothing is paused.
     """
-    operators = Operators("t", 7, 0.0)
+    operators = writer()
     throttle = operators.throttle
 
-    assert operators.heard(data, 0.0) == (None, None)
+    assert operators.heard(data, 0.0) is None
     assert throttle.invalid == 1
     assert not throttle.active(0.0)
 
@@ -145,20 +129,10 @@ def test_b4_unknown_fields_are_ignored():
     """
     B4: a later version's fields are no fault.
     """
-    throttle = Throttle()
+    operators = writer()
 
-    assert throttle.answer(understand(json.dumps(GOOD | {"colour": "red"})), 0.0)
-    assert throttle.state("a", 0.5).reason is QUOTA
-
-
-def test_b21_a_writer_answers_discovery():
-    """
-    B21: with its id, the feature flag, and 32 of its subjects.
-    """
-    sent = [f"orders.{i}" for i in range(99)]
-    found = understand(Throttle(producer_id=7).answer(Discover(), 0.0, sent))
-
-    assert found == Producer(7, True, tuple(sent[:32]), supports_rate=True)
+    assert operators.heard(json.dumps(GOOD | {"colour": "red"}).encode(), 0.0)
+    assert operators.throttle.pause("a", 0.5).reason is QUOTA
 
 
 def test_producer_ids_are_exact_in_json():
@@ -181,7 +155,7 @@ def test_b15_the_pause_is_the_error_above_four_fifths_of_the_time(paused_s, is_t
     B15: B/T = 0.79 is a timeout, 0.81 a `ProducerThrottledError` with all there is to know.
     """
     throttle = Throttle()
-    throttle.command(command("a.*", paused_s, request_id=42), 0.0)
+    throttle.table.command(command("a.*", paused_s, request_id=42), 0.0)
     error = throttle.error("a.b", 0.0, 100.0)
 
     assert (error is not None) == is_throttled
@@ -190,34 +164,49 @@ def test_b15_the_pause_is_the_error_above_four_fifths_of_the_time(paused_s, is_t
         assert (error.reason, error.throttled_for) == (QUOTA.name, 81.0)
 
 
-def test_b15_a_pause_that_another_word_ended_counts_until_then():
+def test_b15_a_window_that_is_renewed_counts_as_one():
     """
-    B15, B8: a subject that was lifted out of a longer pause was not paused for the rest of it.
+    B15: a pause that is issued again each second is one pause; a lift ends it there.
     """
     throttle = Throttle()
-    throttle.command(command("a.*", 60.0, request_id=1), 0.0)
-    throttle.command(command("a.b", 0.0, request_id=2), 1.0)
-    throttle.command(command("a.b", 5.0, request_id=3), 30.0)
+    for second in range(90):
+        throttle.table.command(command("a.*", 1.5, request_id=second), float(second))
+    throttle.table.command(command("a.*", 0.0, request_id=90), 90.0)
+    error = throttle.error("a.b", 0.0, 100.0)
 
-    assert throttle.throttled_s("a.b", 0.0, 50.0) == 6.0
-    assert throttle.throttled_s("a.c", 0.0, 50.0) == 50.0
-    assert throttle.error("a.b", 0.0, 50.0) is None
-    assert throttle.error("a.c", 0.0, 50.0).request_id == 1
+    assert (error.throttled_for, error.request_id) == (90.0, 89)
+    assert throttle.error("a.b", 0.0, 120.0) is None
+    assert throttle.error("b", 0.0, 100.0) is None
+
+
+def test_b15_a_word_without_a_pause_is_a_reason():
+    """
+    B6, B15: until a PubAck comes.
+    """
+    throttle = Throttle()
+    throttle.table.command(command("a", 0.0, SERVER, 5), 0.0)
+    error = throttle.error("a", 0.0, 9.0)
+    throttle.acked()
+
+    assert (error.reason, error.request_id, error.subject_filter) == (SERVER.name, 5, ">")
+    assert throttle.error("a", 0.0, 9.0) is None
 
 
 def test_b15_many_refusals_are_one_cause():
     """
-    B15: a publish that waited from refusal to refusal until its time was over was throttled.
+    B15: a publish that waited from refusal to refusal until its time was over was throttled; the
+    account's and the server's are about all subjects.
     """
-    throttle = Throttle()
-    now = 0.0
-    while now < 120.0:
-        throttle.refused(10077, "a", 0.95, now)
-        now += 1.0
-    error = throttle.error("a", 0.0, 120.0)
+    for err_code, subject in ((10077, "a"), (10002, "b"), (10167, "a"), (10023, "b")):
+        throttle, now = Throttle(), 0.0
+        while now < 120.0:
+            holds = err_code != 10167
+            throttle.refusals.refuse(subject, (err_code, "full", holds), "S", now + 1.0, now)
+            now += 1.0
+        error = throttle.error("a", 0.0, 120.0)
 
-    assert error.reason == QUOTA.name
-    assert error.throttled_for == pytest.approx(120 * 0.95)
+        assert error.reason == REFUSALS[err_code].name
+        assert error.throttled_for > 110.0
 
 
 def test_b20_without_any_command_nothing_is_asked():
@@ -226,20 +215,6 @@ def test_b20_without_any_command_nothing_is_asked():
     """
     throttle = Throttle()
 
-    assert throttle.paused(None, 0.0) is None
-    assert throttle.state("a", 0.0) is None
+    assert throttle.table.mask(None, 0.0) is throttle.refusals.mask(None, 0.0) is None
+    assert throttle.pause("a", 0.0) is None
     assert throttle.error("a", 0.0, 100.0) is None
-
-
-# ── the server's refusals ────────────────────────────────────────────────────────────────────
-
-
-def test_repr_shows_the_state():
-    """
-    The throttle says what is paused.
-    """
-    throttle = Throttle()
-    throttle.command(command("a.*", 1.0), 0.0)
-
-    assert repr(throttle) == "<Throttle operator TopicProduceQuotaExceeded: a.*>"
-    assert repr(Throttle()) == "<Throttle nothing paused>"

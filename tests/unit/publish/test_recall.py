@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.errors import PublishTimeoutError
-from pyspark_jetstream.outbox import limits
 from pyspark_jetstream.outbox.admission import Admission, Load
 from pyspark_jetstream.outbox.messages import Messages
-from pyspark_jetstream.outbox.throttling import throttle
-from pyspark_jetstream.outbox.throttling.throttle import PausedBy, Throttle
+from pyspark_jetstream.outbox.throttling import refusals
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
 from pyspark_jetstream.publish.lanes.lane import Lane
 
 from ...kits.lanes import (
@@ -61,8 +60,8 @@ def test_a_short_pause_by_the_server_is_not_the_end_of_rows_that_waited(source):
     one = Admission(rules_of(), pauses)
     one.offer(block("a", 0), 0.0, Load(0, 64))
     if source == "pause":
-        pauses.command(command(1, "a", 150.0), 0.0)
-    pauses.refused(10023, "b", 1.0, 149.5)
+        pauses.table.command(command(1, "a", 150.0), 0.0)
+    pauses.refusals.refuse("b", (10023, "full", True), "S", 149.5, 149.5)
     one.expire(149.6)
 
     assert one.waiting == 1
@@ -78,25 +77,11 @@ def test_a_row_the_server_keeps_refusing_is_given_up():
     taken = one.take(1, 5.0)
     assert taken is not None
     one.give_back(replace(taken, sent=pa.array([5.0])), 5.0)
-    pauses.refused(10077, "a", 1.0, 14.5)
-    one.expire(14.6)
+    pauses.refusals.refuse("a", (10077, "full", True), "S", 14.9, 14.9)
+    one.expire(14.95)
 
     with pytest.raises(PublishTimeoutError, match=r"waited 10\.1s"):
         one.expire(15.1)
-
-
-def test_an_operators_pause_counts_whoever_else_pauses_longer():
-    """
-    B13: a refusal that holds the whole writer for a second hides no pause that ends before.
-    """
-    pauses = Throttle()
-    pauses.command(command(1, "a", 0.5), 0.0)
-    pauses.refused(10023, "b", 1.0, 0.0)
-    longest = pauses.state("a", 0.1)
-    operators = pauses.state("a", 0.1, (PausedBy.OPERATOR,))
-
-    assert longest is not None and longest.source is PausedBy.SERVER
-    assert operators is not None and operators.until == 0.5
 
 
 class Full(ModelServer):
@@ -114,7 +99,7 @@ def test_subjects_at_their_limit_are_not_asked_all_the_time(monkeypatch, maximum
     """
     Each waits longer and longer, also when there are more than the throttle has room for.
     """
-    monkeypatch.setattr(throttle, "_MAX_REFUSED", maximum)
+    monkeypatch.setattr(refusals, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
     world.net.chaos = 0.0
     counts = world.run()
@@ -169,7 +154,7 @@ def test_more_subjects_at_their_limit_than_are_known(monkeypatch, maximum):
     """
     I1, I7: those that are not known wait all the same, and all is stored once there is room.
     """
-    monkeypatch.setattr(limits, "_MAX", maximum)
+    monkeypatch.setattr(refusals, "_MAX", maximum)
     world = World(monkeypatch, [block("abcd" * 4, 0)], random.Random(1), Full())
     world.net.chaos = 0.0
 
@@ -183,7 +168,7 @@ def test_a_word_without_a_pause_counts_until_the_next_puback(monkeypatch):
     """
     world = World(monkeypatch, [block("ab", 0)], random.Random(1))
     world.net.chaos = 0.0
-    world.publisher.pauses.throttle.command(command(1, ">", 0.0, 2), 0.0)
+    world.publisher.pauses.throttle.table.command(command(1, ">", 0.0, 2), 0.0)
     before = world.publisher.pauses.throttle.informed
     world.run()
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
-from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.metrics import Report
 from pyspark_jetstream.publish.telemetry import (
     TOTALS,
@@ -154,133 +153,31 @@ QUOTA, PENDING = Reason.TopicProduceQuotaExceeded, Reason.ConnectionPendingMessa
 TIMES, LIMITS = "producer_throttled_times", "publish_rate_limit_count"
 
 
-def refusal(err_code: int, subject: str, detail: str = "") -> Refusal:
-    """The server's, until whenever."""
-    return Refusal(subject, Outcome(Kind.LIMITED, detail, err_code), 0.0)
+def command(filter: str, pause_s: float, reason: Reason = QUOTA) -> ThrottleProducer:
+    return ThrottleProducer(1, reason, pause_s, filter)
 
 
 def test_pauses():
     """
-    A command counts for its filter, a refusal for the route of its subject and its stream; what is
-    no refusal for a limit or the load counts for nothing. All count as time passes.
+    PIP-385's metrics: a command counts for its filter, a refusal for its stream, what is about the
+    connection for all subjects. All count as time passes, and a renewal is no new limit.
     """
-    one = Telemetry(["a.*"])
-    one.commanded(QUOTA, "b.>", 0.64, 0.0)
-    one.refused(refusal(10077, "a.x"), 0.25, "A", 0.0)
-    one.refused(refusal(10167, "c"), 0.01, "C", 0.0)
-    one.refused(refusal(10158, "a.x"), 9.0, "A", 0.0)
-    at_first = total(one, TIMES)
-    one.passed(0.005)
+    one, throttle = Telemetry(), Throttle()
+    throttle.table.command(command("b.>", 0.64), 0.0)
+    throttle.table.command(command("x", 1.0, PENDING), 0.0)
+    throttle.refusals.refuse("a.x", (10077, "full", True), "A", 0.0, 0.0)
+    throttle.refusals.refuse("a.y", (10077, "full", True), "A", 0.0, 0.0)
+    throttle.refusals.refuse("c", (10167, "busy", False), "C", 0.01, 0.0)
+    throttle.refusals.refuse("a.x", (10158, "?", False), "A", 9.0, 0.0)
+    one.paused(throttle, 0.005)
     early = total(one, TIMES)
-    one.passed(60.0)
+    throttle.table.command(command("b.>", 0.64), 0.5)
+    one.paused(throttle, 60.0)
 
-    assert (at_first, early) == (0, 15)
-    assert total(one, TIMES) == 640 + 250 + 10
-    assert total(one, TIMES, subject="a.*", stream="A") == 250
+    assert early == 4 * 5
+    assert total(one, TIMES, subject="b.>", reason=QUOTA.name) == 1140
+    assert total(one, TIMES, subject=">", reason=PENDING.name) == 1000
+    assert total(one, TIMES, stream="A") == 250
+    assert total(one, TIMES, stream="C") == 10
     assert total(one, LIMITS, limiter="operator", subject="b.>") == 1
     assert total(one, LIMITS, limiter="server") == 2
-    assert total(one, LIMITS, subject="UNKNOWN", stream="C") == 1
-
-
-@pytest.mark.parametrize("every_s", [1.0, 0.3])
-def test_a_pause_that_is_issued_again(every_s):
-    """
-    PIP-385's metric: a pause of 60 s, issued each second for 1.5 s, is 60,000 ms and one limit.
-    """
-    one, now = Telemetry(), 0.0
-    while now < 60.0 - 1e-9:
-        one.commanded(QUOTA, "a.>", min(1.5, 60.0 - now), now)
-        one.passed(now)
-        now += every_s
-    one.commanded(QUOTA, "a.>", 0.0, 60.0)
-    one.passed(100.0)
-
-    assert total(one, TIMES) == 60_000
-    assert total(one, LIMITS) == 1
-
-
-def test_a_pause_that_is_shortened():
-    """
-    It counts as long as it was; the same again later is another one.
-    """
-    one = Telemetry()
-    one.commanded(QUOTA, "a.>", 60.0, 0.0)
-    one.commanded(QUOTA, "a.>", 2.0, 10.0)
-    one.passed(11.0)
-    one.commanded(QUOTA, "a.>", 0.0, 11.5)
-    one.commanded(QUOTA, "a.>", 0.0, 12.0)
-    one.passed(50.0)
-
-    assert (total(one, TIMES), total(one, LIMITS)) == (11_500, 1)
-    one.commanded(QUOTA, "a.>", 1.0, 50.0)
-    one.passed(60.0)
-    assert (total(one, TIMES), total(one, LIMITS)) == (12_500, 2)
-
-
-def test_a_quota_is_one_limit():
-    """
-    It pauses again and again, for what is more than its rate; that is one limit until there was no
-    pause for some seconds, or it was lifted.
-    """
-    one = Telemetry()
-    for now in range(10):
-        one.commanded(QUOTA, "a.>", 0.3, float(now))
-    one.passed(10.0)
-
-    assert (total(one, TIMES), total(one, LIMITS)) == (3_000, 1)
-    one.commanded(QUOTA, "a.>", 0.3, 15.0)
-    one.commanded(QUOTA, "a.>", 0.0, 15.1)
-    one.commanded(QUOTA, "a.>", 0.3, 15.2)
-    assert total(one, LIMITS) == 3
-
-
-def test_a_word_about_more_subjects_counts_for_them():
-    """
-    The latest word about a subject counts, so from then on it is the wider filter that is paused,
-    or not; the other reasons' pauses go on, and so do narrower filters'.
-    """
-    one = Telemetry()
-    one.commanded(QUOTA, "a.b", 60.0, 0.0)
-    one.commanded(Reason.ResourceGroupProduceQuotaExceeded, "a.b", 3.0, 0.0)
-    one.commanded(QUOTA, "a.b.c", 60.0, 0.0)
-    one.commanded(QUOTA, "a.*", 0.0, 2.0)
-    one.passed(10.0)
-
-    assert total(one, TIMES, subject="a.b", reason=QUOTA.name) == 2_000
-    assert total(one, TIMES, subject="a.b") == 5_000
-    assert total(one, TIMES, subject="a.b.c") == 10_000
-
-
-def test_words_about_the_connection():
-    """
-    B6: they pause the whole writer, whatever the filter; without a pause they count as a limit, and
-    no time.
-    """
-    one = Telemetry()
-    one.commanded(PENDING, "a", 1.0, 0.0)
-    one.commanded(PENDING, "b", 0.0, 0.5)
-    for now in (10.0, 11.0, 12.0):
-        one.commanded(PENDING, "a", 0.0, now)
-    one.passed(20.0)
-
-    assert total(one, TIMES, subject=">") == total(one, TIMES) == 500
-    assert total(one, LIMITS, subject=">") == 2
-
-
-def test_a_limit_of_the_server_is_met_again():
-    """
-    What is refused is tried again, and refused: that is one limit, until nothing is for some
-    seconds. Of subjects of one route time counts once, and a stream's limit once for all subjects.
-    """
-    one = Telemetry(["a.*"])
-    for now in range(10):
-        one.refused(refusal(10077, "a.x", "maximum messages per subject exceeded"), 0.5, "A", now)
-        one.refused(refusal(10077, "a.y", "maximum messages per subject exceeded"), 0.25, "A", now)
-    one.passed(10.0)
-
-    assert (total(one, TIMES), total(one, LIMITS)) == (5_000, 2)
-    one.refused(refusal(10077, "a.x", "maximum messages per subject exceeded"), 0.5, "A", 20.0)
-    assert total(one, LIMITS) == 3
-    for number in range(100):
-        one.refused(refusal(10077, f"a.{number}", "maximum messages exceeded"), 0.5, "B", 30.0)
-    assert total(one, LIMITS, stream="B") == 1

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason
+from pyspark_jetstream.outbox.throttling.throttle import Throttle
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
 from pyspark_jetstream.publish.metrics import (
     METRICS,
     UNKNOWN,
@@ -29,6 +30,15 @@ from ...kits.seeds import SEED
 
 CRITICAL, NORMAL, NON_CRITICAL = Priority
 QUOTA = Reason.TopicProduceQuotaExceeded
+
+
+def paused(*commands: tuple[str, float, float]) -> Throttle:
+    """Operators paused filters for so long, at these times."""
+    throttle = Throttle()
+    for filter, pause_s, at in commands:
+        throttle.table.command(ThrottleProducer(1, QUOTA, pause_s, filter), at)
+    return throttle
+
 
 TABLE = {
     "jetstream_publish_queue_total": ("gauge", "subject priority stream"),
@@ -128,12 +138,12 @@ STATE = (
             {("MaxConcurrentRequests", "normal", ""): 2},
         ),
         (
-            lambda t: (t.commanded(QUOTA, "a.>", 0.64, 0.0), t.passed(9.0)),
+            lambda t: t.paused(paused(("a.>", 0.64, 0.0)), 9.0),
             "jetstream_producer_throttled_times",
             {("TopicProduceQuotaExceeded", "a.>", ""): 1280},
         ),
         (
-            lambda t: t.commanded(QUOTA, "a.>", 0.64, 0.0) or t.commanded(QUOTA, "a.>", 0.0, 0.1),
+            lambda t: t.paused(paused(("a.>", 0.64, 0.0), ("a.>", 0.0, 0.1)), 9.0),
             "jetstream_publish_rate_limit_count",
             {("operator", "TopicProduceQuotaExceeded", "a.>", ""): 2},
         ),
@@ -255,8 +265,8 @@ def test_no_more_than_so_many_routes():
     What comes beyond the first hundred routes is counted as UNKNOWN, and nothing is lost.
     """
     found = counted(
-        *(lambda t, n=n: t.commanded(QUOTA, f"r.{n}", 1.0, 0.0) for n in range(250)),
-        lambda t: t.commanded(QUOTA, "r.7", 1.0, 9.0),
+        *(lambda t, n=n: t.paused(paused((f"r.{n}", 1.0, 0.0)), 9.0) for n in range(250)),
+        lambda t: t.paused(paused(("r.7", 1.0, 9.0)), 19.0),
     )
     series = found.values["jetstream_publish_rate_limit_count"]
 

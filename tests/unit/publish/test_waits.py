@@ -20,7 +20,7 @@ from pyspark_jetstream.errors import (
 )
 from pyspark_jetstream.outbox.limits import Kind
 from pyspark_jetstream.outbox.priority import Priority
-from pyspark_jetstream.publish import pauses
+from pyspark_jetstream.outbox.throttling import refusals
 from pyspark_jetstream.publish.lanes.answers import Outcome, Refusal
 from pyspark_jetstream.publish.metrics import MetricsSnapshot
 
@@ -285,17 +285,12 @@ def test_a_stream_that_forgets_ids_sooner_is_named(monkeypatch, caplog):
             " --reason BrokerProduceQuotaExceeded --servers nats://model` ends it",
         ),
         (
-            lambda world: world.net.commands.append((START_S, command(9, "a", 60.0, msgs=0.01))),
-            r"\d+ of these rows wait: an operator holds 'a' to a rate \(TopicProduceQuotaExceeded,"
-            r" request 9\).* throttle lift --subject a --servers nats://model` ends it",
-        ),
-        (
             refusing(0, 503, 10077),
             r"(the server refuses them \(|last refusal: )publish to '[ab]': .*\(err_code 10077\);"
             r" the stream is full: raise its limit",
         ),
     ],
-    ids=["a whole writer", "a rate", "a full stream"],
+    ids=["a whole writer", "a full stream"],
 )
 def test_what_holds_rows_back_is_said_with_what_ends_it(monkeypatch, caplog, happens, says):
     """A28: each of an operator's pause of the writer, an operator's rate, and a full stream."""
@@ -478,7 +473,7 @@ def test_the_last_refusal_is_the_last(monkeypatch):
     Of more subjects than are remembered, and of one that was refused before: what is said is what
     the server answered last.
     """
-    monkeypatch.setattr(pauses, "_REFUSALS", 2)
+    monkeypatch.setattr(refusals, "_MAX", 2)
     world = world_of(monkeypatch)
     one, said = world.publisher.pauses, []
     for subject, detail in (("a", "first"), ("b", "second"), ("a", "third"), ("c", "fourth")):

@@ -133,8 +133,7 @@ class Write:
             at += rng.choice([0.0, 0.001, 0.05, 0.5])
             filter = rng.choice([*SUBJECTS, *SUBJECTS, ">", "*"])
             pause_s, reason = rng.choice([0.0, 0.02, 0.3, 3.0]), rng.choice([0, 0, 1, 2, 4])
-            msgs = rng.choice([None, None, 0.0, 20.0, 2000.0])
-            net.commands.append((at, command(number, filter, pause_s, reason, msgs)))
+            net.commands.append((at, command(number, filter, pause_s, reason)))
 
     def _surround(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the server takes, and one moment at which the network breaks."""

@@ -46,7 +46,9 @@ def mapped(rules: dict[str, object], paused: str | None, **rest) -> list[str]:
     reroutes = Reroutes(mapping, rest.get("weights", False), targets, RowSignals())
     throttle = Throttle()
     if paused is not None:
-        throttle.command(ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0)
+        throttle.table.command(
+            ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, paused), 0.0
+        )
     reroutes.signals.is_paused = throttle.snapshot(1.0)
     made = builder(
         mapping=mapping,
@@ -162,13 +164,13 @@ def test_a_snapshot_hears_nothing_new():
     throttle = Throttle()
     command = ThrottleProducer(1, Reason.TopicProduceQuotaExceeded, 9.0, "a")
     assert throttle.snapshot(0.0) is None
-    throttle.command(command, 0.0)
+    throttle.table.command(command, 0.0)
     is_paused = throttle.snapshot(1.0)
-    throttle.command(command._replace(pause_s=0.0), 2.0)
-    throttle.command(command._replace(subject="b"), 2.0)
+    throttle.table.command(command._replace(pause_s=0.0), 2.0)
+    throttle.table.command(command._replace(subject="b"), 2.0)
 
     assert (is_paused("a"), is_paused("b")) == (True, False)
-    assert throttle.state("a", 3.0) is None
+    assert throttle.pause("a", 3.0) is None
 
 
 def test_b17_where_all_is_paused_few_rows_are_drawn_again():

@@ -1,0 +1,176 @@
+"""The table of pauses beside a model of it: the rules as they stand there, and random commands."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pyarrow as pa
+import pytest
+
+from pyspark_jetstream.outbox.throttling.pausetable import (
+    MAX_FILTERS,
+    Matcher,
+    PauseTable,
+    TooManyFiltersError,
+)
+from pyspark_jetstream.outbox.throttling.throttleprotocol import Reason, ThrottleProducer
+from pyspark_jetstream.subjects import covers, matches
+
+from ...kits.seeds import SEED
+
+SUBJECTS = ["a.x", "a.y", "b.x", "b.y.z"]
+FILTERS = [">", "a.*", "a.x", "*.x", "b.>", "b.y.z"]
+QUOTA, GROUP, _, BUFFER, SERVER = Reason
+
+
+def say(table, filter, pause_s, now, reason=QUOTA, number=1):
+    table.command(ThrottleProducer(number, reason, pause_s, filter), now)
+
+
+class Model:
+    """The rules: which windows are open is looked for in the history of all commands."""
+
+    def __init__(self):
+        self.open: dict[tuple[Reason, str], tuple[float, float, int]] = {}
+        self.informed: dict[Reason, int] = {}
+        self.ms: dict[tuple[Reason, str], int] = {}
+
+    def command(self, said, now):
+        """It takes the place of one alike; a pause of 0 ends all that its filter covers."""
+        self.pass_by(now)
+        key = said.reason, said.subject if said.reason.is_quota else ">"
+        ended = [
+            (reason, filter)
+            for reason, filter in self.open
+            if reason is said.reason and covers(key[1], filter)
+        ]
+        if said.pause_s:
+            since = self.open.get(key, (now, 0.0, 0))[0]
+            self.open[key] = since, now + said.pause_s, said.request_id
+        elif not ended and not said.reason.is_quota:
+            self.informed[said.reason] = said.request_id
+        for each in ended if not said.pause_s else ():
+            del self.open[each]
+
+    def pass_by(self, now):
+        """Windows whose time is over are closed."""
+        self.open = {key: window for key, window in self.open.items() if window[1] > now}
+
+    def count(self, before, now):
+        """Time passes."""
+        for key, (_, until, _) in self.open.items():
+            self.ms[key] = self.ms.get(key, 0) + round((min(until, now) - before) * 1000)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 30))
+def test_random_commands(seed):
+    """
+    B5 to B9, B11, B12, B15: whatever is said in whatever order.
+    """
+    rng, now = random.Random(seed), 0.0
+    table, model = PauseTable(), Model()
+    counted: dict[tuple[Reason, str], int] = {}
+    for number in range(200):
+        later = now + rng.choice([0.0, 0.25, 1.0, 4.0])
+        model.count(now, later)
+        now = later
+        model.pass_by(now)
+        turn, was = table.turn, [name for name in SUBJECTS if table.matcher(now)(name)]
+        if rng.random() < 0.1:
+            table.acked()
+            model.informed.clear()
+        else:
+            filter, pause_s = rng.choice(FILTERS), rng.choice([0.0, 0.5, 2.0, 8.0])
+            said = ThrottleProducer(number, rng.choice(list(Reason)), pause_s, filter)
+            table.command(said, now)
+            model.command(said, now)
+        if rng.random() < 0.3:
+            for reason, filter, ms, _ in table.counted(now):
+                counted[reason, filter] = counted.get((reason, filter), 0) + ms
+
+        paused = {
+            name: [w for (_, filter), w in model.open.items() if matches(filter, name)]
+            for name in SUBJECTS
+        }
+        mask = table.mask(pa.array(SUBJECTS), now)
+        found = [False] * 4 if mask is None else mask.to_pylist()
+        assert found == [bool(paused[name]) for name in SUBJECTS]
+        assert found == [table.matcher(now)(name) for name in SUBJECTS]
+        assert table.turn > turn or was == [n for n, f in zip(SUBJECTS, found, strict=True) if f]
+        ends = [until for _, until, _ in model.open.values()]
+        assert table.next_end(now) == min(ends, default=math.inf)
+        assert table.informed == model.informed
+        since, until = table.spans(pa.array(SUBJECTS), now)
+        for name, begun, end in zip(SUBJECTS, since.to_pylist(), until.to_pylist(), strict=True):
+            assert begun == min((w[0] for w in paused[name]), default=None)
+            assert end == max((w[1] for w in paused[name]), default=None)
+    for reason, filter, ms, _ in table.counted(now):
+        counted[reason, filter] = counted.get((reason, filter), 0) + ms
+    assert {k: v for k, v in counted.items() if v} == {k: v for k, v in model.ms.items() if v}
+
+
+def test_filters_are_bounded():
+    """
+    I7: of one filter too many nothing changes, and the error says what to do; `>` is always taken,
+    and those that are over make room.
+    """
+    table = PauseTable()
+    for number in range(MAX_FILTERS):
+        say(table, f"a.{number}", 10.0, 0.0, (QUOTA, GROUP)[number % 2])
+    turn = table.turn
+    with pytest.raises(TooManyFiltersError, match="one wider filter"):
+        say(table, "b", 10.0, 1.0)
+    say(table, "a.8", 20.0, 1.0, GROUP)  # a filter that is paused for another reason, too
+    say(table, ">", 5.0, 1.0)
+    say(table, "x", 5.0, 1.0, SERVER)  # of the whole writer
+    assert table.turn == turn + 3
+    say(table, "b", 10.0, 10.0)
+
+    assert table.matcher(10.0)("b") and table.matcher(10.0)("a.8")
+    assert not table.matcher(10.0)("a.7")
+    for number in range(10_000):
+        say(table, f"c.{number}", 0.5, 20.0 + number)
+    assert len(table._windows) <= 3 * MAX_FILTERS
+
+
+def test_a_lift_ends_what_its_filter_covers_and_no_other_reason():
+    """
+    A narrower lift inside a wider pause does nothing.
+    """
+    table = PauseTable()
+    say(table, "a.*", 9.0, 0.0)
+    say(table, "a.b.c", 9.0, 0.0)
+    say(table, "a.b", 9.0, 0.0, GROUP)
+    say(table, "a.b", 0.0, 1.0)
+    assert table.matcher(1.0)("a.b") and table.matcher(1.0)("a.x")
+    say(table, "a.>", 0.0, 2.0)
+
+    assert not table.matcher(2.0)("a.x") and not table.matcher(2.0)("a.b.c")
+    assert table.matcher(2.0)("a.b")
+
+
+def test_a_pause_is_met_once_however_often_it_is_renewed():
+    """
+    The time counts as it passes; what is lifted counts what there was of it.
+    """
+    table = PauseTable()
+    for second in range(60):
+        say(table, "a", 1.5, float(second))
+    say(table, "a", 0.0, 60.0)
+    (count,) = table.counted(100.0)
+
+    assert count == (QUOTA, "a", 60_000, 1)
+    assert table.counted(200.0) == []
+
+
+def test_long_filters_are_matched():
+    """
+    More than one regular expression may hold.
+    """
+    filters = [f"{'t' * 400}{number}.*" for number in range(100)]
+    matcher = Matcher(filters)
+    subjects = [f"{'t' * 400}{number}.x" for number in range(0, 120, 7)]
+
+    assert len(matcher._regexes) > 1
+    assert matcher.mask(pa.array(subjects)).to_pylist() == [n < 100 for n in range(0, 120, 7)]
