@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -88,9 +87,6 @@ def test_b7_a_pause_holds_for_micro_batches(spark, nats_server, js, new_stream, 
     # 3: on a busy machine a task may once take longer to answer than the program waits.
     assert status in (0, 3), (first, out, err)
     assert Counter(subjects[begun : ended - 1]) == {b: ended - 1 - begun}
-    meanwhile = re.search(rf"stored meanwhile on '{a}', whoever published it: (\d+)\n", err)
-    # In the second before the mark a batch that had begun may still have been on its way.
-    assert meanwhile is not None and int(meanwhile[1]) <= subjects[:begun].count(a)
     assert "acknowledged" in out
     for each in (a, b):
         rows = [int(data) for subject, data in found if subject == each]
