@@ -41,7 +41,7 @@ from pyspark.sql import SparkSession
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.client.options import parse_connection
-from .servers import DevServer
+from tests.kits.servers import DevServer
 
 home = Path(sys.argv[1])
 with DevServer() as server:
