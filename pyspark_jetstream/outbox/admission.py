@@ -392,7 +392,7 @@ class Admission:
         if len(held.paused):
             deadlines.append(self._checked[1])
         later = [deadline for deadline in deadlines if deadline > now]
-        return min(self._throttle.next_deadline(now), *later)
+        return min([self._throttle.next_deadline(now), *later])
 
     def _oldest_unsent(self) -> float:
         """Arrival time of the oldest row that was never sent."""

@@ -211,9 +211,8 @@ def test_a_key_that_expires(js, ledger, options, bucket, read):
         ({"key": "", "value": "x"}, "the key is none"),
         ({"key": pa.scalar(None, pa.string()), "value": "x"}, "the key is none"),
         ({"key": "a", "value": pa.scalar(None, pa.string())}, "data is null"),
-        ({"key": "a", "value": "x", "operation": "delete"}, "has no value"),
+        ({"key": "a", "value": "x", "operation": "delete"}, "has no payload"),
         ({"key": "a", "value": "x", "operation": "put it"}, "expected put, delete or purge"),
-        ({"key": "a", "value": "x", "revision": -1}, "revision is below 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import urllib.request
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError, StreamNotFoundError
 from pyspark_jetstream.fetch.owner import Owner
 from pyspark_jetstream.operations.console.tables import tables
-from pyspark_jetstream.operations.inspection import inspector as inspector_module
 from pyspark_jetstream.operations.inspection.checkpoints import LocalDirectory
 from pyspark_jetstream.operations.inspection.findings import Inspection, PositionState
 from pyspark_jetstream.operations.inspection.inspector import Inspector
@@ -28,7 +26,7 @@ from pyspark_jetstream.values import Secret
 
 from ..conftest import connection_to
 from ..kits.checkpoints import offset, write_checkpoint
-from ..kits.reading import Query, query
+from ..kits.reading import query
 from ..kits.servers import DevServer
 
 __all__ = ["query"]
@@ -231,44 +229,6 @@ def test_clients_that_wait(look: Look, new_stream: NewStream, js: JetStream) -> 
     until(lambda: look(stream=name).consumers[0].progress.waiting == 2)
 
 
-def test_another_client_at_a_query(
-    look: Look,
-    query: Callable[..., Query],
-    new_stream: NewStream,
-    js: JetStream,
-    publish: Publish,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    A query is asked whether it runs, and whose the pin is: another client that is pinned is a
-    problem, and so is one that waits after the query has ended.
-    """
-    monkeypatch.setattr(inspector_module, "_ANSWERS_S", 60.0)
-    name = new_stream()
-    publish([(f"{name}.a", b"m")] * 6)
-    reading = query(stream=name, consumer="q")
-    reading.drain()
-    alone = look("q", stream=name)
-    js.unpin(name, "q-0", "spark")
-    pull(js, name, "q-0", 5)
-    publish([(f"{name}.a", b"m")])
-    until(lambda: js.consumer_info(name, "q-0").pinned_id != "")
-    beside = look("q", stream=name)
-    reading.reader.stop()
-    after = look("q", stream=name)
-
-    assert (alone.consumers[0].owner.runs, alone.problems()) == (True, [])
-    assert "another client is pinned" in beside.problems()[0]
-    assert (after.consumers[0].owner.runs, len(after.problems())) == (False, 1)
-    assert "its query does not answer, and pulls wait (1)" in after.problems()[0]
-    js.unpin(name, "q-0", "spark")
-    publish([(f"{name}.a", b"m")] * 20)
-    (note,) = look("q", stream=name).notes
-    assert re.search(r"^query .* does not run, and \d+ messages wait for it", note)
-    assert note.endswith(f"If the checkpoint is gone, delete its consumers: {name}/q-0")
-    assert alone.notes == ()
-
-
 def test_the_reply_subject_of_a_pull_leads_to_its_client(
     nats_server: DevServer, new_stream: NewStream, js: JetStream
 ) -> None:
@@ -288,36 +248,6 @@ def test_the_reply_subject_of_a_pull_leads_to_its_client(
         (connection,) = json.load(answer)["connections"]
 
     assert frame is not None and frame.reply.decode() in connection["subscriptions_list"]
-
-
-@pytest.mark.parametrize("may", [True, False])
-def test_who_may_not_ask_a_query(may: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A query that one may not ask, or that is busy, is not said to be gone; nor is one asked twice
-    that must not be asked.
-    """
-    if may:
-        monkeypatch.setattr(inspector_module, "_ANSWERS_S", 60.0)
-    denied = "" if may else 'deny: "_INBOX.>"'
-    users = f"""authorization {{ users = [
-      {{ user: ops, password: p, permissions: {{ publish: {{ {denied} }} }} }}
-      {{ user: spark, password: p }} ] }}"""
-    with DevServer(config=users) as server:
-        login = {"user": "spark", "password": "p"}
-        reading = Query(server, stream="S", consumer="q", **login)
-        with closing(Client(connection_to(server, user="ops", password=Secret("p")))) as client:
-            JetStream(client).create_stream(
-                {"name": "S", "subjects": ["S.>"], "allow_direct": True}
-            )
-            client.request("S.a", b"m")
-            reading.drain()
-            inspector = Inspector(client)
-            found = [inspector.look() for _ in range(2)]
-            reading.die()
-
-    assert [each.consumers[0].owner.runs for each in found] == [True if may else None] * 2
-    assert [each.problems() for each in found] == [[], []]
-    assert bool(inspector._unasked) is not may
 
 
 def test_a_checkpoint_beside_the_stream(
@@ -610,7 +540,7 @@ def test_all_that_is_sparks() -> None:
         durable(js, "FLIGHTS", "somebody")
         durable(js, "OTHERS", "somebody")
         found = Inspector(client).look()
-        ends = {"EMPTY": {"created": "t", "ends": [[3, 7]], "time": ""}}
+        ends = {"EMPTY": ["t", 7]}
         records = {"w": {"batch": 3, "streams": ends}, "strange": {"batch": "x"}}
         for write, content in records.items():
             js.client.request(f"$KV.SPARK_LEDGER.{write}.committed", json.dumps(content).encode())
