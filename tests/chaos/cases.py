@@ -77,14 +77,14 @@ class Settings:
     """The target's duplicate window."""
     order: str
     """`publishOrder` of the write."""
-    mode: str = "auto"
-    """`readMode` of the read."""
+    direct_below: int | None = None
+    """`directBelow` of the read; its default if None."""
 
     @classmethod
     def draw(cls, case: Case, rng: random.Random) -> Settings:
         order = "subject" if rng.random() < 0.25 else "strict"
         window_s = 600.0 if case.sharing == "standby" else rng.choice([20.0, 40.0, 120.0])
-        return cls(window_s, order, rng.choice(["auto", "consumer"]))
+        return cls(window_s, order, rng.choice([None, 0]))
 
     def source(self, case: Case, servers: str, number: int) -> dict[str, str]:
         """Options of the read of query `number`."""
@@ -96,8 +96,8 @@ class Settings:
             options |= {"stream": "A", "partitionSubject": "in.{partition}.>"}
         else:
             options |= {"stream": "A-{partition}"}
-        if case.sharing != "overflow":
-            options |= {"readMode": self.mode}
+        if self.direct_below is not None and case.retention == "limits":
+            options |= {"directBelow": str(self.direct_below)}
         if case.sharing == "overflow":
             options |= {"priorityPolicy": "overflow", "ackWait": "60s"}
             options |= {"minPending": "200"} if number else {}

@@ -60,11 +60,6 @@ class World:
     def source_streams(self) -> list[str]:
         return self.streams[:-1]
 
-    @property
-    def replicated(self) -> list[str]:
-        """The streams with replicas."""
-        return self.streams if self.case.target_replicas > 1 else self.source_streams
-
     async def build(self) -> None:
         """Servers, streams and connections; nothing is published, and no query runs."""
         await self.servers.start()

@@ -31,9 +31,8 @@ def _alone(case: Case) -> bool:
     return case.servers == 1
 
 
-def _replicated(case: Case) -> bool:
-    """With a target of one replica the target is taken back as well."""
-    return case.servers == 3 and case.mode != "fast"
+def _clustered(case: Case) -> bool:
+    return case.servers == 3
 
 
 def _may_mount(case: Case) -> bool:
@@ -98,7 +97,7 @@ async def single(world: World, rng: random.Random) -> str:
     return "and outgrown" if outgrown else "shorter"
 
 
-@fault("store of one of three servers taken back", 0.4, _replicated)
+@fault("store of one of three servers taken back", 0.4, _clustered)
 async def one_of_three(world: World, rng: random.Random) -> str:
     """The others have what it lacks."""
     if world.servers.down.locked():

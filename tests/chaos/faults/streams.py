@@ -18,16 +18,15 @@ def _clustered(case: Case) -> bool:
     return case.servers == 3
 
 
-def _may_gain_replicas(case: Case) -> bool:
-    """On a replica that an interest stream gains the server may drop what waits."""
-    return _clustered(case) and (case.retention != "interest" or case.target_replicas > 1)
-
-
 def _growing(world: World) -> list[str]:
-    """The streams that may lose replicas and gain others."""
+    """
+    The streams that may lose replicas and gain others.
+
+    On a replica that an interest stream gains the server may drop what waits.
+    """
     if world.case.retention != "interest":
-        return world.replicated
-    return [stream for stream in world.replicated if stream not in world.source_streams]
+        return world.streams
+    return [TARGET]
 
 
 def _pinned(case: Case) -> bool:
@@ -78,7 +77,7 @@ async def changed(world: World, stream: str, **changes: Any) -> AsyncIterator[No
 
 @fault("stream leader steps down", 1.5, _clustered)
 async def stream_leader(world: World, rng: random.Random) -> str:
-    stream = rng.choice(world.replicated)
+    stream = rng.choice(world.streams)
     await call(world, f"STREAM.LEADER.STEPDOWN.{stream}")
     return stream
 
@@ -104,7 +103,7 @@ async def delete_consumer(world: World, rng: random.Random) -> str:
     return consumer
 
 
-@fault("replicas 3, 1, 3", 1.0, _may_gain_replicas)
+@fault("replicas 3, 1, 3", 1.0, _clustered)
 async def replicas(world: World, rng: random.Random) -> str:
     stream, seconds = rng.choice(_growing(world)), rng.uniform(0.5, 4.0)
     async with changed(world, stream, num_replicas=1):
@@ -112,7 +111,7 @@ async def replicas(world: World, rng: random.Random) -> str:
     return f"{stream} for {seconds:.1f}s"
 
 
-@fault("peer removed", 1.0, _may_gain_replicas)
+@fault("peer removed", 1.0, _clustered)
 async def remove_peer(world: World, rng: random.Random) -> str:
     """
     Of two replicas one is taken off, so that the third server takes its place; then three again.
@@ -127,15 +126,6 @@ async def remove_peer(world: World, rng: random.Random) -> str:
         await call(world, f"STREAM.PEER.REMOVE.{stream}", {"peer": peer})
         await asyncio.sleep(seconds)
     return f"{stream} for {seconds:.1f}s"
-
-
-@fault("target placed elsewhere", 1.0, lambda case: case.servers > case.target_replicas)
-async def elsewhere(world: World, rng: random.Random) -> str:
-    """On the server with a tag: a copy is made there, then it leads."""
-    tag, seconds = f"n{rng.randint(1, 3)}", rng.uniform(0.1, 5.0)
-    async with changed(world, TARGET, placement={"tags": [tag]}):
-        await asyncio.sleep(seconds)
-    return f"{tag}, its place for {seconds:.1f}s"
 
 
 @fault("target's limit hit", 1.5)
