@@ -489,5 +489,5 @@ def check_on(js: JetStream, stream: str, partition: int = 0) -> None:
             stream,
             partition,
             f"direct get is off; set allow_direct on the stream (`nats stream edit {stream}"
-            " --allow-direct`), or let a streaming query do without it (readMode=consumer)",
+            " --allow-direct`)",
         )
