@@ -222,7 +222,7 @@ def test_a_real_prometheus_fires_them(
     stream = new_stream()
     js.create_consumer(stream, {
         "durable_name": "q-0", "ack_policy": "none", "priority_groups": ["spark"],
-        "priority_policy": "pinned_client", "metadata": Owner("q", "h", 1, "_INBOX.q").metadata,
+        "priority_policy": "pinned_client", "metadata": Owner("q", "h", 1).metadata,
     })  # fmt: skip
     js.publish(f"{stream}.x", b"", [])
     report: dict[str, Any] = {

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.fetch.owner import Owner
-from pyspark_jetstream.operations.metrics.readers import READERS
+from pyspark_jetstream.operations.metrics.readers import READERS, readers
 from pyspark_jetstream.publish.metrics import METRICS
 
 from ..conftest import connection_to
@@ -26,7 +26,9 @@ from ..kits.exporter import JOB, Scrapes, exporter
 from ..kits.metrics import QUERY, publish, reports
 from ..kits.places import ROOT
 from ..kits.proxy import Proxy
+from ..kits.reading import Query
 from ..kits.servers import DevServer
+from ..kits.shared import eventually
 
 __all__ = ["exporter"]
 
@@ -303,7 +305,7 @@ def test_what_the_server_knows_of_readers(
     and consumer; consumers of others are left out. Reports say nothing of them.
     """
     stream = new_stream()
-    owner = Owner("0123456789", "host", 1, "_INBOX.x", name="orders").metadata
+    owner = Owner("0123456789", "host", 1, name="orders").metadata
     pinned = {
         "ack_policy": "none", "metadata": owner, "priority_groups": ["spark"],
         "priority_policy": "pinned_client",
@@ -337,6 +339,70 @@ def test_what_the_server_knows_of_readers(
     }  # fmt: skip
     js.client.request(f"{js.prefix}.CONSUMER.DELETE.{stream}.orders-0", b"")
     scrapes.wait(lambda: ("pinned", "orders-0") not in found())
+
+
+@pytest.mark.parametrize("retention", ["limits", "interest", "workqueue"])
+def test_readers_are_known_by_what_a_query_makes(
+    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str], retention: str
+) -> None:
+    """
+    The consumers of a query that runs are found by what it writes into them: under the query's
+    name, with what no batch has. Those of its tasks are not.
+    """
+    stream = new_stream(retention=retention)
+    query = Query(nats_server, stream=stream, queryName="orders", consumer="seat", directBelow=0)
+    try:
+        query.step()
+        for _ in range(5):
+            js.publish(f"{stream}.x", b"", [])
+        eventually(query.step)
+        js.publish(f"{stream}.x", b"", [])
+        eventually(query.plan)  # settles what the batch before had
+        tasks = query.tasks()
+        rows = query.reader.read(tasks[0])
+        next(rows)
+        (found,) = readers(js, (stream,))
+        rows.close()
+    finally:
+        query.die()
+
+    assert (found.query, found.stream, found.consumer) == ("orders", stream, "seat-0")
+    assert found.values["jetstream_read_lag_messages"] == 1
+
+
+def test_a_shared_consumer_is_known_by_its_name(
+    nats_server: DevServer, js: JetStream, new_stream: Callable[..., str]
+) -> None:
+    """
+    Queries that share a consumer are one reader, by the name that they give it, with the claims of
+    all of them; a task's consumer, which is dealt out alike, is none.
+    """
+    stream = new_stream()
+    js.create_consumer(stream, {
+        "name": "task", "ack_policy": "none", "priority_groups": ["spark"],
+        "priority_policy": "overflow",
+    })  # fmt: skip
+    both = [
+        Query(nats_server, stream=stream, priorityPolicy="overflow", consumer="jobs",
+              maxRecordsPerTrigger=2)
+        for _ in range(2)
+    ]  # fmt: skip
+    try:
+        assert [each.claim() for each in both] == [None, None]
+        for _ in range(5):
+            js.publish(f"{stream}.x", b"", [])
+        for each in both:
+            each.plan()
+        (found,) = readers(js, (stream,))
+    finally:
+        for each in both:
+            each.die()
+
+    assert (found.query, found.stream, found.consumer) == ("jobs", stream, "jobs-0")
+    assert found.values == {
+        "jetstream_read_lag_messages": 1, "jetstream_read_paused": 0,
+        "jetstream_read_ack_pending_messages": 4, "jetstream_read_redelivered_messages": 0,
+    }  # fmt: skip
 
 
 def test_a_half_open_connection_is_left(

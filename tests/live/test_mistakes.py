@@ -115,6 +115,7 @@ def streams_of(place: Place) -> None:
         new("TTL", allow_msg_ttl=True)
         new("NODIRECT", allow_direct=False)
         new("WORK", retention="workqueue")
+        new("HIDDEN", retention="workqueue", allow_direct=False)
         new("MOVED")
         js.client.request(
             f"{js.prefix}.STREAM.UPDATE.MOVED",
@@ -322,8 +323,8 @@ MISTAKES = {
         "OptionError", "'NODIRECT' has direct get off", "nats stream edit NODIRECT --allow-direct",
     ),
     "no direct get, streaming": Mistake(
-        lambda at: stream(**at.on("plain", stream="NODIRECT", directBelow="999999999"), **SOON),
-        "OptionError", "option 'readMode': stream 'NODIRECT'", "or readMode=consumer",
+        lambda at: stream(**at.on("plain", stream="HIDDEN"), **SOON),
+        "OptionError", "'HIDDEN' has direct get off", "nats stream edit HIDDEN --allow-direct",
     ),
     "no partitions": Mistake(
         lambda at: stream(**at.on("plain", stream="S", partitions=4), **SOON),

@@ -104,8 +104,8 @@ def test_a_stream_made_anew_between_plan_and_tasks(
     nats_server, js, new_stream, publish, anew, mode, fails
 ):
     """
-    A batch that was planned a moment ago is not read from a stream that was made anew since, and
-    says so; so does the next one.
+    A batch that was planned a moment ago may be read from the stream that was made anew since; the
+    next plan says so. A query that goes on looks before the tasks, and then reads nothing of it.
     """
     name = new_stream()
     query = begun(nats_server.url, name, publish, directBelow=BELOW[mode], failOnDataLoss=fails)
@@ -115,8 +115,9 @@ def test_a_stream_made_anew_between_plan_and_tasks(
     publish([(f"{name}.x", b"more%d" % i) for i in range(12)])
     said = pytest.raises(DataLossError, match="made anew") if fails == "true" else nullcontext()
 
-    with said:
-        assert query.batch(end) == []
+    found = query.batch(end)
     with said:
         query.look()
     query.reader.stop()
+
+    assert fails == "true" or found == []

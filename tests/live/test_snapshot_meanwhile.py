@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
-from pyspark_jetstream.errors import DataLossError, SnapshotLossError
+from pyspark_jetstream.errors import SnapshotLossError
 from pyspark_jetstream.read import snapshotplan, snapshotplanner, subjectindex
 
 from ..kits.snapshots import as_dict, delete, fill, reader, reduced, rows, stored
@@ -259,26 +259,6 @@ def test_a_stream_that_was_made_anew_is_not_read_for_the_old_one(
 
     with pytest.raises(SnapshotLossError, match="1 of 1 .* the stream was made anew"):
         list(source.read(task))
-
-
-def test_a_stream_that_is_made_anew_amid_a_task_fails_it(js, nats_server, new_stream, publish):
-    """
-    Rows of a stream and of the one that took its name do not get into one snapshot, also where the
-    messages lie so close that all between them is read.
-    """
-    stream = new_stream()
-    messages = [(f"{stream}.{i}", bytes(40_000)) for i in range(2_000)]  # more than is on its way
-    publish(messages)
-    source = reader(nats_server, stream=stream, multiLast=f"{stream}.*", minPartitions=1)
-    (task,) = source.partitions()
-    batches = source.read(task)
-    next(batches)
-    js.client.request(f"{js.prefix}.STREAM.DELETE.{stream}")
-    new_stream(name=stream)
-    publish(messages)
-
-    with pytest.raises(DataLossError, match="made anew at .*some rows are of before"):
-        list(batches)
 
 
 @pytest.mark.parametrize("fail", [True, False], ids=["fail", "go-on"])

@@ -24,6 +24,7 @@ class Reader:
     """One consumer of a query."""
 
     query: str
+    """Its name, or its id; of a shared one what the queries call it (`consumer`)."""
     stream: str
     consumer: str
     values: dict[str, float]
@@ -32,7 +33,8 @@ class Reader:
 
 def readers(js: JetStream, streams: tuple[str, ...]) -> Iterator[Reader]:
     """
-    The consumers of queries, by their metadata.
+    The consumers of queries: their own by their metadata, and those that queries share, which name
+    none of them, by how they are dealt out.
 
     Args:
         streams: those to look at; none: all of them.
@@ -40,10 +42,18 @@ def readers(js: JetStream, streams: tuple[str, ...]) -> Iterator[Reader]:
     for stream in streams or js.stream_names():
         consumers, _ = js.consumer_list(stream)
         for each in consumers:
-            owner = Owner.of(each.get("config") or {})
+            config, name = each.get("config") or {}, str(each["name"])
+            owner = Owner.of(config)
             if owner is not None:
-                name = str(each["name"])
                 yield Reader(owner.name or owner.query or name, stream, name, _values(each))
+            elif _is_shared(config):
+                yield Reader(name.rpartition("-")[0] or name, stream, name, _values(each))
+
+
+def _is_shared(config: dict[str, Any]) -> bool:
+    """Whether queries can share the consumer (`priorityPolicy`); tasks acknowledge nothing."""
+    policy, acks = config.get("priority_policy"), config.get("ack_policy")
+    return policy in ("overflow", "prioritized") and acks == "explicit"
 
 
 def _values(facts: dict[str, Any]) -> dict[str, float]:

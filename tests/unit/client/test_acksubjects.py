@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_jetstream.client.acksubjects import Ack, DeliveryFacts, ack_of
-from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.wire import Frame
 from pyspark_jetstream.errors import ProtocolError, ReadError
-from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls, LastClaim
+from pyspark_jetstream.readstream.shared.claimpulls import ClaimPulls
 from pyspark_jetstream.readstream.shared.claims import Claim, SharedConsumer
-from pyspark_jetstream.readstream.shared.manyclaims import ManyClaims
-
-from ...kits.options import connection_of
-
-NOBODY = Client(connection_of("nats://nobody"))
-"""Of whom nothing is asked."""
 
 SOUND = {
     b"$JS.ACK.S.c.2.41.40.17.9": b"$JS.ACK.S.c",
@@ -79,11 +72,11 @@ def test_what_is_no_ack_subject(subject):
 
 def taken(reply: bytes) -> list[Claim]:
     """What a pull of the consumer `c` takes for a message with this reply subject."""
-    claim = LastClaim({0: []})
-    pulls = ClaimPulls({0: SharedConsumer(0, "S", "c", None)}, {0: 10}, ManyClaims(), claim)
+    claims: dict[int, list[Claim]] = {0: []}
+    pulls = ClaimPulls([SharedConsumer(0, "S", "c", None)], {0: 10}, claims)
     pulls.open = {7: 0}
     pulls.receive(Frame(b"a", 7, reply, b"", b""))
-    return claim.claims[0]
+    return claims[0]
 
 
 def test_a_claim_is_what_its_ack_subject_says():
