@@ -11,17 +11,6 @@ from typing import Final
 
 from .. import subjects
 
-DIRECT_BELOW: Final = 5_000
-"""
-Messages from which on a task reads its range by a consumer of its own (`directBelow`).
-
-Measured on nats-server 2.15.1: near the server a consumer brings 674,000 rows/s and batched direct
-get 473,000, so each row is 0.6 us cheaper by a consumer. To make and delete one takes 3.7 ms in a
-cluster of three, where a direct get has its first answer after 0.6 ms: these 3.1 ms are 5,000 rows.
-On a single server (0.45 ms) a consumer would pay at once. One number for both, because every
-server of a cluster is told of each consumer by a leader that all streams have in common.
-"""
-
 DIRECT_COST: Final = 2.7
 """One message by batched direct get without a filter, in microseconds of the server's CPU."""
 
