@@ -46,8 +46,8 @@ def test_a_write_keeps_few_subjects(nats_server, new_stream):
     A write of rows of which each has a subject of its own keeps no more of them than its caches
     may have, with a mapping and made ids, too.
     """
-    stream = new_stream(storage="memory", allow_batched=True, allow_atomic=True)
-    mapping = {"mappings": {f"{stream}.in.*": f"{stream}.out.{{{{wildcard(1)}}}}"}}
+    stream = new_stream(storage="memory")
+    mapping = {f"{stream}.in.*": f"{stream}.out.{{{{wildcard(1)}}}}"}
     options = {
         "servers": nats_server.url,
         "subjectMapping": json.dumps(mapping),

@@ -13,7 +13,6 @@ import logging
 
 import pyarrow as pa
 import pytest
-from pyspark_jetstream.operations.usage import Usage
 
 from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.blocks import lines_of, stored_before
@@ -252,14 +251,10 @@ def test_what_is_asked_of_streams(js, strange):
     Counts and positions are the server's, not those that were stored.
     """
     stream, rows = strange
-    usage = Usage(js, [f"{stream}.odd.*"])
     found = js.next_messages([(stream, {"seq": row["sequence"]}) for row in rows])
     assert [(each.sequence, each.subject.decode()) for each in found] == [
         (row["sequence"], row["subject"]) for row in rows
     ]
-    hpub(js, [(f"{stream}.odd.0".encode(), block, b"") for block in BLOCKS])
-    assert usage.since_last() == [len(BLOCKS)]
-
     whole = js.messages(stream, [{"seq": row["sequence"]} for row in rows])
     assert [bool(each.headers) for each in whole] == [bool(row["headers"]) for row in rows]
 
