@@ -343,7 +343,7 @@ class Publisher:
         connection, pauses = self.sender.connection, self.pauses
         # Replies that came meanwhile are read first.
         held = pauses.awaits_operators(connection, self._now())
-        if not held and self.sender.send():
+        if self.sender.send(held):
             return
         if connection.poll():
             self._read()
@@ -354,9 +354,9 @@ class Publisher:
     def _deadline(self, held: bool) -> float:
         """The time at which to act though nothing arrives."""
         now = self._now()
-        deadlines = [self.pauses.operators.next_deadline(now)]
-        if not held:  # else what is due, such as a ping, may not go yet
-            deadlines.append(self.lanes.next_deadline(now))
+        # What is due of rows may not go while they are held.
+        lanes = self.lanes.letters if held else self.lanes
+        deadlines = [self.pauses.operators.next_deadline(now), lanes.next_deadline(now)]
         deadlines += [self.admission.next_deadline(now), self._reporter.due]
         return min(*deadlines, now + _LONGEST_WAIT_S)
 

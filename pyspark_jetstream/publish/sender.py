@@ -70,17 +70,22 @@ class Sender:
         """Ends the subscription."""
         self.connection.unsubscribe(self._sid)
 
-    def send(self) -> bool:
+    def send(self, held: bool = False) -> bool:
         """
         Sends frames of each lane; False when none has any, or the bytes on the wire are enough.
 
         Lanes share a quarter of `bufferMemory`. When all of it is on the wire nothing new goes out.
+
+        Args:
+            held: whether the lane of rows sends nothing.
         """
         sent = False
         lanes = self.lanes.all
         by_lane = [lane.bytes_in_flight for lane in lanes]
         in_flight = sum(by_lane)
         for lane, before in zip(lanes, by_lane, strict=True):
+            if held and lane is self.lanes.rows:
+                continue
             maximum = _CHUNK_BYTES
             is_full = in_flight >= self._max_bytes
             if is_full and len(lanes) > 1:

@@ -18,7 +18,6 @@ from pyspark_jetstream.client import wire
 from pyspark_jetstream.client.connection import Client
 from pyspark_jetstream.client.jetstream import JetStream
 from pyspark_jetstream.errors import OptionError
-from pyspark_jetstream.outbox.throttling import operators
 from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     DISCOVER,
     Active,
@@ -28,7 +27,7 @@ from pyspark_jetstream.outbox.throttling.throttleprotocol import (
     ThrottleProducer,
     understand,
 )
-from pyspark_jetstream.publish import publisher
+from pyspark_jetstream.publish import pauses, publisher
 from pyspark_jetstream.publish.context import WriteContext
 from pyspark_jetstream.publish.telemetry import Origin
 from pyspark_jetstream.values import Secret
@@ -56,7 +55,7 @@ def write(options, subjects, producer_id=7, rows=20):
     batch = pa.record_batch({
         "subject": pa.array(names), "data": pa.array([str(row) for row in range(rows)]),
     })  # fmt: skip
-    builder = MessageBuilder(id_prefix=f"{subjects[0]}-{producer_id}")
+    builder = MessageBuilder(options=options.rows, id_prefix=f"{subjects[0]}-{producer_id}")
     try:
         return publisher.publish(
             client, WriteContext(options, origin=Origin(producer_id)), [builder.build(batch)]
@@ -106,7 +105,7 @@ def control(new_stream):
 @pytest.fixture
 def patient(monkeypatch):
     """Who waits for a controller in vain waits for ever: what ends is not ended by time."""
-    monkeypatch.setattr(operators, "PATIENCE_S", FOR_EVER_S)
+    monkeypatch.setattr(pauses, "PATIENCE_S", FOR_EVER_S)
 
 
 def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, patient):
@@ -141,6 +140,27 @@ def test_b7_no_row_goes_before_the_answer(js, nats_server, new_stream, control, 
     assert amid == {b: 20}
     assert ended[0].acked == 40
     assert count(js, name) == {a: 20, b: 20}
+
+
+def test_b7_a_dead_letter_does_not_wait(js, nats_server, new_stream, control, patient):
+    """
+    B7: while rows wait for the answer, a row that can be no message is stored as a dead letter.
+    """
+    name = new_stream()
+    controller = Client(connection_of(nats_server.url))
+    letters = {"rejects": True, "dead_letter_subject": f"{name}.dead"}
+    options = sink(nats_server, throttle_subject=control, **letters)
+    with (
+        listening(controller, f"{control}.active"),
+        writing(options, [f"{name}.a", "is..none"]) as ended,
+    ):
+        until(lambda: js.stream_info(name).messages >= 10)
+        amid = count(js, name)
+        controller.connection.send(wire.pub(f"{control}.7", Active(1).encode()))
+
+    assert amid == {f"{name}.dead": 10}
+    assert (ended[0].acked, ended[0].dead_letters) == (10, 10)
+    assert count(js, name) == {f"{name}.a": 10, f"{name}.dead": 10}
 
 
 def test_b7_short_tasks_under_the_program(js, nats_server, new_stream, control, patient):

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from pyspark_jetstream import throttledSubjects
-from pyspark_jetstream.outbox.throttling import operators
+from pyspark_jetstream.publish import pauses
 
 from ..kits import barethrottle as bare
 from .test_publisher import stored
@@ -77,7 +77,7 @@ def test_b7_our_short_tasks_under_their_controller(
     B7: tasks that begin amid the pause store nothing of the subject before its end, and other rows
     at once; they say that they begin, and acknowledge.
     """
-    monkeypatch.setattr(operators, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(pauses, "PATIENCE_S", 60.0)
     name = new_stream()
     a, b = f"{name}.a", f"{name}.b"
     options = sink(nats_server, throttle_subject=control)
