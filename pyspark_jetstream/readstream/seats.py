@@ -223,7 +223,9 @@ class Seats:
         for durable, info in found.items():
             if not resumed or durable.retention != "interest":
                 continue
-            made = self.made.get(durable.partition, Made("", 0))
+            # The first batch is planned before there are consumers: its offset knows of none.
+            there = Made(info.created if info is not None else "", 0)
+            made = self.made.get(durable.partition, there)
             for change in consumer_changes(consumer_config(durable), info, made):
                 if change.of.is_loss:
                     lost(durable.stream, durable.partition, change.text)

@@ -110,6 +110,23 @@ def test_a_consumer_that_an_interest_stream_keeps_messages_for_is_deleted(
     assert sorted(reader.data[before:]) == sorted(since)
 
 
+@pytest.mark.parametrize("layout", ["one", "filtered", "streams"])
+def test_a_query_of_an_empty_interest_stream_is_started_again(place, query, layout):
+    """
+    The first batch is planned before there are consumers, which is no loss: a query that is started
+    again behind it has what came meanwhile.
+    """
+    of = place(layout, retention="interest")
+    reader = query(**of.options)
+    reader.plan()
+    reader.commit()
+    of.publish(10)
+    reader.restart()
+    reader.drain()
+
+    assert sorted(reader.data) == sorted(b"m%d" % i for i in range(10))
+
+
 @pytest.mark.parametrize("retention", ["limits", "workqueue"])
 def test_a_consumer_that_nothing_depends_on_is_deleted(js, place, reading, retention):
     """
