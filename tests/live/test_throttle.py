@@ -217,32 +217,6 @@ def test_b12_receipts_do_not_wait_for_spark(js, nats_server, new_stream, operato
 
 
 @pytest.mark.slow
-def test_b19_a_pause_longer_than_the_server_remembers_a_batch(
-    js, nats_server, new_stream, operator
-):
-    """
-    overload.md §12.9, B19: a fast batch that is open when everything is paused for 30 s, three
-    times as long as the server keeps one without a word, loses and doubles nothing.
-    """
-    name = new_stream(allow_batched=True)
-    task = Task(nats_server, sink(nats_server), [f"{name}.a", f"{name}.b"], "fast")
-    task.start()
-    while js.stream_info(name).messages < 2_000:
-        time.sleep(0.01)
-    operator.pause(">", 30.0)
-    time.sleep(0.3)
-    before = js.stream_info(name).messages
-    time.sleep(29.0)
-    meanwhile = js.stream_info(name).messages
-    counts = task.finish()
-    found = stored(js, name)
-
-    assert meanwhile == before
-    assert counts.acked == counts.rows == len(found)
-    assert Counter(subject for subject, _ in found) == task.offered
-    check_order(found, task.offered)
-
-
 def test_b8_a_word_for_all_is_lifted_by_time(js, nats_server, new_stream, operator):
     """
     B8, B11: a pause of everything ends by itself; the write ends, and has waited.
