@@ -513,7 +513,7 @@ def test_what_can_be_no_message_is_a_dead_letter(way, to):
         ), name
         assert letter.data == (given[number]["data"] or "").encode() * (name != "large"), name
         assert headers.get("K") == ("v" if "header" in name else None)
-        assert headers["Nats-Msg-Id"].endswith(".dlq")
+        assert way == "least" or headers["Nats-Msg-Id"].endswith(".dlq")
         assert "Nats-Rollup" not in headers
 
 
