@@ -283,7 +283,10 @@ def test_the_job_partitions_a_stream(
     assert f"copied: {origin}-all, sequence 240 of 240" in first.stderr
     assert other.returncode == 1
     assert "exists with another configuration" in other.stderr
-    assert (wrong.returncode, wrong.stderr) == (2, "partition_stream: --force: goes with --undo\n")
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "pyspark-jetstream partition: --force: goes with --undo\n",
+    )
     assert filtered.stdout.startswith(f"is there {origin}-all\n")
     assert f"  partitionSubject={origin}.{{partition}}.*.*" in filtered.stdout
     assert undone.stdout.splitlines()[-1] == f"removed {origin}-all, 240 messages"

@@ -463,7 +463,7 @@ def missing(
 def unread(
     consumers: Sequence[ConsumerState], leases: Sequence[LeaseState], least: int = 1
 ) -> list[str]:
-    """A line for each query that does not run while `least` messages wait for it, or more."""
+    """A line for each query that does not wait, while `least` messages wait for it, or more."""
     holds = {lease.consumer for lease in leases if lease.is_read}
     followed = {lease.consumer for lease in leases if lease.waiting}
     waiting: dict[OwnerState, list[ConsumerState]] = {}
@@ -475,7 +475,10 @@ def unread(
         lag = sum(each.progress.lag for each in its)
         names = ", ".join(f"{each.stream}/{each.name}" for each in its[:_NAMED])
         if lag >= least:
-            what = f"query {owner.called} does not run, and {lag:,} messages wait for it."
+            what = (
+                f"query {owner.called} does not run, or is amid a batch, and {lag:,} messages wait"
+                " for it."
+            )
             if its[0].name.rpartition("-")[0] in followed:
                 lines.append(
                     f"{what} Its standby takes its place when the lease has run out: look again in"

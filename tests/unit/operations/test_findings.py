@@ -400,12 +400,22 @@ ALONE = LeaseState("S", "q", "id", notes=("query orders reads without standby; â
     ("consumers", "leases", "expected", "lines"),
     [
         ([READS], [], "running", []),
-        ([DEAD], [], "running", ["query orders does not run, and 0 messages wait for it. If nob"]),
+        (
+            [DEAD],
+            [],
+            "running",
+            ["query orders does not run, or is amid a batch, and 0 messages wait for it. If nob"],
+        ),
         ([DEAD], [LEASE], "running", []),  # it is read without consumers now
         ([READS], [LEASE], "standby", ["standby S/q: nobody waits to take its place; a did"]),
         ([READS], [PAIR], "standby", []),
         ([DEAD], [OVER], "running", ["query orders does not run", "standby S/q: nobody reads"]),
-        ([DEAD], [LATE], "running", ["query orders does not run, and 0 messages wait for it. Its"]),
+        (
+            [DEAD],
+            [LATE],
+            "running",
+            ["query orders does not run, or is amid a batch, and 0 messages wait for it. Its"],
+        ),
         ([READS], [ALONE], "running", []),
         ([READS], [ALONE], "standby", ["standby S/q: query orders reads without standby; â€¦"]),
         ([READS], [], "standby", ["no query with a standby is here"]),
