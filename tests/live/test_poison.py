@@ -8,7 +8,6 @@ from pyspark_jetstream.errors import (
     OptionError,
     RowError,
 )
-from pyspark_jetstream.outbox import deadletters
 from pyspark_jetstream.readstream.shared import poison
 
 from ..kits.shared import ack_pending, eventually, numbered, query
@@ -112,25 +111,6 @@ def test_many_dead_letters(js, new_stream, publish, query, monkeypatch):
     assert [letter.data for letter in letters] == [b"m%d" % i for i in range(5)]
     assert ack_pending(js, name) == 0
     assert two.reader.reportLatestOffset()["0"]["deadLetters"] == 5
-
-
-def test_dead_letters_can_be_restored(js, new_stream, publish, query):
-    """
-    `restore`, by which jobs/replay_dead_letters.py reads them, gives the message back.
-    """
-    import pyarrow as pa
-
-    to, headers = deadletters.letter(
-        "dead.{subject}", "a.b", [("Nats-Msg-Id", "7"), ("K", "v")], "MaxDeliver: 3", "S-1.dlq"
-    )
-    column = pa.array(
-        [[(name, [value]) for name, value in headers]], pa.map_(pa.string(), pa.list_(pa.string()))
-    )
-    (row,) = deadletters.restore(column).to_pylist()
-
-    assert to == "dead.a.b"
-    assert (row["subject"], row["msg_id"], row["reason"]) == ("a.b", "7", "MaxDeliver")
-    assert row["headers"] == [("K", ["v"])]
 
 
 def test_dead_letters_need_a_stream_of_their_own(js, new_stream, query):
