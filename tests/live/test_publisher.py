@@ -197,8 +197,8 @@ def test_a_full_wire_that_breaks_goes_on(monkeypatch):
     """
     on_the_wire, send, breaks = [0], Sender.send, []
 
-    def watched(self):
-        found = send(self)
+    def watched(self, held):
+        found = send(self, held)
         on_the_wire.append(sum(lane.bytes_in_flight for lane in self.lanes.all))
         goes_on = sum(lane.tally.acked for lane in self.lanes.all) >= len(breaks) * 600
         if len(breaks) < 4 and goes_on and on_the_wire[-1] > 40_000 - row_bytes:
