@@ -245,7 +245,7 @@ def test_a_connection_takes_only_the_options_of_a_connection() -> None:
 
 
 def job(server: DevServer, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A run of `jobs/partition_stream.py`."""
+    """A run of `partition`."""
     return subprocess.run(
         [*JOB, "--servers", server.url, *arguments],
         capture_output=True, text=True, timeout=60, check=False,
@@ -256,8 +256,8 @@ def test_the_job_partitions_a_stream(
     nats_server: DevServer, js: JetStream, raw: Callable[..., str]
 ) -> None:
     """
-    `jobs/partition_stream.py` shows plain lines without a terminal, names streams itself, and
-    undoes what it made; a stream in the way is status 1, a wrong argument 2.
+    `partition` shows plain lines without a terminal, names streams itself, and undoes what it made;
+    a stream in the way is status 1, a wrong argument 2.
     """
     origin = raw()
     what = ["--stream", origin, "--subject", f"{origin}.*.*"]

@@ -1,4 +1,4 @@
-"""The job that inspects, beside a real query and under spark-submit."""
+"""`inspect` beside a real query."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_jetstream.client.jetstream import JetStream
-
-from ..kits.checkpoints import offset, write_checkpoint
 from ..kits.places import ROOT
 from ..kits.servers import DevServer
 from ..kits.sources import NewStream, Publish, numbered
@@ -23,35 +20,12 @@ from ..kits.sources import NewStream, Publish, numbered
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-JOB = ROOT / "jobs" / "inspect_stream.py"
-
-
-def submitted(
-    *arguments: Any, conf: str = "spark.ui.enabled=false"
-) -> subprocess.CompletedProcess[str]:
-    """A program through spark-submit, on one core."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    environment = os.environ | {
-        "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
-        "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(home),
-    }  # fmt: skip
-    return subprocess.run(
-        [
-            str(home / "bin" / "spark-submit"), "--master", "local[1]",
-            "--conf", conf, "--conf", "spark.log.level=ERROR",
-            "--driver-java-options", "-XX:TieredStopAtLevel=1", *map(str, arguments),
-        ],
-        capture_output=True, text=True, timeout=600, env=environment, cwd="/",
-    )  # fmt: skip
-
 
 def inspected(nats_server: DevServer, checkpoint: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    """Status and document of the job, as it is called."""
+    """Status and document of the program."""
     done = subprocess.run(
-        [sys.executable, str(JOB), "--checkpoint", str(checkpoint), "--json",
-         "--servers", nats_server.url, *more],
+        [sys.executable, "-m", "pyspark_jetstream", "inspect", "--checkpoint", str(checkpoint),
+         "--json", "--servers", nats_server.url, *more],
         capture_output=True, text=True, timeout=600, cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
@@ -130,24 +104,3 @@ def test_a_query_while_it_runs_and_afterwards(
     assert [p["notes"] for p in back[1]["checkpoint"]["sources"][0]["positions"]] == [
         ["consumer beyond the checkpoint, mostly until the next batch"]
     ] * 2
-
-
-def test_through_spark_submit(
-    nats_server: DevServer, new_stream: NewStream, js: JetStream, tmp_path: Path
-) -> None:
-    """
-    spark-submit runs it as Python does; a checkpoint on another file system is read by its JVM, as
-    its arguments configure it.
-    """
-    name = new_stream()
-    write_checkpoint(tmp_path / "c", [[offset({name: js.stream_info(name).created}, [0])]])
-    done = submitted(
-        JOB, "--stream", name, "--json", "--servers", nats_server.url,
-        "--checkpoint", "viewfs://ops/queries/c",
-        conf=f"spark.hadoop.fs.viewfs.mounttable.ops.link./queries=file:{tmp_path}",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-
-    assert found["streams"][0]["name"] == name
-    assert found["checkpoint"]["sources"][0]["positions"][0]["stream"] == name

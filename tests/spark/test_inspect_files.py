@@ -1,4 +1,4 @@
-"""The job that inspects a checkpoint which is on another file system, by Spark's JVM."""
+"""`inspect` of a checkpoint which is on another file system, by Spark's JVM."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ from ..kits.sources import NewStream, Publish, numbered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JOB = ROOT / "jobs" / "inspect_stream.py"
-
 
 def started(server: DevServer, *arguments: str, submit: str = "") -> subprocess.Popen[str]:
-    """The job, in a Python of its own, with Spark's JVM configured as `submit` says."""
+    """The program, in a Python of its own, with Spark's JVM configured as `submit` says."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, str(JOB), *arguments, "--servers", server.url], text=True, cwd="/",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+        [sys.executable, "-m", "pyspark_jetstream", "inspect", *arguments, "--servers", server.url],
+        text=True, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
     )  # fmt: skip
 
 
@@ -90,7 +88,7 @@ def test_a_file_system_that_does_not_answer(nats_server: DevServer) -> None:
 
     assert (process.returncode, out) == (1, "")
     assert said == (
-        f"inspect_stream: checkpoint {place}: its file system did not answer within 20s"
+        f"pyspark-jetstream inspect: checkpoint {place}: its file system did not answer within 20s"
         " (--checkpoint-timeout); is it up, and reached from here?\n"
     )
 
@@ -136,5 +134,6 @@ def test_without_java(tmp_path: Path, nats_server: DevServer) -> None:
 
     assert (process.returncode, out, said.count("\n")) == (1, "", 1)
     assert said.startswith(
-        "inspect_stream: checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not start: "
+        "pyspark-jetstream inspect: checkpoint hdfs://h/c: Spark's JVM, which reaches it, did not"
+        " start: "
     )

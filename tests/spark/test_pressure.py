@@ -80,7 +80,7 @@ def test_priorities_from_columns(spark, nats_server, js, new_stream):
 
 def test_an_operator_pauses_a_write(spark, nats_server, js, new_stream):
     """
-    `jobs/throttle.py pause` reaches the tasks of a write that begins meanwhile: the subject waits,
+    `throttle pause` reaches the tasks of a write that begins meanwhile: the subject waits,
     the other does not, and in the end every row is there once, in order.
     """
     name = new_stream()
