@@ -74,13 +74,13 @@ def test_a12_a_subject_at_its_limit_sheds_no_other(js, nats_server, new_stream):
     A12: 10077 of one subject is its own affair.
     """
     name = new_stream(
-        max_msgs_per_subject=10, discard="new", discard_new_per_subject=True,
+        max_msgs_per_subject=20, discard="new", discard_new_per_subject=True,
         allow_batched=True, allow_atomic=True,
     )  # fmt: skip
     rows = [f"{name}.full" if i % 50 == 0 else f"{name}.{i}" for i in range(6_000)]
     free = sum(not each.endswith("full") for each in rows)
     counts, failed = write(nats_server, rows, lambda: js.purge(name, f"{name}.full", None),
-                           when=lambda: js.stream_info(name).messages == free + 10)  # fmt: skip
+                           when=lambda: js.stream_info(name).messages == free + 20)  # fmt: skip
 
     assert failed is None
     assert (counts.acked, counts.dropped) == (6_000, 0)
